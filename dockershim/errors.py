@@ -1,0 +1,56 @@
+"""What can go wrong, in this project's own types.
+
+Two borders use them: ``engine.errors`` turns an engine's HTTP answers into them, and the interceptor in
+``server`` turns them into gRPC status codes by one table. Between the two nothing matches message text.
+A message says what was wrong and, where somebody can do something about it, what to do.
+"""
+
+from __future__ import annotations
+
+
+class ShimError(Exception):
+    """Base of every error that a caller of the CRI may see."""
+
+
+class InvalidArgument(ShimError):
+    """The request is wrong whatever the state of the node is; sending it again cannot help."""
+
+
+class Unsupported(InvalidArgument):
+    """A request field has a value that is not honoured; the message names the field."""
+
+
+class NotFound(ShimError):
+    """No such sandbox, container or image."""
+
+
+class AlreadyExists(ShimError):
+    """A sandbox or container with the same metadata is there, whole and working."""
+
+
+class FailedPrecondition(ShimError):
+    """The request is right but the object or the node is not in a state that allows it."""
+
+
+class Unauthenticated(ShimError):
+    """A registry refused the credentials, or asked for some."""
+
+
+class ResourceExhausted(ShimError):
+    """A limit of the node was reached: disk, memory, output bounds."""
+
+
+class DeadlineExceeded(ShimError):
+    """It took longer than the caller or the configuration allows."""
+
+
+class Unavailable(ShimError):
+    """The engine cannot be reached or is going away; the same call may work later."""
+
+
+class EngineFailure(ShimError):
+    """The engine or the OCI runtime under it failed with an error that none of the other types describes."""
+
+
+class NetworkFailure(ShimError):
+    """A CNI plugin failed, or the pod's network could not be made for another reason."""

@@ -1,0 +1,275 @@
+"""The checkpoint files of a node, one per sandbox, named by its id.
+
+A write is durable when it returns, and costs two syncs: the file's, and the folder's after the rename. A removal is
+not synced: a file that a power cut brings back names a sandbox that is gone, and is removed again.
+
+Every file is reached through a descriptor of the folder, by a checked name, without following a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from checkpoints.errors import (
+    CheckpointError,
+    DamagedCheckpoint,
+    InvalidSandboxId,
+    MissingCheckpoint,
+    NewerCheckpoint,
+)
+from checkpoints.format import Checkpoint, decode, encode
+
+# Kubernetes bounds all annotations of a pod to 256 KiB; escaped as JSON they can grow sixfold.
+MAXIMUM_SIZE: Final = 4 << 20
+
+_TEMPORARY_PREFIX: Final = ".tmp-"
+_SANDBOX_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not blocking, so that a FIFO under a sandbox's name cannot hold the reader.
+_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# What open() says of a link, and of a socket or a device that nobody serves.
+_NOT_A_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that is not a usable checkpoint. ``set_aside`` is where it lies now, None if it was left in place."""
+
+    file_name: str
+    error: CheckpointError
+    set_aside: Path | None = None
+
+
+class Store:
+    """Plain blocking file work; safe to call from several threads, and for one process at a time.
+
+    The folder is made at the first write. Damaged files go into ``damaged`` beside it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._damaged = folder.parent / "damaged"
+        self._writing: set[str] = set()
+        self._writing_lock = threading.Lock()
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Writes or replaces the sandbox's checkpoint, durably.
+
+        Raises InvalidSandboxId, and CheckpointError from the OSError that stopped it (disk full, read-only, ...). A
+        first write that failed leaves nothing; a replacement that failed leaves the old or the new content, whole.
+        """
+        name = _checked(checkpoint.sandbox_id)
+        content = encode(checkpoint)
+        if len(content) > MAXIMUM_SIZE:
+            raise CheckpointError(f"checkpoint of {name} has {len(content)} bytes, more than {MAXIMUM_SIZE}")
+        try:
+            _make_folder(self._folder)
+            with _opened(self._folder) as folder, self._temporary(name) as temporary:
+                _write_durably(folder, temporary, name, content)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint of {name} was not written: {error}") from error
+
+    def read(self, sandbox_id: str) -> Checkpoint:
+        """Raises InvalidSandboxId, MissingCheckpoint, DamagedCheckpoint, NewerCheckpoint, and CheckpointError from
+        an OSError where the file could not be read at all."""
+        name = _checked(sandbox_id)
+        try:
+            with _opened(self._folder) as folder:
+                return _read(folder, name)
+        except FileNotFoundError as error:
+            raise MissingCheckpoint(f"no checkpoint of {name}") from error
+        except OSError as error:
+            raise CheckpointError(f"checkpoint of {name} was not read: {error}") from error
+
+    def remove(self, sandbox_id: str) -> None:
+        """Removes what lies under the sandbox's name; nothing there is fine.
+
+        Raises InvalidSandboxId, and CheckpointError from an OSError.
+        """
+        name = _checked(sandbox_id)
+        try:
+            with _opened(self._folder) as folder:
+                os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CheckpointError(f"checkpoint of {name} was not removed: {error}") from error
+
+    def load_all(self) -> tuple[list[Checkpoint], list[Problem]]:
+        """Every checkpoint there is, by name, and every file that is none.
+
+        What is damaged is moved aside, so that it is reported once; a newer file and one that could not be read stay
+        where they are. Leftovers of writes that a crash cut short are removed. Raises CheckpointError if the folder
+        itself cannot be read.
+        """
+        checkpoints: list[Checkpoint] = []
+        problems: list[Problem] = []
+        try:
+            with _opened(self._folder) as folder:
+                for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a descriptor, which no Path can name
+                    self._load_one(folder, name, checkpoints, problems)
+        except FileNotFoundError:
+            return [], []
+        except OSError as error:
+            raise CheckpointError(f"the checkpoints in {self._folder} were not read: {error}") from error
+        return checkpoints, problems
+
+    def _load_one(self, folder: int, name: str, checkpoints: list[Checkpoint], problems: list[Problem]) -> None:
+        if name.startswith("."):
+            self._sweep(folder, name)
+            return
+        try:
+            checkpoints.append(_read(folder, _checked(name)))
+        except FileNotFoundError:
+            return  # removed since the folder was listed
+        except (DamagedCheckpoint, InvalidSandboxId) as error:
+            problems.append(self._set_aside(folder, name, error))
+        except NewerCheckpoint as error:
+            problems.append(Problem(name, error))
+        except OSError as error:
+            problems.append(Problem(name, CheckpointError(f"not read: {error}")))
+
+    def _set_aside(self, folder: int, name: str, reason: CheckpointError) -> Problem:
+        # Cut in bytes: the suffix has to fit into a file name too.
+        target = os.fsdecode(os.fsencode(name)[:240]) + f".{secrets.token_hex(4)}"
+        try:
+            _make_folder(self._damaged)
+            with _opened(self._damaged) as damaged:
+                os.rename(name, target, src_dir_fd=folder, dst_dir_fd=damaged)
+        except OSError as error:
+            reason.add_note(f"and it could not be set aside: {error}")
+            return Problem(name, reason)
+        return Problem(name, reason, self._damaged / target)
+
+    def _sweep(self, folder: int, name: str) -> None:
+        """Only our own leftovers: other hidden files are somebody else's, and skipped as every reader does."""
+        with self._writing_lock:
+            if name.startswith(_TEMPORARY_PREFIX) and name not in self._writing:
+                _unlink_quietly(folder, name)
+
+    @contextmanager
+    def _temporary(self, name: str) -> Iterator[str]:
+        temporary = f"{_TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
+        with self._writing_lock:
+            self._writing.add(temporary)
+        try:
+            yield temporary
+        finally:
+            with self._writing_lock:
+                self._writing.discard(temporary)
+
+
+def _checked(sandbox_id: str) -> str:
+    if not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise InvalidSandboxId(f"{sandbox_id[:80]!r} cannot be a sandbox id")
+    return sandbox_id
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder that was just made is itself lost in a power cut until its parent is synced."""
+    try:
+        folder.mkdir(0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_folder(folder.parent)
+        _make_folder(folder)
+        return
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, _OPEN_FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(folder: int, temporary: str, name: str, content: bytes) -> None:
+    leftover = temporary
+    try:
+        _write_file(folder, temporary, content)
+        replaces = _exists(folder, name)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        leftover = "" if replaces else name
+        os.fsync(folder)
+    except BaseException:
+        if leftover:
+            _unlink_quietly(folder, leftover)
+        raise
+
+
+def _write_file(folder: int, name: str, content: bytes) -> None:
+    descriptor = os.open(name, _CREATE_FILE, 0o600, dir_fd=folder)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _unlink_quietly(folder: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        return  # it was never made, or the failure that led here is the one to report
+
+
+def _read(folder: int, name: str) -> Checkpoint:
+    try:
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            raise DamagedCheckpoint("not a regular file") from error
+        raise
+    try:
+        _check_file(os.fstat(descriptor))
+        content = _read_bounded(descriptor)
+    finally:
+        os.close(descriptor)
+    return decode(name, content)
+
+
+def _check_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedCheckpoint("not a regular file")
+    if status.st_uid != os.geteuid():
+        raise DamagedCheckpoint(f"owned by user {status.st_uid}, who could make the node act on what it says")
+    if status.st_size > MAXIMUM_SIZE:
+        raise DamagedCheckpoint(f"{status.st_size} bytes, more than {MAXIMUM_SIZE}")
+
+
+def _read_bounded(descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    left = MAXIMUM_SIZE
+    while left > 0 and (part := os.read(descriptor, min(left, 64 << 10))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

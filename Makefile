@@ -1,0 +1,59 @@
+# Every target works on a fresh Debian; `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTO := dockershim/api/cri/v1/api.proto
+STUBS := $(PROTO:.proto=_pb2.py)
+SOURCES := $(wildcard dockershim cni checkpoints streaming tests bench hatch_build.py)
+
+# FOCUS=name runs the tests whose name contains it.
+PYTEST = $(BIN)/pytest $(if $(FOCUS),-k '$(FOCUS)')
+
+##@ Develop
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-zA-Z0-9_-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(VENV)/.installed ## Make .venv with the server and the tools (apt-get brings python3-venv when it is missing)
+
+$(VENV)/.installed: pyproject.toml hatch_build.py $(PROTO)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
+	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends python3 python3-venv; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+.PHONY: lint
+lint: install ## Check style, types and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: install ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f $(STUBS) $(STUBS)i
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+##@ Test
+
+.PHONY: test-unit
+test-unit: install ## Run the tests that need no engine (FOCUS=name runs some)
+	$(PYTEST) tests/unit

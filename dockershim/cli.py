@@ -1,0 +1,103 @@
+"""The command line. Flags follow pflag, as cri-dockerd's do: ``--flag=value``, ``--flag value``, bare switches."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Final, NoReturn
+
+from dockershim import __version__, config, log
+
+USAGE_ERROR: Final = 2
+SERVE: Final = ["serve"]
+CONFIG_DEFAULT: Final = ["config", "default"]
+
+DESCRIPTION: Final = """\
+The CRI server that makes a Docker Engine a Kubernetes runtime.
+
+commands:
+  serve            serve the CRI (also meant by flags without a command)
+  config default   print the defaults as a configuration file
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that ``argv`` (default: the process's) names; the exit code is returned."""
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if arguments.command == CONFIG_DEFAULT:
+        sys.stdout.write(config.default_file())
+        return 0
+    flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
+    return _serve(flags, _config_file(arguments.config, os.environ))
+
+
+def _serve(flags: Mapping[str, str], file: Path | None) -> int:
+    load = partial(config.load, flags, dict(os.environ), file)
+    try:
+        settings = load()
+    except config.ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
+        return USAGE_ERROR
+    log.configure(settings.log_level, settings.log_format)
+    # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
+    from dockershim.compose import compose
+    from dockershim.process import run
+
+    return run(settings, load, compose)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_intermixed_args(_explicit_switches(argv))
+    arguments.command = arguments.command or SERVE
+    if arguments.command not in (SERVE, CONFIG_DEFAULT):
+        parser.error(f"unknown command: {' '.join(arguments.command)}")
+    return arguments
+
+
+def _explicit_switches(argv: Sequence[str]) -> list[str]:
+    """Spell a bare switch as ``--switch=true``: with pflag it never takes the next argument as its value."""
+    switches = {config.flag_name(key) for option in config.OPTIONS if option.is_switch for key in option.keys}
+    return [f"{argument}=true" if argument in switches else argument for argument in argv]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "dockershim",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
+    parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
+    parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
+    for option in config.OPTIONS:
+        text = option.help.replace("%", "%%")
+        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar="VALUE", help=text)
+        for key in option.also:
+            parser.add_argument(config.flag_name(key), dest=key, metavar="VALUE", help=argparse.SUPPRESS)
+    return parser
+
+
+class _BuildInfo(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        parts = [f"dockershim {__version__}", f"python {platform.python_version()}"]
+        parts += [f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "aiohttp", "pyroute2")]
+        parser.exit(message="\n".join(parts) + "\n")
+
+
+def _flag_keys() -> frozenset[str]:
+    return frozenset(key for option in config.OPTIONS for key in option.keys)
+
+
+def _config_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
+    named = flag if flag is not None else environ.get(f"{config.ENVIRONMENT_PREFIX}CONFIG", "")
+    return Path(named) if named else None

@@ -1,0 +1,475 @@
+"""The configuration: one table of options behind flags, environment, file and defaults.
+
+The fields of ``Config`` are the table. Each carries how its value is read, what it means, its other names and
+whether SIGHUP applies it to the running server. Everything else here works on that table.
+
+A value is taken from the first place that has it: flag, environment (``DOCKERSHIM_`` and the key in capitals),
+configuration file (TOML), default. Names and meanings of cri-dockerd's flags are kept, so that its unit files
+move over by the name of the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+T = TypeVar("T")
+
+ENVIRONMENT_PREFIX: Final = "DOCKERSHIM_"
+DEFAULT_FILE: Final = Path("/etc/dockershim/config.toml")
+DEFAULT_DOCKER_ENDPOINT: Final = "unix:///var/run/docker.sock"
+DEFAULT_STREAMING_ADDRESS: Final = "127.0.0.1:0"
+DEFAULT_REQUEST_TIMEOUT: Final = 120.0
+# The kernel's sockaddr_un holds 108 bytes with the closing NUL; a socket is bound under a longer name first.
+MAX_SOCKET_PATH: Final = 107 - len(".") - len(".4194304")
+
+
+class ConfigError(Exception):
+    """Values that cannot be used; ``problems`` has one line for each, with its key and where it came from."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+# -- How a value is read. Each reader takes text (flag, environment) or what TOML gave, and raises ValueError.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def _choice(*allowed: str, **synonyms: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        chosen = synonyms.get(text, text)
+        if chosen not in allowed:
+            raise ValueError(f"must be one of {', '.join(sorted({*allowed, *synonyms}))}")
+        return chosen
+
+    return read
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    # The spellings of Go's strconv.ParseBool, which cri-dockerd's flags follow.
+    if value in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if value in ("0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise ValueError("must be true or false")
+
+
+def _mtu(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65535:
+        raise ValueError("must be a whole number from 0 to 65535")
+    return value
+
+
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_PLAIN_NUMBER: Final = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
+MAX_DURATION: Final = float(2**63 // 10**9)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from a Go duration (``1m0s``, ``250ms``) or a plain number of seconds.
+
+    Raises ValueError for anything else, for a negative one, and for one that Go's int64 of nanoseconds has no
+    room for.
+    """
+    seconds = _seconds(value)
+    if seconds is None or not 0 <= seconds <= MAX_DURATION:
+        raise ValueError('must be a duration such as "1m30s", "250ms" or a number of seconds')
+    return seconds
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        return None
+    if _PLAIN_NUMBER.fullmatch(value):
+        return float(value)
+    parts = list(_DURATION_PART.finditer(value))
+    if not parts or "".join(part[0] for part in parts) != value:
+        return None
+    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """``seconds`` as a Go duration that ``parse_duration`` reads back, rounded to nanoseconds."""
+    total = round(seconds * 10**9)
+    minutes, nanoseconds = divmod(total, 60 * 10**9)
+    hours, minutes = divmod(minutes, 60)
+    whole, fraction = divmod(nanoseconds, 10**9)
+    tail = f"{whole}.{fraction:09}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{tail}"
+    return f"{minutes}m{tail}" if minutes else tail
+
+
+def _request_timeout(value: object) -> float:
+    # cri-dockerd's default is 0 and means its built-in limit, not "none"; a call without a limit helps nobody.
+    return parse_duration(value) or DEFAULT_REQUEST_TIMEOUT
+
+
+def _positive_duration(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds == 0:
+        raise ValueError("must be longer than 0")
+    return seconds
+
+
+def _path(value: object) -> Path:
+    text = _text(value)
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError("must be an absolute path")
+    return Path(text)
+
+
+def _optional_path(value: object) -> Path | None:
+    return None if value == "" else _path(value)
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    items: Sequence[object] = value.split(",") if isinstance(value, str) else cast("Sequence[object]", value)
+    if not isinstance(items, list) or not items:
+        raise ValueError("must be a list of absolute paths, as text separated by commas")
+    return tuple(_path(item.strip() if isinstance(item, str) else item) for item in items)
+
+
+def _endpoint(value: object) -> str:
+    text = _text(value)
+    # Old kubelets and their unit files name the socket by its bare path.
+    endpoint = f"unix://{text}" if text.startswith("/") else text
+    if endpoint.startswith("fd://"):
+        return endpoint
+    path = endpoint.removeprefix("unix://")
+    if path == endpoint or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise ValueError("must be unix:///path or fd:// (a socket passed by systemd)")
+    if len(path.encode()) > MAX_SOCKET_PATH:
+        raise ValueError(f"must have a path of at most {MAX_SOCKET_PATH} bytes")
+    return endpoint
+
+
+def _optional_endpoint(value: object) -> str:
+    return "" if value == "" else _endpoint(value)
+
+
+def _docker_endpoint(value: object) -> str:
+    text = _text(value)
+    if text and not re.match(r"(unix:///|tcp://|http://|https://).", text):
+        raise ValueError("must be unix:///path, tcp://host:port or empty for DOCKER_HOST")
+    return text
+
+
+def _streaming_address(value: object) -> str:
+    """``host:port``, IPv6 in brackets. As in cri-dockerd the port, or all of it, may be left out."""
+    text = _text(value)
+    if not text:
+        return DEFAULT_STREAMING_ADDRESS
+    host, port = (text, "0") if _is_address(text.strip("[]")) else text.rpartition(":")[::2]
+    host = host.strip("[]")
+    if not _is_address(host) or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("must be an IP address or address:port")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cidrs(value: object) -> str:
+    text = _text(value)
+    for part in filter(None, text.split(",")):
+        try:
+            ipaddress.ip_network(part.strip(), strict=False)
+        except ValueError:
+            raise ValueError("must be a network such as 10.244.0.0/24, or two of them with a comma") from None
+    return text
+
+
+# -- The table.
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table, as the rest of the module sees it."""
+
+    key: str
+    default: object
+    read: Callable[[object], object]
+    help: str
+    also: tuple[str, ...]
+    reloads: bool
+    effective: bool
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every name of the option; the first is its attribute in ``Config``."""
+        return (self.key, *self.also)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the bare flag, without a value, means true."""
+        return isinstance(self.default, bool)
+
+
+_ROW: Final = "option"
+
+
+def _option(
+    default: T,
+    read: Callable[[object], T],
+    text: str,
+    *,
+    also: tuple[str, ...] = (),
+    reloads: bool = False,
+    effective: bool = True,
+) -> T:
+    row = {"read": read, "help": text, "also": also, "reloads": reloads, "effective": effective}
+    return cast(T, dataclasses.field(default=default, metadata={_ROW: row}))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the operator decided. Durations are seconds; an option of cri-dockerd means what it means there."""
+
+    container_runtime_endpoint: str = _option(
+        "unix:///run/dockershim.sock",
+        _endpoint,
+        "Where the CRI is served: unix:///path, or fd:// for a socket passed by systemd (fd://name picks one by name).",
+    )
+    image_service_endpoint: str = _option(
+        "",
+        _optional_endpoint,
+        "Where the ImageService is served, if not with the RuntimeService on the container runtime endpoint.",
+    )
+    docker_endpoint: str = _option(
+        DEFAULT_DOCKER_ENDPOINT,
+        _docker_endpoint,
+        "The Docker Engine: unix:///path or tcp://host:port. Empty: DOCKER_HOST, else the usual socket.",
+    )
+    docker_tls_ca: Path | None = _option(None, _optional_path, "Certificates that a TLS engine's own is checked by.")
+    docker_tls_cert: Path | None = _option(None, _optional_path, "Client certificate shown to a TLS engine.")
+    docker_tls_key: Path | None = _option(None, _optional_path, "Key of that client certificate.")
+    docker_tls_verify: bool = _option(True, _boolean, "Check the certificate of a TLS engine.")
+    root_directory: Path = _option(
+        Path("/var/lib/dockershim"),
+        _path,
+        "State that outlives a reboot: checkpoints. One server at a time can hold it.",
+        also=("cri_dockerd_root_directory",),
+    )
+    state_directory: Path = _option(
+        Path("/run/dockershim"), _path, "State that ends with the machine: pinned network namespaces, private sockets."
+    )
+    pod_infra_container_image: str = _option(
+        "", _text, "Image of the container that holds a pod's namespaces. Empty: the one built into dockershim."
+    )
+    image_pull_progress_deadline: float = _option(
+        60.0, _positive_duration, "A pull that makes no progress for so long is given up.", reloads=True
+    )
+    runtime_request_timeout: float = _option(
+        DEFAULT_REQUEST_TIMEOUT,
+        _request_timeout,
+        "Limit of one call to the engine; pull, logs, exec and attach have none. 0 means the default.",
+        reloads=True,
+    )
+    streaming_bind_addr: str = _option(
+        DEFAULT_STREAMING_ADDRESS,
+        _streaming_address,
+        "Where exec, attach and port-forward are served: address or address:port, port 0 for any free one.",
+    )
+    network_plugin: str = _option(
+        "cni",
+        _choice("cni", "kubenet", "docker", **{"": "docker", "no-op": "docker"}),
+        "Who makes the network of pods: cni, kubenet, or docker (also: no-op, or empty).",
+    )
+    cni_conf_dir: Path = _option(Path("/etc/cni/net.d"), _path, "Folder of the CNI configurations.")
+    cni_bin_dir: tuple[Path, ...] = _option(
+        (Path("/opt/cni/bin"),), _paths, "Folders of the CNI plugins, searched in order."
+    )
+    cni_cache_dir: Path = _option(Path("/var/lib/cni/cache"), _path, "Folder of the results of CNI plugins.")
+    cni_timeout: float = _option(220.0, _positive_duration, "Limit of setting up or removing one pod's network.")
+    network_plugin_mtu: int = _option(0, _mtu, "MTU of the pod network that kubenet makes; 0 for the default.")
+    hairpin_mode: str = _option(
+        "none",
+        _choice("none", "promiscuous-bridge", "hairpin-veth"),
+        "How kubenet lets a pod reach itself through a service.",
+    )
+    pod_cidr: str = _option("", _cidrs, "Addresses of pods, used until the kubelet sends some.")
+    ipv6_dual_stack: bool = _option(False, _boolean, "Report one address of each IP family for a pod.")
+    cgroup_driver: str = _option(
+        "", _choice("", "cgroupfs", "systemd"), "The engine's cgroup driver. Empty: ask the engine."
+    )
+    container_log_format: str = _option("docker", _choice("docker"), "Format of the files at a container's log path.")
+    log_level: str = _option(
+        "info",
+        _choice("error", "warning", "info", "debug", warn="warning", trace="debug", fatal="error", panic="error"),
+        "Least severe records to log.",
+        reloads=True,
+    )
+    log_format: str = _option("text", _choice("text", "json"), "text, or json for one object a line.", reloads=True)
+    shutdown_grace: float = _option(
+        30.0, parse_duration, "How long calls in flight may take after SIGTERM.", reloads=True
+    )
+    runtime_cgroups: str = _option("", _text, "Accepted for unit files of cri-dockerd.", effective=False)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(
+    Option(key=field.name, default=field.default, **field.metadata[_ROW]) for field in dataclasses.fields(Config)
+)
+_BY_KEY: Final = {key: option for option in OPTIONS for key in option.keys}
+
+
+def flag_name(key: str) -> str:
+    """``--root-directory`` for ``root_directory``."""
+    return "--" + key.replace("_", "-")
+
+
+# -- Putting the sources together.
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value that some source has, and that source in words."""
+
+    value: object
+    origin: str
+
+
+def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> Config:
+    """The configuration of ``flags`` (by any key of an option, as text), environment and file.
+
+    ``file`` is one that somebody asked for and must be there; without it the default file may be missing.
+    Raises ConfigError with every value that cannot be used.
+    """
+    problems: list[str] = []
+    given: dict[str, _Given] = {}
+    for source in (_from_file(file, problems), _from_environment(environ, problems), _from_flags(flags)):
+        given.update(source)
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        if (entry := given.get(option.key)) is not None:
+            try:
+                values[option.key] = option.read(entry.value)
+            except ValueError as error:
+                problems.append(f"{option.key} ({entry.origin}): {error}, not {entry.value!r}")
+    if problems:
+        raise ConfigError(problems)
+    config = Config(**values)
+    if not config.docker_endpoint:
+        config = dataclasses.replace(config, docker_endpoint=_engine_of(environ))
+    return config
+
+
+def _engine_of(environ: Mapping[str, str]) -> str:
+    try:
+        return _docker_endpoint(environ.get("DOCKER_HOST", "")) or DEFAULT_DOCKER_ENDPOINT
+    except ValueError as error:
+        raise ConfigError([f"docker_endpoint (environment DOCKER_HOST): {error}"]) from None
+
+
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
+    return {_BY_KEY[key].key: _Given(value, f"flag {flag_name(key)}") for key, value in flags.items()}
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
+    given = {}
+    for name, value in environ.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name == f"{ENVIRONMENT_PREFIX}CONFIG":
+            continue
+        option = _BY_KEY.get(name.removeprefix(ENVIRONMENT_PREFIX).lower())
+        if option is None:
+            problems.append(f"{name} (environment): no such option")
+        else:
+            given[option.key] = _Given(value, f"environment {name}")
+    return given
+
+
+def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Given]:
+    path = file or DEFAULT_FILE
+    try:
+        with path.open("rb") as stream:
+            table = tomllib.load(stream)
+    except FileNotFoundError as error:
+        if file is not None:
+            problems.append(f"config ({path}): {error.strerror}")
+        return {}
+    except OSError as error:
+        problems.append(f"config ({path}): {error.strerror}")
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"config ({path}): {error}")
+        return {}
+    problems += [f"{key} ({path}): no such option" for key in table if key not in _BY_KEY]
+    return {_BY_KEY[key].key: _Given(value, str(path)) for key, value in table.items() if key in _BY_KEY}
+
+
+# -- What else the table answers.
+
+
+def default_file() -> str:
+    """The defaults as a TOML file in which every key is explained."""
+    return "\n".join(f"{_comment(option)}\n{option.key} = {_to_toml(option.default)}\n" for option in OPTIONS)
+
+
+def _comment(option: Option) -> str:
+    return f"# {option.help}" + (" SIGHUP applies a change." if option.reloads else "")
+
+
+def _to_toml(value: object) -> str:
+    if value is None:
+        return '""'
+    if isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return json.dumps(format_duration(value))
+    if isinstance(value, tuple):
+        return f"[{', '.join(_to_toml(item) for item in value)}]"
+    return json.dumps(str(value))
+
+
+def without_effect(config: Config) -> tuple[str, ...]:
+    """Keys that are set and do nothing here."""
+    return tuple(
+        option.key for option in OPTIONS if not option.effective and option.key in _differing(config, Config())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """A running configuration after SIGHUP: what holds now, which keys it took over and which wait for a restart."""
+
+    config: Config
+    applied: tuple[str, ...]
+    need_restart: tuple[str, ...]
+
+
+def merge_reload(running: Config, wanted: Config) -> Reload:
+    """``running`` with the reloadable part of ``wanted``."""
+    changed = _differing(running, wanted)
+    applied = tuple(key for key in changed if _BY_KEY[key].reloads)
+    config = dataclasses.replace(running, **{key: getattr(wanted, key) for key in applied})
+    return Reload(config, applied, tuple(key for key in changed if key not in applied))
+
+
+def _differing(one: Config, other: Config) -> tuple[str, ...]:
+    return tuple(option.key for option in OPTIONS if getattr(one, option.key) != getattr(other, option.key))

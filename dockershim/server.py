@@ -1,0 +1,268 @@
+"""The CRI over gRPC: every call of runtime.v1, and the same handlers for clients of runtime.v1alpha2.
+
+This is the border where errors become status codes, by the one table below. A call is parsed, run, timed, logged
+and answered in one wrapper, so no handler can forget any of it. v1alpha2 is an earlier cut of v1 with the same
+field numbers, so its bytes are read and written by the messages of v1 without a conversion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from dockershim import errors, log
+from dockershim.api.cri.v1 import api_pb2
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+# The status message travels in the trailers, which clients bound: grpc's C core at 8 KiB for all of them.
+MAX_STATUS_BYTES: Final = 4096
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", 1024),
+    # A client may ping an idle connection, every 10 s at most; one that floods is sent away after the default of
+    # two strikes. The server itself does not ping: a unix socket tells at once when its other end is gone.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
+
+# What runtime.v1alpha2 had when Kubernetes 1.25 last spoke it; what came later exists in v1 alone.
+V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
+    "RuntimeService": frozenset(
+        {
+            "Version",
+            "Status",
+            "UpdateRuntimeConfig",
+            *("RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "ListPodSandbox"),
+            *("CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "ListContainers"),
+            *("ContainerStatus", "UpdateContainerResources", "ReopenContainerLog"),
+            *("ExecSync", "Exec", "Attach", "PortForward"),
+            *("ContainerStats", "ListContainerStats", "PodSandboxStats", "ListPodSandboxStats"),
+        }
+    ),
+    "ImageService": frozenset({"ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"}),
+}
+
+# Ends only when one side goes away, so a server that stops cannot wait for it.
+OPEN_ENDED: Final = "GetContainerEvents"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one type of error leaves: its status code, and how loud it is in our own log."""
+
+    code: grpc.StatusCode
+    level: int
+
+
+STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
+    errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.Unsupported: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, logging.INFO),
+    errors.AlreadyExists: Row(grpc.StatusCode.ALREADY_EXISTS, logging.INFO),
+    errors.FailedPrecondition: Row(grpc.StatusCode.FAILED_PRECONDITION, logging.INFO),
+    errors.Unauthenticated: Row(grpc.StatusCode.UNAUTHENTICATED, logging.INFO),
+    errors.ResourceExhausted: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, logging.WARNING),
+    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, logging.WARNING),
+    errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, logging.WARNING),
+    errors.EngineFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+    errors.NetworkFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+    errors.ShimError: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+}
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class OpenStreams:
+    """The open-ended streams of a server, so that it can end them when it stops."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.ended = False
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Take charge of a stream that ``task`` serves."""
+        if self.ended:
+            task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        """End every stream; their callers see UNAVAILABLE."""
+        self.ended = True
+        for task in self._tasks:
+            task.cancel()
+
+
+def make_server(services: Mapping[str, object], open_streams: OpenStreams) -> grpc.aio.Server:
+    """A server, not yet bound or started, of ``services``: RuntimeService, ImageService or both, by these names.
+
+    A service object has a coroutine method (an async generator function for a stream) in snake case for each
+    call that is built; the others answer UNIMPLEMENTED.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    for name, implementation in services.items():
+        handlers = _handlers(name, implementation, open_streams)
+        older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(f"runtime.v1.{name}", handlers),
+                grpc.method_handlers_generic_handler(f"runtime.v1alpha2.{name}", older),
+            )
+        )
+    return server
+
+
+def _handlers(
+    service: str, implementation: object, open_streams: OpenStreams
+) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
+    handlers = {}
+    for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
+        built = getattr(implementation, _snake_case(descriptor.name), None)
+        call = _Call(descriptor, built, open_streams)
+        # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
+        if descriptor.server_streaming:
+            handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
+        else:
+            handlers[descriptor.name] = grpc.unary_unary_rpc_method_handler(call.unary)
+    return handlers
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+class _Call:
+    """One call of the CRI, from bytes to bytes."""
+
+    def __init__(self, method: MethodDescriptor, built: Callable[[Any], Any] | None, streams: OpenStreams) -> None:
+        self._name = method.name
+        self._request = GetMessageClass(method.input_type)
+        self._subject = _subject_of(method)
+        self._built = built
+        self._streams = streams
+
+    async def unary(self, payload: bytes, context: Context) -> bytes:
+        request, run = await self._prepare(payload, context)
+        with log.fields(rpc=self._name, **self._subject(request)):
+            started = time.perf_counter()
+            try:
+                response: Message = await run(request)
+                body = response.SerializeToString()
+            except asyncio.CancelledError:
+                logger.debug("cancelled after %.1f ms", _since(started))
+                raise
+            except Exception as error:
+                await self._fail(error, started, context)
+            logger.debug("done in %.1f ms", _since(started))
+            return body
+
+    async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
+        request, run = await self._prepare(payload, context)
+        with log.fields(rpc=self._name, **self._subject(request)):
+            started = time.perf_counter()
+            try:
+                self._watch()
+                async with aclosing(run(request)) as responses:
+                    async for response in responses:
+                        yield response.SerializeToString()
+            except asyncio.CancelledError:
+                logger.debug("cancelled after %.1f ms", _since(started))
+                if not (self._name == OPEN_ENDED and self._streams.ended):
+                    raise
+                await self._fail(errors.Unavailable("dockershim is stopping"), started, context)
+            except Exception as error:
+                await self._fail(error, started, context)
+            logger.debug("done in %.1f ms", _since(started))
+
+    def _watch(self) -> None:
+        task = asyncio.current_task()
+        if self._name == OPEN_ENDED and task is not None:
+            self._streams.add(task)
+
+    async def _prepare(self, payload: bytes, context: Context) -> tuple[Message, Callable[[Message], Any]]:
+        if self._built is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{self._name} is not implemented")
+        try:
+            return self._request.FromString(payload), self._built
+        except DecodeError:
+            with log.fields(rpc=self._name):
+                logger.info("the request does not parse: %d bytes", len(payload))
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {self._request.DESCRIPTOR.full_name}"
+            )
+
+    async def _fail(self, error: Exception, started: float, context: Context) -> NoReturn:
+        if isinstance(error, errors.ShimError):
+            row = row_of(type(error))
+            logger.log(row.level, "failed after %.1f ms: %s: %s", _since(started), row.code.name, error)
+            await context.abort(row.code, bounded(str(error)))
+        # What nobody foresaw may hold anything, so the caller gets none of it.
+        logger.error("failed after %.1f ms", _since(started), exc_info=error)
+        await context.abort(
+            grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
+        )
+
+
+def row_of(kind: type[errors.ShimError]) -> Row:
+    """The table's row for ``kind``, or for the nearest of its bases that has one."""
+    return next(STATUS[base] for base in kind.__mro__ if base in STATUS)
+
+
+def bounded(text: str) -> str:
+    """``text``, cut so that it takes at most MAX_STATUS_BYTES on the wire, where gRPC percent-encodes it."""
+    size = 0
+    for index, char in enumerate(text):
+        size += 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode("utf-8", "replace"))
+        if size > MAX_STATUS_BYTES - 3:
+            return _encodable(text[:index]) + "..."
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    # Names read from a file system may hold lone surrogates, which UTF-8 has no bytes for.
+    return text.encode("utf-8", "replace").decode()
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def _subject_of(method: MethodDescriptor) -> Callable[[Any], dict[str, str]]:
+    """A reader of what a request is about, as fields of the log; decided once for each method."""
+    names = method.input_type.fields_by_name
+    by_id = [
+        (key, name) for key, name in (("sandbox", "pod_sandbox_id"), ("container", "container_id")) if name in names
+    ]
+    pod = next(
+        (
+            field.name
+            for field in method.input_type.fields
+            if field.message_type and field.message_type.name == "PodSandboxConfig"
+        ),
+        None,
+    )
+
+    def read(request: Any) -> dict[str, str]:
+        found = {key: value for key, name in by_id if (value := getattr(request, name))}
+        if pod is not None and request.HasField(pod):
+            metadata = getattr(request, pod).metadata
+            found["pod"] = f"{metadata.namespace}/{metadata.name}"
+        return found
+
+    return read

@@ -1,0 +1,194 @@
+"""Where the CRI is reached: a socket of our own, or one that systemd listens on and passes down.
+
+gRPC binds a path, removes whatever was there and, at its end, removes whatever is there then. Neither is
+acceptable for a path that another server may hold. So it only ever binds a private name; a socket of our own is
+then renamed to its place, ready and with its mode set, and connections on a passed one are pumped to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+logger = logging.getLogger(__name__)
+
+SOCKET_MODE: Final = 0o660
+PRIVATE_MODE: Final = 0o700
+PUMP_BYTES: Final = 64 * 1024
+# How long to let descriptors come back when there are none left to accept with.
+ACCEPT_PAUSE: Final = 0.1
+
+
+class InUse(Exception):
+    """Another server holds the socket or the root directory, or something that is not ours to replace is there."""
+
+
+@contextmanager
+def instance_lock(root: Path) -> Iterator[None]:
+    """Hold ``root``, made if missing, against other servers. Raises InUse; the kernel lets go if we are killed."""
+    root.mkdir(parents=True, exist_ok=True)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUse(f"another dockershim uses the root directory {root}") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+class Endpoint(Protocol):
+    """A way in. gRPC binds ``bind_path`` between the making of the endpoint and ``open``."""
+
+    @property
+    def bind_path(self) -> Path: ...
+
+    async def open(self) -> None:
+        """Let callers in."""
+
+    def stop_accepting(self) -> None:
+        """Let no more callers in; those that are stay connected."""
+
+    async def close(self) -> None:
+        """Leave nothing of ours behind."""
+
+
+class OwnSocket:
+    """A socket file at ``path``, mode 0660. A stale one is replaced; raises InUse where a server answers."""
+
+    def __init__(self, path: Path) -> None:
+        _check_free(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self.bind_path = path.with_name(f".{path.name}.{os.getpid()}")
+
+    async def open(self) -> None:
+        self.bind_path.chmod(SOCKET_MODE)
+        self._identity = _identity(self.bind_path)
+        self.bind_path.rename(self._path)
+
+    def stop_accepting(self) -> None:
+        """gRPC closes its own listener when it stops."""
+
+    async def close(self) -> None:
+        if self._identity is not None and _identity(self._path) == self._identity:
+            self._path.unlink()
+
+
+class PassedSocket:
+    """A listening socket ``fd`` that somebody else opened, and will keep; gRPC cannot be given one."""
+
+    def __init__(self, fd: int, private: Path) -> None:
+        private.mkdir(parents=True, exist_ok=True, mode=PRIVATE_MODE)
+        private.chmod(PRIVATE_MODE)
+        self.bind_path = private / f"{fd}.sock"
+        self._listener = socket.socket(fileno=fd)
+        self._listener.setblocking(False)
+        self._accepting: asyncio.Task[None] | None = None
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        self._accepting = asyncio.create_task(self._accept(), name=f"accept {self.bind_path.name}")
+        self._accepting.add_done_callback(_report)
+
+    def stop_accepting(self) -> None:
+        """Later connections wait in the kernel's queue for the next server."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+
+    async def close(self) -> None:
+        self.stop_accepting()
+        tasks = {*self._pumps, *([self._accepting] if self._accepting else [])}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+        self.bind_path.unlink(missing_ok=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                caller, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                logger.warning("cannot accept a connection: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            pump = asyncio.create_task(self._serve(caller), name="pump")
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+            pump.add_done_callback(_report)
+
+    async def _serve(self, caller: socket.socket) -> None:
+        with caller, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            caller.setblocking(False)
+            server.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(server, str(self.bind_path))
+                await pump(caller, server)
+            except OSError as error:
+                logger.debug("a connection broke: %s", error)
+
+
+async def pump(one: socket.socket, other: socket.socket) -> None:
+    """Carry bytes between two non-blocking sockets, both ways, until both have sent their end.
+
+    At most PUMP_BYTES are held each way: a side that does not read stops the other from sending. The end of one
+    direction is passed on and leaves the other open. Raises OSError when either connection breaks.
+    """
+    copies = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
+    try:
+        await asyncio.gather(*copies)
+    finally:
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+
+
+async def _copy(source: socket.socket, sink: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(source, PUMP_BYTES):
+        await loop.sock_sendall(sink, data)
+    sink.shutdown(socket.SHUT_WR)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("task %s ended", task.get_name(), exc_info=error)
+
+
+def _check_free(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise InUse(f"{path} is there and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A server whose queue is full is alive too, and must not make us wait.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            pass
+    raise InUse(f"another server answers on {path}")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

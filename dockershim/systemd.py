@@ -1,0 +1,88 @@
+"""The two protocols by which systemd and a service talk: sd_notify(3) and socket activation (sd_listen_fds(3))."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+FIRST_PASSED_FD: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """Tells the service manager how the process is; tells nobody where ``address`` is empty.
+
+    ``watchdog_interval`` is in seconds: how often the manager wants to hear from us, 0 when it does not.
+    """
+
+    address: str
+    watchdog_interval: float = 0.0
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], pid: int) -> Notifier:
+        """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
+        wanted = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+        usec = environ.get("WATCHDOG_USEC", "")
+        interval = int(usec) / 1e6 if wanted and usec.isdecimal() else 0.0
+        return cls(environ.get("NOTIFY_SOCKET", ""), interval)
+
+    def ready(self) -> None:
+        """Say that the sockets serve, after a start or a reload."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """Say that the configuration is read again; ``ready`` must follow. The time pairs the two messages."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """Say that the end has begun."""
+        self._send("STOPPING=1")
+
+    def watchdog(self) -> None:
+        """Say that the event loop still turns."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> None:
+        if not self.address:
+            return
+        # A leading @ stands for the NUL of the abstract namespace.
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.connect(address)
+                sock.sendall(message.encode())
+        except OSError as error:
+            # Pods do not depend on the manager's view of us, so neither does serving.
+            logger.warning("cannot tell the service manager %s: %s", message.partition("=")[0], error)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedFd:
+    """A listening socket the service manager opened for us, with its FileDescriptorName."""
+
+    fd: int
+    name: str
+
+
+def take_passed_fds(environ: MutableMapping[str, str], pid: int) -> tuple[PassedFd, ...]:
+    """The sockets passed to this process, in order; none where LISTEN_PID names another process.
+
+    Takes the three variables out of ``environ`` and marks the descriptors close-on-exec: what this process
+    starts must neither see nor hold them.
+    """
+    listen_pid = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    if listen_pid != str(pid) or not count.isdecimal():
+        return ()
+    fds = range(FIRST_PASSED_FD, FIRST_PASSED_FD + int(count))
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return tuple(PassedFd(fd, names[index] if index < len(names) else "") for index, fd in enumerate(fds))

@@ -1,0 +1,161 @@
+"""`python -m tests.node [--engine 20|28] [-- command…]`: run a command (or a shell) in a test node."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tests.node import cgroups
+from tests.node.cache import CACHE, REPOSITORY, locked
+from tests.node.inside import Orders
+from tests.node.packages import SetupError, executable
+from tests.node.supplies import ENGINES, Supplies, provide
+
+PR_SET_PDEATHSIG = 1
+GRACE = 10.0  # seconds that the command has to end after SIGTERM
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Terminated(Exception):
+    """SIGTERM has come."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Start a node, run the command in it, give its exit code; SystemExit says why a node cannot be started."""
+    parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="20", help="version of the Docker Engine")
+    parser.add_argument("command", nargs="*", help="what to run in the node; a shell if left out")
+    given = parser.parse_args(arguments)
+    command = tuple(given.command) or (sys.executable, "-m", "tests.node.shell")
+    try:
+        supplies = provide(given.engine)
+        unshare = executable("unshare")
+    except SetupError as error:
+        sys.exit(f"node: {error}")
+    # Two processes: the keeper outlives a killed parent for as long as it takes to remove what the node leaves.
+    parent = os.getpid()
+    keeper = os.fork()
+    if keeper == 0:
+        os._exit(_keep(parent, unshare, supplies, given.engine, command))
+    return _wait_for(keeper)
+
+
+def _wait_for(keeper: int) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(keeper, signal.SIGTERM))
+    # A terminal sends Ctrl-C to the command as well, which decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN if sys.stdin.isatty() else lambda *_: os.kill(keeper, signal.SIGTERM))
+    return os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+
+
+def _keep(parent: int, unshare: Path, supplies: Supplies, engine: str, command: tuple[str, ...]) -> int:
+    """Start the node, wait for its end, remove its folder and its cgroups."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        with _node_folder() as folder:
+            if os.getppid() != parent:
+                raise Terminated
+            orders = Orders(
+                engine=engine,
+                folder=str(folder),
+                path=":".join(str(path) for path in supplies.path),
+                cni=str(supplies.base / "usr/lib/cni"),
+                registry=str(supplies.registry),
+                command=command,
+            )
+            return _run(unshare, orders, folder.name)
+    except Terminated:
+        return 128 + signal.SIGTERM
+
+
+def _run(unshare: Path, orders: Orders, cgroup: str) -> int:
+    def before_exec() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        cgroups.enter(cgroup)
+
+    own = ("--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--mount-proc", "--kill-child")
+    first = (sys.executable, "-m", "tests.node.inside", orders.encode())
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    node = subprocess.Popen([unshare, *own, *first], env=environment, preexec_fn=before_exec)
+    try:
+        return node.wait()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end(node)
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    if node.poll() is not None:
+        return
+    # unshare does not pass signals on; the node's first process is its only child.
+    for child in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGTERM)
+    try:
+        node.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()
+
+
+@contextmanager
+def _node_folder() -> Iterator[Path]:
+    """A folder and a cgroup of the same name for one node; both are gone at the end, whatever happened."""
+    nodes = CACHE / "nodes"
+    with locked("nodes"):
+        nodes.mkdir(exist_ok=True)
+        _sweep(nodes)
+        folder = Path(tempfile.mkdtemp(dir=nodes, prefix="dockershim-node-"))
+        lock = _lock(folder)
+    try:
+        cgroups.create(folder.name)
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(lock)
+
+
+def _sweep(nodes: Path) -> None:
+    """Remove what nodes left whose keeper was killed: nobody holds the lock of their folders."""
+    for folder in nodes.iterdir():
+        try:
+            lock = _lock(folder)
+        except BlockingIOError:
+            continue
+        _remove(folder)
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove(folder: Path) -> None:
+    cgroups.remove(folder.name)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

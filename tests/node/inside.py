@@ -1,0 +1,190 @@
+"""The first process of a node: sets the namespaces up, starts registry and engine, runs the command.
+
+It is PID 1 of the node: when it ends, the kernel ends everything in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from pyroute2 import IPRoute
+
+from tests.node import cgroups
+from tests.node.engine import Engine, EngineError
+from tests.node.mounts import MS_PRIVATE, MS_SHARED, bind, mount, own_copy, own_entries, propagate
+
+NAME = "node"
+# The names that tests and critest ask images by. Docker takes plain HTTP for what resolves to 127.0.0.0/8.
+HOSTS = f"""\
+127.0.0.1 localhost registry.k8s.io k8s.gcr.io gcr.io
+127.0.1.1 {NAME}
+::1 localhost ip6-localhost
+"""
+RESOLV_CONF = "nameserver 127.0.0.1\nsearch node.test\n"
+REGISTRY_CONFIG = """\
+version: 0.1
+log: {level: warn}
+storage: {filesystem: {rootdirectory: /var/lib/docker-registry}, delete: {enabled: true}}
+http: {addr: "127.0.0.1:80"}
+"""
+# Docker sets the FORWARD chain's policy to DROP: without the firewall plugin a pod reaches nobody.
+CNI_CONFIG = {
+    "cniVersion": "0.4.0",
+    "name": "test",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": True,
+            "hairpinMode": True,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]],
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+            },
+        },
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+        {"type": "firewall", "backend": "iptables"},
+        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the outside tells the first process, in one JSON word."""
+
+    engine: str
+    folder: str
+    path: str
+    cni: str
+    registry: str
+    command: tuple[str, ...]
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        given = json.loads(text)
+        return cls(**given | {"command": tuple(given["command"])})
+
+
+def main(orders: Orders) -> int:
+    """Set the node up, run the command, give its exit code (128 + n for signal n)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; the node ends when the command does
+    folder = Path(orders.folder)
+    _isolate(folder, Path(orders.registry), Path(orders.cni))
+    with IPRoute() as routes:
+        routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
+    _configure()
+    environment = _environment(orders, _storage_driver(folder))
+    os.environ.clear()
+    os.environ.update(environment)
+    _start_registry()
+    try:
+        Engine().start()
+    except EngineError as error:
+        sys.exit(f"node: {error}")
+    return _run(orders.command)
+
+
+def _isolate(folder: Path, registry: Path, cni: Path) -> None:
+    """Give the node file systems of its own, kept in `folder`, and make / shared (mount propagation to containers)."""
+    propagate(Path("/"), MS_PRIVATE)
+    socket.sethostname(NAME)
+    cgroups.mount_own()
+    mount("tmpfs", Path("/run"), "tmpfs", data="mode=755")
+    own_copy(Path("/etc"), folder)
+    own = ("docker", "containerd", "cni", "dockershim", "docker-registry", "kubelet")
+    own_entries(Path("/var/lib"), folder, own)
+    own_entries(Path("/opt"), folder, ("cni/bin",))
+    (folder / "log").mkdir()
+    bind(folder / "log", Path("/var/log"))
+    bind(cni, Path("/opt/cni/bin"))
+    shutil.copytree(registry, "/var/lib/docker-registry", dirs_exist_ok=True)
+    propagate(Path("/"), MS_SHARED)
+
+
+def _configure() -> None:
+    etc = Path("/etc")
+    for name, content in (("hosts", HOSTS), ("resolv.conf", RESOLV_CONF), ("hostname", f"{NAME}\n")):
+        with contextlib.suppress(FileNotFoundError):
+            (etc / name).unlink()
+        (etc / name).write_text(content)
+    for folder in ("docker", "cni"):
+        shutil.rmtree(etc / folder, ignore_errors=True)
+    (etc / "docker").mkdir()
+    (etc / "cni/net.d").mkdir(parents=True)
+    (etc / "cni/net.d/10-test.conflist").write_text(json.dumps(CNI_CONFIG, indent=2))
+    (etc / "crictl.yaml").write_text("runtime-endpoint: unix:///run/dockershim.sock\ntimeout: 30\n")
+
+
+def _storage_driver(folder: Path) -> str:
+    """overlay2 where the kernel takes an overlay on the node's file system, else vfs."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        layers = {name: Path(scratch) / name for name in ("lowerdir", "upperdir", "workdir", "merged")}
+        for layer in layers.values():
+            layer.mkdir()
+        merged = layers.pop("merged")
+        try:
+            mount("overlay", merged, "overlay", data=",".join(f"{name}={path}" for name, path in layers.items()))
+        except OSError:
+            return "vfs"
+        subprocess.run(["umount", str(merged)], check=True)
+        return "overlay2"
+
+
+def _environment(orders: Orders, storage: str) -> dict[str, str]:
+    """The command's environment: the machine's without its proxies (there is no way out of a node) plus the node's."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return kept | {
+        "PATH": f"{orders.path}:{os.environ['PATH']}",
+        "DOCKER_HOST": f"unix://{Engine().socket}",
+        "DOCKERSHIM_NODE": "1",
+        "DOCKERSHIM_ENGINE": orders.engine,
+        "DOCKERSHIM_NODE_STORAGE": storage,
+    }
+
+
+def _start_registry() -> None:
+    config = Path("/etc/docker-registry.yml")
+    config.write_text(REGISTRY_CONFIG)
+    with Path("/var/log/docker-registry.log").open("wb") as log:
+        subprocess.Popen(
+            ["docker-registry", "serve", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _run(command: tuple[str, ...]) -> int:
+    try:
+        child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    except OSError as error:
+        sys.stderr.write(f"node: {command[0]}: {error.strerror}\n")
+        return 127
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    # The first process inherits every orphan of the node and must take note of their ends.
+    while (ended := os.wait())[0] != child.pid:
+        pass
+    code = os.waitstatus_to_exitcode(ended[1])
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Orders.decode(sys.argv[1])))

@@ -1,0 +1,17 @@
+"""What every test gets: it fails if it leaves a task behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+async def no_task_left() -> AsyncIterator[None]:
+    """Compare the tasks before and after; a loop that a whole session shares may have had some before."""
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"tasks left over: {sorted(task.get_name() for task in left)}"

@@ -80,10 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
     parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
     for option in config.OPTIONS:
-        text = option.help.replace("%", "%%")
-        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar="VALUE", help=text)
+        metavar = "BOOL" if option.is_switch else "VALUE"
+        text = f"{option.help} (default {config.to_toml(option.default)})".replace("%", "%%")
+        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar=metavar, help=text)
         for key in option.also:
-            parser.add_argument(config.flag_name(key), dest=key, metavar="VALUE", help=argparse.SUPPRESS)
+            parser.add_argument(
+                config.flag_name(key), dest=key, metavar=metavar, help=f"same as {config.flag_name(option.key)}"
+            )
     return parser
 
 

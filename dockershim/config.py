@@ -59,6 +59,12 @@ def _choice(*allowed: str, **synonyms: str) -> Callable[[object], str]:
     return read
 
 
+def _level(value: object) -> str:
+    # cri-dockerd has three more levels at the ends; they fall on the nearest one.
+    read = _choice("error", "warning", "info", "debug", warn="warning", trace="debug", fatal="error", panic="error")
+    return read(_text(value).lower())
+
+
 def _boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -322,7 +328,7 @@ class Config:
     container_log_format: str = _option("docker", _choice("docker"), "Format of the files at a container's log path.")
     log_level: str = _option(
         "info",
-        _choice("error", "warning", "info", "debug", warn="warning", trace="debug", fatal="error", panic="error"),
+        _level,
         "Least severe records to log.",
         reloads=True,
     )
@@ -374,9 +380,18 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None
                 problems.append(f"{option.key} ({entry.origin}): {error}, not {entry.value!r}")
     if problems:
         raise ConfigError(problems)
-    config = Config(**values)
+    config = _settled(Config(**values), environ)
+    if bool(config.docker_tls_cert) != bool(config.docker_tls_key):
+        raise ConfigError(["docker_tls_cert, docker_tls_key: one is of no use without the other"])
+    return config
+
+
+def _settled(config: Config, environ: Mapping[str, str]) -> Config:
+    """``config`` with what one option leaves to another place filled in."""
     if not config.docker_endpoint:
         config = dataclasses.replace(config, docker_endpoint=_engine_of(environ))
+    if config.image_service_endpoint == config.container_runtime_endpoint:
+        config = dataclasses.replace(config, image_service_endpoint="")
     return config
 
 
@@ -391,10 +406,15 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
     return {_BY_KEY[key].key: _Given(value, f"flag {flag_name(key)}") for key, value in flags.items()}
 
 
+_NOT_OPTIONS: Final = {f"{ENVIRONMENT_PREFIX}CONFIG"}
+# Kubernetes sets these in every pod beside a service that is called dockershim.
+_SERVICE_LINK: Final = re.compile(rf"{ENVIRONMENT_PREFIX}(SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)")
+
+
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
     given = {}
     for name, value in environ.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == f"{ENVIRONMENT_PREFIX}CONFIG":
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in _NOT_OPTIONS or _SERVICE_LINK.fullmatch(name):
             continue
         option = _BY_KEY.get(name.removeprefix(ENVIRONMENT_PREFIX).lower())
         if option is None:
@@ -428,14 +448,15 @@ def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Given]:
 
 def default_file() -> str:
     """The defaults as a TOML file in which every key is explained."""
-    return "\n".join(f"{_comment(option)}\n{option.key} = {_to_toml(option.default)}\n" for option in OPTIONS)
+    return "\n".join(f"{_comment(option)}\n{option.key} = {to_toml(option.default)}\n" for option in OPTIONS)
 
 
 def _comment(option: Option) -> str:
     return f"# {option.help}" + (" SIGHUP applies a change." if option.reloads else "")
 
 
-def _to_toml(value: object) -> str:
+def to_toml(value: object) -> str:
+    """An option's value as it stands in the file."""
     if value is None:
         return '""'
     if isinstance(value, bool | int):
@@ -443,7 +464,7 @@ def _to_toml(value: object) -> str:
     if isinstance(value, float):
         return json.dumps(format_duration(value))
     if isinstance(value, tuple):
-        return f"[{', '.join(_to_toml(item) for item in value)}]"
+        return f"[{', '.join(to_toml(item) for item in value)}]"
     return json.dumps(str(value))
 
 

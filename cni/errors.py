@@ -1,0 +1,155 @@
+"""What can go wrong between a runtime and its network plugins.
+
+Everything that this package raises on purpose is a :class:`CNIError`. A plugin's own answer stays typed across the
+process border as :class:`PluginError`; the other classes say which side of the protocol broke its rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+_TEXT_LIMIT: Final = 4096
+
+
+class ErrorCode(IntEnum):
+    """Well-known codes of a plugin's error (SPEC.md, sections 2 "STATUS" and 5 "Error"; 8 and 999 are of libcni)."""
+
+    UNKNOWN = 0
+    INCOMPATIBLE_VERSION = 1
+    UNSUPPORTED_FIELD = 2
+    UNKNOWN_CONTAINER = 3
+    INVALID_ENVIRONMENT = 4
+    IO_FAILURE = 5
+    DECODING_FAILURE = 6
+    INVALID_NETWORK_CONFIG = 7
+    INVALID_NETNS = 8
+    TRY_AGAIN_LATER = 11
+    NOT_AVAILABLE = 50
+    LIMITED_CONNECTIVITY = 51
+    INTERNAL = 999
+
+
+class CNIError(Exception):
+    """Base of every error of this package."""
+
+
+class ConfigError(CNIError):
+    """A network configuration cannot be used: damaged, incomplete, or of a version nobody here speaks."""
+
+
+class NoNetworkConfig(ConfigError):
+    """A folder holds no usable network configuration.
+
+    ``damaged`` has an error for each file that was there but could not be used, in the order they were tried.
+    """
+
+    def __init__(self, message: str, damaged: Sequence[ConfigError] = ()) -> None:
+        super().__init__(message)
+        self.damaged = tuple(damaged)
+
+
+class AttachmentError(CNIError):
+    """The caller's container id, interface name, namespace or arguments are not what the specification allows."""
+
+
+class PluginNotFound(CNIError):
+    """No folder of the search path has an executable file of the plugin's name."""
+
+
+class PluginStartError(CNIError):
+    """The plugin's file is there but could not be executed; the cause is the ``OSError``."""
+
+
+class ResultError(CNIError):
+    """A plugin reported success, but what it printed is not a result: no JSON, wrong types, too large."""
+
+
+class CacheError(CNIError):
+    """A cached result cannot be read, understood or written."""
+
+
+class NotSupported(CNIError):
+    """The configuration's version of the specification does not have the operation."""
+
+
+class NotAttached(CNIError):
+    """There is no cached result, so the container was never added to the network, or was deleted from it."""
+
+
+class OperationTimeout(CNIError):
+    """An operation as a whole had no time left."""
+
+
+class PluginTimeout(OperationTimeout):
+    """A plugin did not end in time; it and its process group were killed."""
+
+
+class OperationFailed(CNIError):
+    """An operation that tries every plugin had failures; ``failures`` lists them all, in the order they happened."""
+
+    def __init__(self, operation: str, failures: Sequence[CNIError]) -> None:
+        super().__init__(f"{operation}: " + "; ".join(str(failure) for failure in failures))
+        self.operation = operation
+        self.failures = tuple(failures)
+
+
+class PluginError(CNIError):
+    """A plugin ended with a failure.
+
+    ``code`` is an :class:`ErrorCode` where the specification knows it, else the plugin's own number (100 and above).
+    ``stderr`` is the end of what the plugin wrote there.
+    """
+
+    def __init__(self, plugin: str, command: str, code: int, msg: str, details: str = "", stderr: str = "") -> None:
+        said = "; ".join(part for part in (msg, details) if part)
+        noise = f" (stderr: {stderr.strip()})" if stderr.strip() and stderr.strip() not in said else ""
+        super().__init__(f"plugin {plugin} failed {command} with code {int(code)}: {said}{noise}")
+        self.plugin = plugin
+        self.command = command
+        self.code = _known(code)
+        self.msg = msg
+        self.details = details
+        self.stderr = stderr
+
+    @classmethod
+    def parse(cls, plugin: str, command: str, exit_status: int, stdout: bytes, stderr: bytes) -> PluginError:
+        """Make the error out of what a failed plugin left behind (SPEC.md, section 5, "Error").
+
+        ``exit_status`` is negative for a signal, as in :mod:`subprocess`. Never raises: a plugin that crashed prints
+        anything or nothing, and that must not hide the failure itself.
+        """
+        noise = _text(stderr)
+        try:
+            answer = json.loads(stdout)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            said = _text(stdout) or noise or "it printed no error"
+            return cls(plugin, command, ErrorCode.UNKNOWN, f"{_ending(exit_status)}: {said}", stderr=noise)
+        code = answer.get("code")
+        return cls(
+            plugin,
+            command,
+            code if isinstance(code, int) and not isinstance(code, bool) and code >= 0 else ErrorCode.UNKNOWN,
+            str(answer.get("msg") or _ending(exit_status))[:_TEXT_LIMIT],
+            str(answer.get("details") or "")[:_TEXT_LIMIT],
+            noise,
+        )
+
+
+def _known(code: int) -> int:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return code
+
+
+def _ending(exit_status: int) -> str:
+    return f"killed by signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
+
+
+def _text(output: bytes) -> str:
+    return output[-_TEXT_LIMIT:].decode(errors="replace").strip()

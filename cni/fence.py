@@ -1,0 +1,76 @@
+"""A file lock that outlives this process as long as a plugin that it started.
+
+When a runtime is killed, the plugin it was running goes on: the next runtime's DEL could then run beside a half-done
+ADD, and what ADD does last would stay for ever. So the lock's descriptor is inherited by the plugin. flock(2) belongs
+to the open file, which ends when the last process that has it open ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_POLL: Final = 0.02
+
+
+class Fence:
+    """``pass_fds`` is for the plugins. Set ``abandoned`` when one was not seen to end by itself."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.pass_fds: tuple[int, ...] = () if descriptor is None else (descriptor,)
+        self.abandoned = False
+
+
+@asynccontextmanager
+async def fenced(path: Path | None, patience: float) -> AsyncIterator[Fence]:
+    """Hold the lock at ``path``, waiting for it up to ``patience`` seconds.
+
+    The lock is a precaution, and a pod that cannot be torn down is worse than the race it prevents: when the wait is
+    in vain, or the file cannot be opened, that is logged and the work goes on.
+    """
+    if path is None:
+        yield Fence()
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        log.warning("no lock against plugins of an earlier process: %s", error)
+        yield Fence()
+        return
+    fence = Fence(descriptor)
+    held = False
+    try:
+        held = await _acquire(descriptor, path, patience)
+        yield fence
+    finally:
+        if held and not fence.abandoned:
+            # Closing is not enough: a daemon that a plugin left behind on purpose still has the descriptor.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+async def _acquire(descriptor: int, path: Path, patience: float) -> bool:
+    try:
+        async with asyncio.timeout(patience):
+            while not _try_lock(descriptor):  # noqa: ASYNC110  # the other side is another process
+                await asyncio.sleep(_POLL)
+    except TimeoutError:
+        log.warning("a plugin of an earlier process still holds %s after %.1f s; going on without", path, patience)
+        return False
+    return True
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,418 @@
+"""The operations of the specification on whole networks (SPEC.md, section 3 "Execution of Network Configurations").
+
+ADD runs the plugins forward, each with the result of the one before, and caches the last result. DEL runs them
+backward, each with that cached result. What they have in common, running one plugin with the right parameters in the
+time that is left, is :class:`_Operation`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from cni import _json, names, versions
+from cni.cache import Attachment, CachedAttachment, ResultCache
+from cni.config import NetworkList, PluginConfig
+from cni.errors import (
+    AttachmentError,
+    CacheError,
+    CNIError,
+    ErrorCode,
+    NotAttached,
+    NotSupported,
+    OperationFailed,
+    OperationTimeout,
+    PluginError,
+    PluginNotFound,
+    ResultError,
+)
+from cni.execute import Completion, Executor, Invocation, SubprocessExecutor
+from cni.fence import Fence, fenced
+from cni.result import Result
+from cni.turns import Turns
+
+log = logging.getLogger(__name__)
+
+_Value = TypeVar("_Value")
+_Parameters = ParamSpec("_Parameters")
+
+DEFAULT_TIMEOUT: Final = 220.0
+# An orphan of an earlier process may use up this part of the time; the rest is for the work itself.
+_FENCE_SHARE: Final = 0.5
+_NOT_ATTACHED: Final = {"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}
+
+
+class Runtime:
+    """Attaches containers to networks by running plugins.
+
+    ``bin_dirs`` are searched for plugins in their order, and handed to them as CNI_PATH. ``timeout`` in seconds
+    bounds each call of a method as a whole, waiting for other operations included; in garbage collection it bounds
+    each DEL. One Runtime should own a ``cache_dir`` in a process: operations on one container take turns, and garbage
+    collection runs alone.
+
+    Operations raise subclasses of :class:`CNIError`. A failed plugin is also logged, with a line that repeats the
+    execution in a shell.
+    """
+
+    def __init__(
+        self,
+        bin_dirs: Sequence[Path],
+        cache_dir: Path,
+        timeout: float = DEFAULT_TIMEOUT,
+        executor: Executor | None = None,
+    ) -> None:
+        self._bin_dirs = tuple(bin_dirs)
+        self._cache = ResultCache(cache_dir)
+        self._timeout = timeout
+        self._executor: Executor = executor or SubprocessExecutor()
+        self._turns = Turns()
+
+    async def add(self, network: NetworkList, attachment: Attachment) -> Result:
+        """ADD: attach a container. The first failure ends it.
+
+        After a failure nothing is cached, and what the plugins before it did is still there: the caller deletes.
+        Raises :class:`PluginError`, :class:`PluginNotFound`, :class:`PluginStartError`, :class:`OperationTimeout`,
+        :class:`ResultError`, :class:`CacheError`, :class:`AttachmentError`.
+        """
+        _require_namespace(attachment)
+        async with self._on(attachment) as operation:
+            result: Result | None = None
+            for plugin in network.plugins:
+                previous = None if result is None else result.as_json(network.version)
+                request = _request(network, plugin, attachment, previous)
+                result = await operation.run("ADD", plugin, request, _reader(network, plugin))
+            assert result is not None, "a network has at least one plugin"
+            await _in_thread(self._cache.write, network, attachment, result)
+        return result
+
+    async def delete(self, network: NetworkList, attachment: Attachment) -> None:
+        """DEL: detach a container; also one that is not attached, or no longer, which plugins must accept.
+
+        Departs from the specification, which halts at the first error: every plugin is tried, so that one that is
+        broken leaks no more than its own part. Failures are raised together as :class:`OperationFailed`, and the
+        cache entry stays for another try.
+        """
+        async with self._on(attachment) as operation:
+            await self._delete(network, attachment, operation)
+
+    async def check(self, network: NetworkList, attachment: Attachment) -> None:
+        """CHECK: ask each plugin whether the attachment is as ADD left it. The first failure ends it.
+
+        Raises :class:`NotSupported` before version 0.4.0, :class:`NotAttached` when no result is cached, and as ADD.
+        """
+        if not versions.at_least(network.version, "0.4.0"):
+            raise NotSupported(f"network {network.name}: version {network.version} has no CHECK")
+        if network.disable_check:
+            return
+        _require_namespace(attachment)
+        async with self._on(attachment) as operation:
+            result = await _in_thread(self._cache.result, network, attachment)
+            if result is None:
+                raise NotAttached(f"{attachment.container_id} has no attachment {attachment.ifname} to {network.name}")
+            previous = result.as_json(network.version)
+            for plugin in network.plugins:
+                await operation.run("CHECK", plugin, _request(network, plugin, attachment, previous), _no_output)
+
+    async def status(self, network: NetworkList) -> None:
+        """STATUS: ask each plugin whether it could serve an ADD now. Returns at once before version 1.1.0.
+
+        The first failure ends it, so that its code (:attr:`ErrorCode.NOT_AVAILABLE`) reaches the caller.
+        """
+        if not versions.at_least(network.version, "1.1.0"):
+            return
+        operation = self._operation(_NOT_ATTACHED)
+        for plugin in network.plugins:
+            await operation.run("STATUS", plugin, plugin.request(network), _no_output)
+
+    async def gc(self, network: NetworkList, valid: Iterable[tuple[str, str]]) -> None:
+        """GC: remove what belongs to attachments other than ``valid``, pairs of container id and interface name.
+
+        First a DEL for each cached attachment of the network that is not valid, with the configuration it was added
+        with; this serves networks of every version. Then, from 1.1.0, GC for each plugin. Waits until no other
+        operation runs. Everything is tried; failures are raised together as :class:`OperationFailed`.
+        """
+        if network.disable_gc:
+            return
+        keep = set(valid)
+        operation = self._operation(_NOT_ATTACHED)
+        async with operation.in_time(self._turns.alone()):
+            failures = await self._delete_stale(network, keep)
+            if versions.at_least(network.version, "1.1.0"):
+                failures += await self._collect(network, keep)
+        if failures:
+            raise OperationFailed(f"GC of network {network.name}", failures)
+
+    async def version(self, plugin_type: str) -> tuple[str, ...]:
+        """VERSION: the versions of the specification that a plugin supports."""
+        try:
+            names.check_plugin_type(plugin_type)
+        except ValueError as error:
+            raise PluginNotFound(str(error)) from error
+        plugin = PluginConfig(plugin_type, frozenset(), {})
+        # Plugins built with an early library refuse to run without these, whatever the command.
+        operation = self._operation({**_NOT_ATTACHED, "CNI_NETNS": "dummy", "CNI_IFNAME": "dummy"})
+        request = _json.encode({"cniVersion": versions.NEWEST})
+        try:
+            return await operation.run("VERSION", plugin, request, _supported_versions)
+        except PluginError as error:
+            # VERSION came with 0.2.0. What is older can only say so in words.
+            if error.msg == "unknown CNI_COMMAND: VERSION":
+                return (versions.OLDEST,)
+            raise
+
+    async def validate(self, network: NetworkList) -> None:
+        """See that each plugin of a network is there and supports its version.
+
+        Executes every plugin: for the start and for a changed configuration, not for each request. Failures are
+        raised together as :class:`OperationFailed`.
+        """
+        failures: list[CNIError] = []
+        for plugin_type in dict.fromkeys(plugin.type for plugin in network.plugins):
+            try:
+                supported = await self.version(plugin_type)
+                if network.version not in supported:
+                    raise NotSupported(
+                        f"plugin {plugin_type} supports {', '.join(supported)}; the network is of {network.version}"
+                    )
+            except CNIError as error:
+                failures.append(error)
+        if failures:
+            raise OperationFailed(f"validation of network {network.name}", failures)
+
+    def cached_attachments(self, container_id: str | None = None) -> list[CachedAttachment]:
+        """The attachments of a container, or all, that the cache remembers; those made by other runtimes too.
+
+        Blocks on the file system. Entries that cannot be used are logged and left where they are. Raises
+        :class:`CacheError` when the folder is there but cannot be listed.
+        """
+        found, skipped = self._cache.attachments(container_id)
+        for error in skipped:
+            log.warning("cached attachment left out: %s", error)
+        return found
+
+    @asynccontextmanager
+    async def _on(self, attachment: Attachment) -> AsyncIterator[_Operation]:
+        operation = self._operation(_environment(attachment))
+        async with (
+            operation.in_time(self._turns.container(attachment.container_id)),
+            fenced(attachment.lock_path, operation.time_left() * _FENCE_SHARE) as operation.fence,
+        ):
+            yield operation
+
+    def _operation(self, environment: Mapping[str, str]) -> _Operation:
+        return _Operation(self._executor, self._bin_dirs, environment, self._timeout)
+
+    async def _delete(self, network: NetworkList, attachment: Attachment, operation: _Operation) -> None:
+        previous = await self._previous(network, attachment)
+        failures: list[CNIError] = []
+        for left in range(len(network.plugins), 0, -1):
+            plugin = network.plugins[left - 1]
+            # An equal share of what is left: one plugin that hangs must not use up the turn of those after it.
+            share = operation.time_left() / left
+            request = _request(network, plugin, attachment, previous)
+            try:
+                await operation.run("DEL", plugin, request, _no_output, budget=share)
+            except PluginError as error:
+                # The code says that there is nothing to clean up (SPEC.md, section 5 "Error").
+                if error.code != ErrorCode.UNKNOWN_CONTAINER:
+                    failures.append(error)
+            except CNIError as error:
+                failures.append(error)
+        if failures:
+            raise OperationFailed(f"DEL of {attachment.container_id} from network {network.name}", failures)
+        try:
+            await _in_thread(self._cache.remove, network.name, attachment)
+        except CacheError as error:
+            log.warning("network %s: %s", network.name, error)
+
+    async def _previous(self, network: NetworkList, attachment: Attachment) -> Mapping[str, Any] | None:
+        """The prevResult of a DEL; plugins know it from 0.4.0, and must do without when there is none."""
+        if not versions.at_least(network.version, "0.4.0"):
+            return None
+        try:
+            result = await _in_thread(self._cache.result, network, attachment)
+        except CacheError as error:
+            log.warning("DEL goes without the cached result: %s", error)
+            return None
+        return None if result is None else result.as_json(network.version)
+
+    async def _delete_stale(self, network: NetworkList, keep: set[tuple[str, str]]) -> list[CNIError]:
+        failures: list[CNIError] = []
+        try:
+            cached = await _in_thread(self.cached_attachments)
+        except CacheError as error:
+            return [error]
+        for one in cached:
+            attachment = one.attachment
+            if one.network.name != network.name or (attachment.container_id, attachment.ifname) in keep:
+                continue
+            # The attachment is not valid, so its process has ended, and by now the number may be another's.
+            if attachment.netns and attachment.netns.startswith("/proc/"):
+                attachment = dataclasses.replace(attachment, netns=None)
+            try:
+                await self._delete(one.network, attachment, self._operation(_environment(attachment)))
+            except CNIError as error:
+                failures.append(error)
+        return failures
+
+    async def _collect(self, network: NetworkList, keep: set[tuple[str, str]]) -> list[CNIError]:
+        attachments = [{"containerID": container_id, "ifname": ifname} for container_id, ifname in sorted(keep)]
+        # The second key is what the first print of version 1.1.0 said; libcni sends both.
+        keys = {"cni.dev/valid-attachments": attachments, "cni.dev/attachments": attachments}
+        operation = self._operation(_NOT_ATTACHED)
+        failures: list[CNIError] = []
+        for plugin in network.plugins:
+            try:
+                await operation.run("GC", plugin, plugin.request(network, operation_keys=keys), _no_output)
+            except CNIError as error:
+                failures.append(error)
+        return failures
+
+
+class _Operation:
+    """What the plugins run by one operation share: parameters, the time that is left, the fence."""
+
+    def __init__(
+        self, executor: Executor, bin_dirs: tuple[Path, ...], environment: Mapping[str, str], timeout: float
+    ) -> None:
+        self._executor = executor
+        self._bin_dirs = bin_dirs
+        self._environment = environment
+        self._deadline = asyncio.get_running_loop().time() + timeout
+        self.fence = Fence()
+
+    def time_left(self) -> float:
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def in_time(self, turn: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        """Enter ``turn`` before the deadline, or raise :class:`OperationTimeout`."""
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout_at(self._deadline):
+                    await stack.enter_async_context(turn)
+            except TimeoutError as error:
+                raise OperationTimeout("other operations took all of the time") from error
+            yield
+
+    async def run(
+        self,
+        command: str,
+        plugin: PluginConfig,
+        config: bytes,
+        read: Callable[[bytes], _Value],
+        budget: float | None = None,
+    ) -> _Value:
+        """Execute a plugin and ``read`` what it printed; a failure is logged with a line that repeats it in a shell.
+
+        ``budget`` is a bound in seconds below the time that is left.
+        """
+        left = self.time_left()
+        if not left:
+            raise OperationTimeout(f"no time left for {command} of plugin {plugin.type}")
+        invocation = Invocation(
+            plugin=_find_plugin(plugin.type, self._bin_dirs),
+            environment={"CNI_COMMAND": command, **self._environment, "CNI_PATH": _search_path(self._bin_dirs)},
+            config=config,
+            timeout=left if budget is None else min(left, budget),
+            pass_fds=self.fence.pass_fds,
+        )
+        try:
+            return read(_output(invocation, await self._execute(invocation)))
+        except CNIError as error:
+            log.warning("%s; to repeat it: %s", error, invocation.shell_line())
+            raise
+
+    async def _execute(self, invocation: Invocation) -> Completion:
+        try:
+            return await self._executor.run(invocation)
+        except BaseException:
+            self.fence.abandoned = True
+            raise
+
+
+def _output(invocation: Invocation, completion: Completion) -> bytes:
+    name, command = invocation.plugin.name, invocation.command
+    if completion.exit_status:
+        raise PluginError.parse(name, command, completion.exit_status, completion.stdout, completion.stderr)
+    if completion.stderr:
+        log.debug("plugin %s said during %s: %s", name, command, completion.stderr.decode(errors="replace").strip())
+    return completion.stdout
+
+
+def _environment(attachment: Attachment) -> dict[str, str]:
+    return {
+        "CNI_CONTAINERID": attachment.container_id,
+        "CNI_NETNS": attachment.netns or "",
+        "CNI_IFNAME": attachment.ifname,
+        "CNI_ARGS": ";".join(f"{key}={value}" for key, value in attachment.args),
+    }
+
+
+def _search_path(bin_dirs: tuple[Path, ...]) -> str:
+    return os.pathsep.join(str(folder) for folder in bin_dirs)
+
+
+def _find_plugin(plugin_type: str, bin_dirs: tuple[Path, ...]) -> Path:
+    for folder in bin_dirs:
+        path = folder / plugin_type
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise PluginNotFound(f"no plugin {plugin_type} in {_search_path(bin_dirs)}")
+
+
+def _request(
+    network: NetworkList, plugin: PluginConfig, attachment: Attachment, previous: Mapping[str, Any] | None
+) -> bytes:
+    return plugin.request(network, prev_result=previous, capability_args=attachment.capability_args)
+
+
+def _require_namespace(attachment: Attachment) -> None:
+    if not attachment.netns:
+        raise AttachmentError(f"attachment {attachment.ifname} of {attachment.container_id} has no network namespace")
+
+
+def _reader(network: NetworkList, plugin: PluginConfig) -> Callable[[bytes], Result]:
+    def read(stdout: bytes) -> Result:
+        try:
+            return Result.parse(stdout, network.version)
+        except ResultError as error:
+            raise ResultError(f"plugin {plugin.type} of network {network.name}: {error}") from error
+
+    return read
+
+
+def _no_output(_: bytes) -> None:
+    """DEL, CHECK, STATUS and GC say all with their exit status."""
+
+
+def _supported_versions(stdout: bytes) -> tuple[str, ...]:
+    try:
+        answer = _json.decode_object(stdout)
+        supported = _json.texts(answer, "supportedVersions")
+        # Version 0.2.0 brought the command before the list.
+        if not supported and _json.text(answer, "cniVersion") == "0.2.0":
+            return ("0.1.0", "0.2.0")
+    except ValueError as error:
+        raise ResultError(f"no usable answer to VERSION: {error}") from error
+    if not supported:
+        raise ResultError("the answer to VERSION lists no versions")
+    return supported
+
+
+async def _in_thread(
+    call: Callable[_Parameters, _Value], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+) -> _Value:
+    """Run a blocking call in a thread; being cancelled waits for its end, so that nothing is written afterwards."""
+    task = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

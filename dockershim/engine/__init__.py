@@ -1,0 +1,1 @@
+"""The Docker Engine: its HTTP API, its errors, and what it can do."""

@@ -1,0 +1,244 @@
+"""The engine's HTTP API over its unix socket or over TCP with TLS.
+
+One ``Engine`` is one engine. The API version is negotiated at the first call and again after the engine was
+away, because it may have come back as another version. Every call has a deadline; a cancelled call closes its
+connection, which cancels it in the engine too. Calls that change nothing are repeated on a lost connection,
+others never: the engine may have carried them out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import tenacity
+
+from dockershim.engine.errors import error_from_response
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
+
+#: Docker 20.10, the oldest engine that is supported, and the newest API whose changes were read.
+OLDEST_API = (1, 41)
+NEWEST_API = (1, 51)
+
+_CONNECT_TIMEOUT = 5.0
+_ATTEMPTS = 3
+#: An inspect of a container is a few kilobytes, a list of 500 about a megabyte.
+_LONGEST_ANSWER = 256 * 1024 * 1024
+
+JSON = Any
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """Client TLS for a tcp endpoint: paths of PEM files; ``verify`` as in DOCKER_TLS_VERIFY."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
+
+class Engine:
+    """A Docker Engine's API. ``endpoint`` is ``unix:///path``, ``tcp://host:port`` or ``https://host:port``.
+
+    ``request_timeout`` gives the deadline in seconds of calls that name none; it is asked for each call so that
+    a reload of the configuration takes effect.
+    """
+
+    def __init__(self, endpoint: str, *, request_timeout: Callable[[], float], tls: TLS | None = None) -> None:
+        self.endpoint = endpoint
+        self._request_timeout = request_timeout
+        connector, self._base = _connector(endpoint, tls)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
+            auto_decompress=False,
+            read_bufsize=256 * 1024,
+        )
+        self._api: tuple[int, int] | None = None
+        self._negotiating = asyncio.Lock()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+
+    async def api_version(self) -> tuple[int, int]:
+        """The API version in use. Raises Unavailable, or FailedPrecondition for an engine that is too old."""
+        if self._api is not None:
+            return self._api
+        async with self._negotiating:
+            if self._api is None:
+                self._api = await self._negotiate()
+        return self._api
+
+    async def _negotiate(self) -> tuple[int, int]:
+        version = await self._answer("GET", self._base + "/version", "version", deadline=_CONNECT_TIMEOUT)
+        offered = _parse_api(version.get("ApiVersion"))
+        lowest = _parse_api(version.get("MinAPIVersion", "1.12"))
+        if offered < OLDEST_API:
+            raise FailedPrecondition(
+                f"the engine at {self.endpoint} speaks API {offered[0]}.{offered[1]};"
+                " Docker 20.10 (API 1.41) or newer is needed"
+            )
+        if lowest > NEWEST_API:
+            raise FailedPrecondition(
+                f"the engine at {self.endpoint} speaks no API below {lowest[0]}.{lowest[1]};"
+                " a newer dockershim is needed"
+            )
+        return min(offered, NEWEST_API)
+
+    async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
+        """The JSON answer of a GET, repeated on a lost connection within the deadline."""
+        retry = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(Unavailable),
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.2),
+            reraise=True,
+        )
+        return await retry(self._call, "GET", path, params=params, deadline=deadline)
+
+    async def post(
+        self,
+        path: str,
+        body: JSON = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        deadline: float | None = None,
+    ) -> JSON:
+        """The JSON answer of a POST (None where it has none). "Not modified" counts as done. Never repeated."""
+        return await self._call("POST", path, params=params, body=body, deadline=deadline)
+
+    async def delete(
+        self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> JSON:
+        """The JSON answer of a DELETE (None where it has none)."""
+        return await self._call("DELETE", path, params=params, deadline=deadline)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: JSON = None,
+        deadline: float | None = None,
+    ) -> JSON:
+        return await self._answer(
+            method, await self._url(path), f"{method} {path}", params=params, body=body, deadline=deadline
+        )
+
+    async def _url(self, path: str) -> str:
+        major, minor = await self.api_version()
+        return f"{self._base}/v{major}.{minor}{path}"
+
+    async def _answer(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        *,
+        deadline: float | None,
+        params: Mapping[str, str] | None = None,
+        body: JSON = None,
+    ) -> JSON:
+        seconds = deadline if deadline is not None else self._request_timeout()
+        with self._border(what):
+            try:
+                async with asyncio.timeout(seconds):
+                    async with self._session.request(method, url, params=params, json=body) as response:
+                        content = await _read_bounded(response, what)
+                        _check(response.status, content, what)
+                        return json.loads(content) if content.strip() else None
+            except TimeoutError as error:
+                raise DeadlineExceeded(f"{what}: no answer from the engine within {seconds:g} s") from error
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: JSON = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A call whose answer is read as it comes, from ``response.content``; leaving the block closes it.
+
+        It has no deadline of its own: the reader knows what a stall is. Raises as the other calls do.
+        """
+        what = f"{method} {path}"
+        url = await self._url(path)
+        with self._border(what):
+            response = await self._session.request(method, url, params=params, json=json, data=data, headers=headers)
+            try:
+                if response.status >= 400:
+                    _check(response.status, await _read_bounded(response, what), what)
+                yield response
+            finally:
+                response.close()
+
+    @contextlib.contextmanager
+    def _border(self, what: str) -> Any:
+        """No exception of the HTTP library leaves this module."""
+        try:
+            yield
+        except aiohttp.ClientConnectorError as error:
+            self._api = None
+            raise Unavailable(f"the engine at {self.endpoint} cannot be reached: {error.os_error}") from error
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
+            self._api = None
+            raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
+        except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
+
+
+def _connector(endpoint: str, tls: TLS | None) -> tuple[aiohttp.BaseConnector, str]:
+    parts = urlsplit(endpoint)
+    if parts.scheme == "unix":
+        return aiohttp.UnixConnector(path=parts.path, limit=0), "http://engine"
+    secure = tls is not None or parts.scheme == "https"
+    context = (tls or TLS()).context() if secure else False
+    return aiohttp.TCPConnector(limit=0, ssl=context), f"{'https' if secure else 'http'}://{parts.netloc}"
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, what: str) -> bytes:
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > _LONGEST_ANSWER:
+            response.close()
+            raise EngineFailure(f"{what}: the engine's answer is longer than {_LONGEST_ANSWER} bytes")
+    return bytes(content)
+
+
+def _check(status: int, content: bytes, what: str) -> None:
+    if status >= 400:
+        raise error_from_response(status, content, what)
+
+
+def _parse_api(text: object) -> tuple[int, int]:
+    try:
+        major, minor = str(text).split(".")
+        return int(major), int(minor)
+    except ValueError as error:
+        raise EngineFailure(f"the engine names no API version but {text!r}") from error

@@ -1,0 +1,51 @@
+"""How far the engine may lower a container's OOM score."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+from urllib.parse import urlsplit
+
+LOWEST_OOM_SCORE = -1000
+_CAP_SYS_RESOURCE = 24
+
+
+def lowest_oom_score(endpoint: str) -> int:
+    """The lowest score that containers of the engine at this endpoint may have.
+
+    Lowering needs CAP_SYS_RESOURCE; without it a runtime can go no lower than the engine is, and a container that
+    asks for less fails to start. An engine that cannot be looked at (remote, or behind a socket that an init
+    system made) is taken to be as capable as this process.
+    """
+    for process in (_listener(endpoint), "self"):
+        try:
+            return _lowest(Path("/proc", process))
+        except (OSError, ValueError, IndexError):
+            continue
+    return LOWEST_OOM_SCORE
+
+
+def _lowest(process: Path) -> int:
+    status = (process / "status").read_text()
+    effective = int(status.split("CapEff:", 1)[1].split(None, 1)[0], 16)
+    if effective >> _CAP_SYS_RESOURCE & 1:
+        return LOWEST_OOM_SCORE
+    return int((process / "oom_score_adj").read_text())
+
+
+def _listener(endpoint: str) -> str:
+    """The process that listens on a unix socket, as a name under /proc; "self" where it cannot be told."""
+    parts = urlsplit(endpoint)
+    if parts.scheme != "unix":
+        return "self"
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(parts.path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return "self"
+    pid = int(struct.unpack("3i", credentials)[0])
+    return str(pid) if pid not in (0, 1, os.getpid()) else "self"

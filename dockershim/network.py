@@ -1,0 +1,249 @@
+"""A pod's network: made by CNI plugins, or by the engine's own bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import cni
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import FailedPrecondition, NetworkFailure
+from dockershim.netns import Pins, addresses
+from dockershim.translate.names import SandboxName
+from dockershim.translate.network import (
+    INTERFACE,
+    by_preference,
+    kubenet_config,
+    parse_pod_cidrs,
+    to_capability_args,
+    to_cni_args,
+)
+from dockershim.translate.records import SandboxRecord
+
+logger = logging.getLogger(__name__)
+
+
+class PodNetwork(Protocol):
+    """Who gives pods their network. Pods on the node's network never come here.
+
+    ``kind`` is what a checkpoint says; ``engine_mode`` the infra container's NetworkMode; ``publishes_ports`` tells
+    whether the engine itself publishes host ports.
+    """
+
+    kind: str
+    engine_mode: str
+    publishes_ports: bool
+
+    def problem(self) -> str:
+        """Why no pod can get a network now; empty when one can."""
+
+    def set_pod_cidr(self, text: str) -> None:
+        """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        """Attach a started sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
+        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more."""
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        """The addresses of a sandbox, the primary one first; none where it has none (any more)."""
+
+    def is_attached(self, sandbox_id: str) -> bool:
+        """Whether ``set_up`` is known to have succeeded and ``tear_down`` not to have begun."""
+
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox is removed; its id does not come again."""
+
+
+class EngineNetwork:
+    """The engine's default bridge serves the pods; it gives back what it gave when the container ends."""
+
+    kind = "docker"
+    engine_mode = "default"
+    publishes_ports = True
+
+    def problem(self) -> str:
+        return ""
+
+    def set_pod_cidr(self, text: str) -> None:
+        parse_pod_cidrs(text)
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        if not sandbox.addresses:
+            raise NetworkFailure("the engine gave the pod no address on its default bridge")
+        return by_preference(sandbox.addresses)
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
+        return None
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        return by_preference(sandbox.addresses)
+
+    def is_attached(self, sandbox_id: str) -> bool:
+        return True
+
+    def forget(self, sandbox_id: str) -> None:
+        return None
+
+
+class ConfigSource(Protocol):
+    """Where the CNI configuration in force comes from."""
+
+    @property
+    def network(self) -> cni.NetworkList | None: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+class KubenetSource:
+    """kubenet's configuration, which exists as soon as the node's pod CIDRs are known."""
+
+    def __init__(self, *, mtu: int, hairpin_mode: str) -> None:
+        self._mtu = mtu
+        self._hairpin_mode = hairpin_mode
+        self.network: cni.NetworkList | None = None
+        self.reason = "kubenet has no pod CIDR: give --pod-cidr, or wait for the kubelet to send one"
+
+    def set_pod_cidrs(self, cidrs: Sequence[str]) -> None:
+        if cidrs:
+            config = kubenet_config(cidrs, mtu=self._mtu, hairpin_mode=self._hairpin_mode)
+            self.network = cni.NetworkList.parse(config, source="kubenet")
+            self.reason = ""
+
+
+class CNINetwork:
+    """CNI plugins serve the pods, in the namespace that is pinned at ``pins``.
+
+    ``locks`` is a folder for one lock file a sandbox: a plugin that outlives a killed server holds it, and the
+    next server's DEL waits for that plugin's end.
+    """
+
+    kind = "cni"
+    engine_mode = "none"
+    publishes_ports = False
+
+    def __init__(
+        self, runtime: cni.Runtime, source: ConfigSource, pins: Pins, locks: Path, pod_cidrs: Sequence[str]
+    ) -> None:
+        self._runtime = runtime
+        self._source = source
+        self._pins = pins
+        self._locks = locks
+        self._pod_cidrs = tuple(pod_cidrs)
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._torn_down: set[str] = set()
+
+    def problem(self) -> str:
+        return "" if self._source.network is not None else self._source.reason
+
+    def set_pod_cidr(self, text: str) -> None:
+        self._pod_cidrs = parse_pod_cidrs(text)
+        if isinstance(self._source, KubenetSource):
+            self._source.set_pod_cidrs(self._pod_cidrs)
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        network = self._source.network
+        if network is None:
+            raise FailedPrecondition(f"no pod network: {self._source.reason}")
+        attachment = self._attachment(
+            sandbox.id, sandbox.name, capability_args=to_capability_args(config, self._pod_cidrs)
+        )
+        self._torn_down.discard(sandbox.id)
+        try:
+            result = await self._runtime.add(network, attachment)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
+        found = self._addresses_of(result)
+        if not found:
+            raise NetworkFailure(f"CNI network {network.name!r} gave the pod no address")
+        self._known[sandbox.id] = found
+        return found
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
+        if sandbox_id in self._torn_down:
+            return
+        self._known.pop(sandbox_id, None)
+        failures = [
+            f"CNI network {network.name!r}: {error}"
+            for network, attachment in await self._to_delete(sandbox_id, name)
+            if (error := await self._delete(network, attachment)) is not None
+        ]
+        if failures:
+            raise NetworkFailure("; ".join(failures))
+        self._pins.unpin(sandbox_id)
+        self._lock_path(sandbox_id).unlink(missing_ok=True)
+        self._torn_down.add(sandbox_id)
+
+    def forget(self, sandbox_id: str) -> None:
+        self._torn_down.discard(sandbox_id)
+
+    async def _to_delete(self, sandbox_id: str, name: SandboxName) -> list[tuple[cni.NetworkList, cni.Attachment]]:
+        """What was added by the cache; without one, what the configuration in force would have added."""
+        cached = await asyncio.to_thread(self._runtime.cached_attachments, sandbox_id)
+        if cached:
+            return [(one.network, self._attachment(sandbox_id, name, like=one.attachment)) for one in cached]
+        if self._source.network is None:
+            return []
+        return [(self._source.network, self._attachment(sandbox_id, name))]
+
+    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> cni.CNIError | None:
+        try:
+            await self._runtime.delete(network, attachment)
+        except cni.CNIError as error:
+            return error
+        return None
+
+    def _attachment(
+        self,
+        sandbox_id: str,
+        name: SandboxName,
+        *,
+        capability_args: dict[str, object] | None = None,
+        like: cni.Attachment | None = None,
+    ) -> cni.Attachment:
+        # Locks of sandboxes that are pinned: the folder exists since the pin was made, or is made here.
+        self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cni.Attachment(
+            container_id=sandbox_id,
+            netns=str(self._pins.path(sandbox_id)) if self._pins.is_pinned(sandbox_id) else None,
+            ifname=like.ifname if like else INTERFACE,
+            args=like.args if like else to_cni_args(name, sandbox_id),
+            capability_args=like.capability_args if like else capability_args or {},
+            lock_path=self._lock_path(sandbox_id),
+        )
+
+    def _lock_path(self, sandbox_id: str) -> Path:
+        return self._locks / sandbox_id
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        if sandbox.id in self._known:
+            return self._known[sandbox.id]
+        if not sandbox.running:
+            return ()
+        found = await asyncio.to_thread(self._read_addresses, sandbox)
+        if found:
+            self._known[sandbox.id] = found
+        return found
+
+    def _read_addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        for cached in self._runtime.cached_attachments(sandbox.id):
+            if cached.result is not None and (found := self._addresses_of(cached.result)):
+                return found
+        if not sandbox.netns_path:
+            return ()
+        try:
+            return by_preference(addresses(Path(sandbox.netns_path), INTERFACE))
+        except OSError as error:
+            logger.warning("%s", error)
+            return ()
+
+    def is_attached(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._known
+
+    def _addresses_of(self, result: cni.Result) -> tuple[str, ...]:
+        return by_preference(str(ip.address.ip) for ip in result.ips)

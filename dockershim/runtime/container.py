@@ -1,0 +1,283 @@
+"""CreateContainer, StartContainer, StopContainer, RemoveContainer, ContainerStatus, ListContainers,
+UpdateContainerResources."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cgroups import apply_files, set_oom_score
+from dockershim.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+)
+from dockershim.rollback import Rollback, complete, rollback
+from dockershim.runtime.node import Node, read_profiles
+from dockershim.runtime.removal import remove_container
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_enums, reject
+from dockershim.translate.container import check_container, to_engine_container
+from dockershim.translate.names import container_name
+from dockershim.translate.records import (
+    ContainerRecord,
+    SandboxRecord,
+    to_cri_container,
+    to_cri_container_status,
+    to_verbose_info,
+)
+from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
+
+logger = logging.getLogger(__name__)
+
+_UNDO_DEADLINE = 60.0
+_LONGEST_GRACE = 10**9
+
+
+class Containers:
+    """The container calls of the RuntimeService."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
+        """CreateContainer: the container exists when this returns, or nothing of it is left."""
+        node, config = self._node, request.config
+        can = await node.capabilities()
+        check_container(config, request.sandbox_config, can)
+        sandbox = await self._running_sandbox(request.pod_sandbox_id)
+        await self._check_target(config, sandbox)
+        name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
+        async with (
+            node.locks.hold(name),
+            node.locks.hold(sandbox.id),
+            rollback("CreateContainer", _UNDO_DEADLINE) as undo,
+        ):
+            body = await self._engine_container(request, sandbox, can)
+            await asyncio.to_thread(_make_host_paths, config.mounts, undo)
+            container_id = await self._create(name, body, undo)
+        return cri.CreateContainerResponse(container_id=container_id)
+
+    async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
+        if not sandbox_id:
+            raise InvalidArgument("pod_sandbox_id: a value is needed")
+        record = await self._node.inventory.find_sandbox(sandbox_id)
+        if record is None:
+            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        if not record.running:
+            raise FailedPrecondition(f"sandbox {record.id} does not run; a new one is needed")
+        return record
+
+    async def _check_target(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
+        options = config.linux.security_context.namespace_options
+        if options.pid != cri.TARGET or not options.target_id:
+            return
+        target = await self._node.inventory.find_container(options.target_id)
+        if target is None or target.sandbox_id != sandbox.id:
+            raise InvalidArgument(f"namespace_options.target_id: {options.target_id!r} is no container of this sandbox")
+
+    async def _engine_container(
+        self, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+    ) -> dict[str, Any]:
+        return to_engine_container(
+            request.config,
+            request.sandbox_config,
+            sandbox_id=sandbox.id,
+            pod=sandbox.name,
+            image=request.config.image.image,
+            runtime=sandbox.runtime_handler,
+            profiles=await read_profiles(request.config.linux.security_context),
+            lowest_oom_score=self._node.lowest_oom_score(),
+            can=can,
+        )
+
+    async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
+        created: list[str] = []
+
+        async def remove_created() -> None:
+            for container_id in created:
+                await remove_container(self._node, container_id)
+
+        async def create() -> None:
+            answer = await self._node.engine.post("/containers/create", body, params={"name": name})
+            created.append(answer["Id"])
+
+        undo.push("remove the container", remove_created)
+        try:
+            await complete(create(), f"create {name}")
+        except FailedPrecondition:
+            await self._clear_half_made(name)
+            await complete(create(), f"create {name}")
+        return created[0]
+
+    async def _clear_half_made(self, name: str) -> None:
+        """Remove a container of this name that was never started: its creator never learnt of it."""
+        try:
+            inspect = await self._node.engine.get(f"/containers/{name}/json")
+        except NotFound:
+            return
+        record = await self._node.inventory.find_container(inspect["Id"])
+        if record is None or record.state != cri.CONTAINER_CREATED:
+            raise AlreadyExists(f"container {inspect['Id']} with the same metadata exists")
+        logger.warning("container %s of an unfinished attempt has the same metadata; removing it", record.id)
+        await remove_container(self._node, record.id)
+
+    async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
+        """StartContainer. Raises FailedPrecondition for one that was started before: a container runs once."""
+        node = self._node
+        record = await node.inventory.container(_required_id(request.container_id))
+        if record.state == cri.CONTAINER_RUNNING:
+            return cri.StartContainerResponse()
+        if record.state != cri.CONTAINER_CREATED:
+            raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
+        await complete(self._start(record.id), f"start container {record.id}")
+        return cri.StartContainerResponse()
+
+    async def _start(self, container_id: str) -> None:
+        await self._node.engine.post(f"/containers/{container_id}/start")
+        record = await self._node.inventory.container(container_id)
+        files = record.extra.get("cgroupFiles")
+        if files and record.pid:
+            await asyncio.to_thread(apply_files, record.pid, files)
+        try:
+            await asyncio.to_thread(_link_log, record)
+        except OSError as error:
+            # The container runs and is not to blame; whoever reads its log finds none and this line.
+            logger.warning("the log of container %s cannot be linked: %s", record.id, error)
+
+    async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
+        """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
+        if not 0 <= request.timeout <= _LONGEST_GRACE:
+            raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
+        node = self._node
+        record = await node.inventory.find_container(_required_id(request.container_id))
+        if record is None or record.state != cri.CONTAINER_RUNNING:
+            return cri.StopContainerResponse()
+        with contextlib.suppress(NotFound):
+            await complete(self._stop(record.id, request.timeout), f"stop container {record.id}")
+        return cri.StopContainerResponse()
+
+    async def _stop(self, container_id: str, grace: int) -> None:
+        deadline = grace + self._node.request_timeout()
+        await self._node.engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
+
+    async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
+        """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
+        record = await self._node.inventory.find_container(_required_id(request.container_id))
+        if record is not None:
+            await complete(self._remove(record), f"remove container {record.id}")
+        return cri.RemoveContainerResponse()
+
+    async def _remove(self, record: ContainerRecord) -> None:
+        await remove_container(self._node, record.id)
+        await asyncio.to_thread(_unlink_log, record)
+
+    async def container_status(self, request: cri.ContainerStatusRequest) -> cri.ContainerStatusResponse:
+        """ContainerStatus. Raises NotFound."""
+        record = await self._node.inventory.container(_required_id(request.container_id))
+        return cri.ContainerStatusResponse(
+            status=to_cri_container_status(record), info=_verbose(record) if request.verbose else None
+        )
+
+    async def list_containers(self, request: cri.ListContainersRequest) -> cri.ListContainersResponse:
+        """ListContainers."""
+        check_enums(request, "request")
+        containers = map(to_cri_container, await self._node.inventory.containers())
+        return cri.ListContainersResponse(containers=[one for one in containers if _matches(one, request.filter)])
+
+    async def update_container_resources(
+        self, request: cri.UpdateContainerResourcesRequest
+    ) -> cri.UpdateContainerResourcesResponse:
+        """UpdateContainerResources: what is set is changed, the rest stays."""
+        node, resources = self._node, request.linux
+        reject(request.HasField("windows"), "windows", "this is a Linux runtime")
+        reject(dict(request.annotations), "annotations", "nothing here reads them")
+        check_resources(resources, "linux")
+        can = await node.capabilities()
+        files = to_cgroup_files(resources, can.cgroup_version)
+        record = await node.inventory.container(_required_id(request.container_id))
+        if record.state not in (cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING):
+            raise FailedPrecondition(f"container {record.id} has ended")
+        fields = to_engine_resources(resources, swap_limit=can.swap_limit)
+        if fields:
+            await node.engine.post(f"/containers/{record.id}/update", fields)
+        if record.pid:
+            if files:
+                await asyncio.to_thread(apply_files, record.pid, files)
+            if resources.oom_score_adj:
+                score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
+                await asyncio.to_thread(set_oom_score, record.pid, score)
+        return cri.UpdateContainerResourcesResponse()
+
+
+def _required_id(container_id: str) -> str:
+    if not container_id:
+        raise InvalidArgument("container_id: a value is needed")
+    return container_id
+
+
+def _make_host_paths(mounts: Iterable[cri.Mount], undo: Rollback) -> None:
+    """Make the folders that are to be mounted and do not exist, as other runtimes do. Raises InvalidArgument."""
+    for mount in mounts:
+        path = Path(mount.host_path)
+        made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        try:
+            path.mkdir(mode=0o755, parents=True) if made else None
+        except OSError as error:
+            raise InvalidArgument(f"mounts[{mount.container_path}].host_path: {error}") from error
+        if made:
+            undo.push(f"remove {path}", functools.partial(asyncio.to_thread, _remove_empty, made))
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _link_log(record: ContainerRecord) -> None:
+    """The CRI log path as a link to the engine's own log file; replaced if there."""
+    if not record.log_path or not record.engine_log_path:
+        return
+    path = Path(record.log_path)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{record.id}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(record.engine_log_path)
+    temporary.replace(path)
+
+
+def _unlink_log(record: ContainerRecord) -> None:
+    """Remove the link, if it is this container's."""
+    path = Path(record.log_path)
+    with contextlib.suppress(OSError):
+        if record.log_path and record.engine_log_path and str(path.readlink()) == record.engine_log_path:
+            path.unlink()
+
+
+def _matches(item: cri.Container, wanted: cri.ContainerFilter) -> bool:
+    return (
+        item.id.startswith(wanted.id)
+        and item.pod_sandbox_id.startswith(wanted.pod_sandbox_id)
+        and (not wanted.HasField("state") or item.state == wanted.state.state)
+        and all(item.labels.get(key) == value for key, value in wanted.label_selector.items())
+    )
+
+
+def _verbose(record: ContainerRecord) -> dict[str, str]:
+    return to_verbose_info(
+        {
+            "sandboxID": record.sandbox_id,
+            "pid": record.pid,
+            "runtime": record.host_config.get("Runtime", ""),
+            "engineLogPath": record.engine_log_path,
+            "privileged": bool(record.host_config.get("Privileged")),
+        }
+    )

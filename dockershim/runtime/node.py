@@ -1,0 +1,85 @@
+"""What the runtime's modules share: the engine, what it can do, and the node's state."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoints import Checkpoint, Store
+from dockershim.engine.client import Engine
+from dockershim.engine.oom import lowest_oom_score
+from dockershim.errors import InvalidArgument
+from dockershim.inventory import Inventory
+from dockershim.netns import Pins
+from dockershim.network import PodNetwork
+from dockershim.rollback import Locks
+from dockershim.runtime.infra import InfraImage
+from dockershim.translate.capabilities import Capabilities, read_capabilities
+from dockershim.translate.security import SecurityContext, seccomp_profile_path
+
+#: An engine's runtimes and options change by a restart or a reload of its configuration.
+_CAPABILITIES_AGE = 60.0
+_LONGEST_PROFILE = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Node:
+    """``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock."""
+
+    engine: Engine
+    inventory: Inventory
+    network: PodNetwork
+    pins: Pins
+    store: Store
+    checkpointed: dict[str, Checkpoint]
+    infra_image: InfraImage
+    cgroup_driver: str
+    request_timeout: Callable[[], float]
+    #: By the engine name of what is being made, and by sandbox id for all that ends one.
+    locks: Locks = field(default_factory=Locks)
+    #: Sandboxes that RunPodSandbox has not yet given to its caller.
+    unfinished: set[str] = field(default_factory=set)
+    _capabilities: Capabilities | None = None
+    _capabilities_read: float = 0.0
+    _lowest_oom_score: int | None = None
+
+    async def capabilities(self) -> Capabilities:
+        """What the engine can do, at most a minute old. Raises Unavailable."""
+        if self._capabilities is None or time.monotonic() - self._capabilities_read > _CAPABILITIES_AGE:
+            info = await self.engine.get("/info")
+            self._capabilities = read_capabilities(await self.engine.api_version(), info)
+            self._capabilities_read = time.monotonic()
+        return self._capabilities
+
+    @property
+    def last_capabilities(self) -> Capabilities | None:
+        """What was last read, without asking."""
+        return self._capabilities
+
+    def lowest_oom_score(self) -> int:
+        """The lowest OOM score that the engine may give a container."""
+        if self._lowest_oom_score is None:
+            self._lowest_oom_score = lowest_oom_score(self.engine.endpoint)
+        return self._lowest_oom_score
+
+
+async def read_profiles(context: SecurityContext) -> Mapping[str, str]:
+    """The content of the seccomp profile that a security context names, by its path. Raises InvalidArgument."""
+    path = seccomp_profile_path(context)
+    if not path:
+        return {}
+    try:
+        return {path: await asyncio.to_thread(_read_profile, Path(path))}
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"security_context.seccomp: profile {path!r} cannot be read: {error}") from error
+
+
+def _read_profile(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_LONGEST_PROFILE + 1)
+    if len(content) > _LONGEST_PROFILE:
+        raise ValueError(f"longer than {_LONGEST_PROFILE} bytes")
+    return content.decode()

@@ -1,0 +1,45 @@
+"""Ending engine containers for good; both sandboxes and containers need it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound
+from dockershim.runtime.node import Node
+
+_POLL = 0.05
+
+
+async def kill_container(node: Node, container_id: str) -> None:
+    """SIGKILL, and wait for the end. One that does not run, or does not exist, is fine."""
+    try:
+        await node.engine.post(f"/containers/{container_id}/kill", params={"signal": "KILL"})
+    except (NotFound, FailedPrecondition):
+        return
+
+
+async def remove_container(node: Node, container_id: str) -> None:
+    """Remove a container by force, with its anonymous volumes; gone when this returns. One that is not there is fine.
+
+    Raises DeadlineExceeded when a removal that somebody else began does not end.
+    """
+    end = time.monotonic() + node.request_timeout()
+    try:
+        await node.engine.delete(f"/containers/{container_id}", params={"force": "1", "v": "1"})
+    except NotFound:
+        pass
+    except FailedPrecondition:
+        while await _exists(node, container_id):
+            if time.monotonic() > end:
+                raise DeadlineExceeded(f"container {container_id}: its removal by the engine does not end") from None
+            await asyncio.sleep(_POLL)
+    node.inventory.forget(container_id)
+
+
+async def _exists(node: Node, container_id: str) -> bool:
+    try:
+        await node.engine.get(f"/containers/{container_id}/json")
+    except NotFound:
+        return False
+    return True

@@ -1,0 +1,410 @@
+"""RunPodSandbox, StopPodSandbox, RemovePodSandbox, PodSandboxStatus, ListPodSandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from checkpoints import Checkpoint, CheckpointError, PortMapping
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import (
+    AlreadyExists,
+    EngineFailure,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+)
+from dockershim.rollback import Rollback, complete, rollback
+from dockershim.runtime.node import Node, read_profiles
+from dockershim.runtime.removal import kill_container, remove_container
+from dockershim.runtime.steps import step
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_enums
+from dockershim.translate.names import SandboxName, sandbox_container_name
+from dockershim.translate.records import (
+    SandboxRecord,
+    to_cri_container_status,
+    to_cri_sandbox,
+    to_cri_sandbox_status,
+    to_verbose_info,
+)
+from dockershim.translate.sandbox import (
+    check_sandbox,
+    is_host_network,
+    protocol_name,
+    published_ports,
+    sandbox_name,
+    to_infra_container,
+    to_resolv_conf,
+)
+
+logger = logging.getLogger(__name__)
+
+_UNDO_DEADLINE = 120.0
+_REMOVALS_AT_ONCE = 8
+
+
+class Sandboxes:
+    """The sandbox calls of the RuntimeService."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def run_pod_sandbox(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
+        """RunPodSandbox: the pod is up with its network when this returns, or nothing of it is left."""
+        node, config = self._node, request.config
+        check_sandbox(config, os.uname().nodename)
+        can = await node.capabilities()
+        _check_handler(request.runtime_handler, can)
+        if not is_host_network(config) and (problem := node.network.problem()):
+            raise FailedPrecondition(f"no pod network: {problem}")
+        name = sandbox_container_name(sandbox_name(config.metadata))
+        async with node.locks.hold(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
+            body = await self._infra_container(request, can)
+            sandbox_id = await self._create(name, body, undo)
+            node.unfinished.add(sandbox_id)
+            undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
+            async with node.locks.hold(sandbox_id):
+                await self._bring_up(sandbox_id, config, request.runtime_handler, undo)
+            node.unfinished.discard(sandbox_id)
+        return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
+
+    async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
+        config, network = request.config, self._node.network
+        host = is_host_network(config)
+        return to_infra_container(
+            config,
+            image=self._node.infra_image.name,
+            runtime_handler=request.runtime_handler,
+            network_mode="host" if host else network.engine_mode,
+            publish_ports=network.publishes_ports and not host,
+            profiles=await read_profiles(config.linux.security_context),
+            lowest_oom_score=self._node.lowest_oom_score(),
+            can=can,
+        )
+
+    async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
+        """Create the infra container. A create is never abandoned half-way: its result is what is undone."""
+        created: list[str] = []
+
+        async def remove_created() -> None:
+            for container_id in created:
+                await self._remove_container(container_id)
+
+        async def create() -> None:
+            answer = await self._node.engine.post("/containers/create", body, params={"name": name})
+            created.append(answer["Id"])
+
+        undo.push("remove the infra container", remove_created)
+        with step("create the infra container"):
+            try:
+                await complete(create(), f"create {name}")
+            except NotFound:
+                await self._node.infra_image.ensure()
+                await complete(create(), f"create {name}")
+            except FailedPrecondition:
+                await self._clear_half_made(name)
+                await complete(create(), f"create {name}")
+        return created[0]
+
+    async def _clear_half_made(self, name: str) -> None:
+        """Remove what an attempt with the same metadata left unfinished. Raises AlreadyExists for a whole sandbox."""
+        try:
+            inspect = await self._node.engine.get(f"/containers/{name}/json")
+        except NotFound:
+            return
+        record = await self._node.inventory.find_sandbox(inspect["Id"])
+        if record is None:
+            raise AlreadyExists(f"a container named {name} that is no sandbox is on the engine; remove it")
+        if await self._is_ready(record):
+            raise AlreadyExists(f"sandbox {record.id} with the same metadata exists and is ready")
+        logger.warning("sandbox %s of an unfinished or ended attempt has the same metadata; removing it", record.id)
+        await self._locked_remove(record.id)
+
+    async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
+        node = self._node
+        checkpoint = _to_checkpoint(sandbox_id, config, handler, node.network.kind)
+        undo.push("remove the checkpoint", lambda: self._remove_checkpoint(sandbox_id))
+        with step("write the checkpoint"):
+            await self._write_checkpoint(checkpoint)
+        with step("start the infra container"):
+            await node.engine.post(f"/containers/{sandbox_id}/start")
+        with step("inspect the infra container"):
+            record = await node.inventory.find_sandbox(sandbox_id)
+        if record is None or not record.running:
+            raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
+        host = is_host_network(config)
+        if not host and node.network.kind == "cni":
+            undo.push("tear down the network", lambda: node.network.tear_down(sandbox_id, record.name))
+            with step("pin the network namespace"):
+                node.pins.pin(sandbox_id, Path(record.netns_path))
+        with step("write resolv.conf"):
+            await asyncio.to_thread(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
+        if not host:
+            with step("set up the network"):
+                await node.network.set_up(record, config)
+
+    async def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        try:
+            await complete(asyncio.to_thread(self._node.store.write, checkpoint), "write the checkpoint")
+        except CheckpointError as error:
+            message = f"the sandbox's checkpoint cannot be written: {error}"
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ResourceExhausted(message) from error
+            raise FailedPrecondition(message) from error
+        self._node.checkpointed[checkpoint.sandbox_id] = checkpoint
+
+    async def _remove_checkpoint(self, sandbox_id: str) -> None:
+        await asyncio.to_thread(self._node.store.remove, sandbox_id)
+        self._node.checkpointed.pop(sandbox_id, None)
+
+    async def _remove_container(self, container_id: str) -> None:
+        await remove_container(self._node, container_id)
+
+    async def _forget(self, sandbox_id: str) -> None:
+        self._node.unfinished.discard(sandbox_id)
+        self._node.network.forget(sandbox_id)
+        self._node.inventory.forget(sandbox_id)
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    async def stop_pod_sandbox(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
+        """StopPodSandbox: idempotent, and a success for a sandbox that does not exist (api.proto says so)."""
+        _require_id(request.pod_sandbox_id)
+        await complete(self._locked_stop(request.pod_sandbox_id), f"stop sandbox {request.pod_sandbox_id}")
+        return cri.StopPodSandboxResponse()
+
+    async def remove_pod_sandbox(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
+        """RemovePodSandbox: idempotent, forcible, and a success for a sandbox that does not exist."""
+        _require_id(request.pod_sandbox_id)
+        await complete(self._locked_remove(request.pod_sandbox_id), f"remove sandbox {request.pod_sandbox_id}")
+        return cri.RemovePodSandboxResponse()
+
+    async def _locked_stop(self, sandbox_id: str) -> None:
+        record = await self._node.inventory.find_sandbox(sandbox_id)
+        async with self._node.locks.hold(record.id if record else sandbox_id):
+            await self._stop(sandbox_id, record)
+
+    async def _locked_remove(self, sandbox_id: str) -> None:
+        async with self._node.locks.hold(sandbox_id):
+            await self._remove(sandbox_id)
+
+    async def _stop(self, sandbox_id: str, record: SandboxRecord | None) -> None:
+        """End all that runs in the sandbox, then its network and its infra container together.
+
+        The network's namespace is pinned, so neither has to wait for the other. What the engine has lost is torn
+        down by what checkpoint and CNI cache say.
+        """
+        node = self._node
+        checkpoint = node.checkpointed.get(sandbox_id)
+        if record is None and checkpoint is None and not node.pins.is_pinned(sandbox_id):
+            return
+        if record is not None:
+            sandbox_id = record.id
+            with step("stop the containers"):
+                await self._kill_containers(sandbox_id)
+        results = await asyncio.gather(
+            self._tear_down(sandbox_id, record, checkpoint), self._kill(record), return_exceptions=True
+        )
+        _raise_failures(f"stopping sandbox {sandbox_id}", results)
+
+    async def _kill_containers(self, sandbox_id: str) -> None:
+        running = [
+            container
+            for container in await self._node.inventory.containers(sandbox_id)
+            if container.state == cri.CONTAINER_RUNNING
+        ]
+        results = await asyncio.gather(*(kill_container(self._node, one.id) for one in running), return_exceptions=True)
+        _raise_failures(f"stopping the containers of sandbox {sandbox_id}", results)
+
+    async def _tear_down(self, sandbox_id: str, record: SandboxRecord | None, checkpoint: Checkpoint | None) -> None:
+        if record is not None and record.network_mode != "none":
+            return
+        if record is None and checkpoint is not None and (checkpoint.host_network or checkpoint.network == "docker"):
+            return
+        with step("tear down the network"):
+            await self._node.network.tear_down(sandbox_id, _name_of(record, checkpoint))
+
+    async def _kill(self, record: SandboxRecord | None) -> None:
+        if record is not None and record.running:
+            with step("stop the infra container"):
+                await kill_container(self._node, record.id)
+
+    async def _remove(self, sandbox_id: str) -> None:
+        node = self._node
+        record = await node.inventory.find_sandbox(sandbox_id)
+        if record is not None:
+            sandbox_id = record.id
+        await self._stop(sandbox_id, record)
+        with step("remove the containers"):
+            limit = asyncio.Semaphore(_REMOVALS_AT_ONCE)
+
+            async def remove(container_id: str) -> None:
+                async with limit:
+                    await remove_container(node, container_id)
+
+            containers = await node.inventory.containers(sandbox_id)
+            results = await asyncio.gather(*(remove(one.id) for one in containers), return_exceptions=True)
+            _raise_failures(f"removing the containers of sandbox {sandbox_id}", results)
+        with step("remove the infra container"):
+            await remove_container(node, sandbox_id)
+        with step("remove the checkpoint"):
+            await self._remove_checkpoint(sandbox_id)
+        await self._forget(sandbox_id)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def _is_ready(self, record: SandboxRecord) -> bool:
+        """Running, and with the network that its maker promised."""
+        if not record.running or record.id in self._node.unfinished:
+            return False
+        if record.network_mode != "none" or not record.made_here:
+            return True
+        return self._node.network.is_attached(record.id) or bool(await self._node.network.addresses(record))
+
+    async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> cri.PodSandboxStatusResponse:
+        """PodSandboxStatus. Raises NotFound."""
+        _require_id(request.pod_sandbox_id)
+        record = await self._node.inventory.find_sandbox(request.pod_sandbox_id)
+        if record is None:
+            checkpoint = self._node.checkpointed.get(request.pod_sandbox_id)
+            if checkpoint is None:
+                raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
+            return cri.PodSandboxStatusResponse(
+                status=to_cri_sandbox_status(_to_record(checkpoint), ready=False, addresses=()),
+                timestamp=time.time_ns(),
+            )
+        ready = await self._is_ready(record)
+        addresses = await self._node.network.addresses(record) if ready and not record.host_network else ()
+        containers = await self._node.inventory.containers(record.id)
+        return cri.PodSandboxStatusResponse(
+            status=to_cri_sandbox_status(record, ready=ready, addresses=addresses),
+            info=_verbose(record) if request.verbose else None,
+            containers_statuses=[to_cri_container_status(container) for container in containers],
+            timestamp=time.time_ns(),
+        )
+
+    async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> cri.ListPodSandboxResponse:
+        """ListPodSandbox, with the sandboxes that only a checkpoint remembers."""
+        check_enums(request, "request")
+        remembered = dict(self._node.checkpointed)
+        records = await self._node.inventory.sandboxes()
+        present = {record.id for record in records}
+        items = [to_cri_sandbox(record, ready=await self._is_ready(record)) for record in records]
+        items += [
+            to_cri_sandbox(_to_record(checkpoint), ready=False)
+            for sandbox_id, checkpoint in remembered.items()
+            if sandbox_id not in present and sandbox_id in self._node.checkpointed
+        ]
+        return cri.ListPodSandboxResponse(items=[item for item in items if _matches(item, request.filter)])
+
+
+def _check_handler(handler: str, can: Capabilities) -> None:
+    if handler and handler not in can.runtimes:
+        known = ", ".join(sorted(can.runtimes))
+        raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
+
+
+def _require_id(sandbox_id: str) -> None:
+    if not sandbox_id:
+        raise InvalidArgument("pod_sandbox_id: a value is needed")
+
+
+def _raise_failures(what: str, results: Iterable[Any]) -> None:
+    """Raise the first failure, its message naming the others too."""
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, ShimError):
+            raise failure
+    if failures:
+        raise type(failures[0])(f"{what}: " + "; ".join(map(str, failures))) from failures[0]
+
+
+def _name_of(record: SandboxRecord | None, checkpoint: Checkpoint | None) -> SandboxName:
+    if record is not None:
+        return record.name
+    if checkpoint is not None:
+        return SandboxName(checkpoint.name, checkpoint.namespace, checkpoint.uid, checkpoint.attempt)
+    return SandboxName("", "", "", 0)
+
+
+def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
+    """In place: the engine mounts this very file into the pod's containers."""
+    if not content:
+        return
+    try:
+        fd = os.open(record.resolv_conf_path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "w") as file:
+            file.write(content)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceExhausted(f"the pod's resolv.conf cannot be written: {error}") from error
+        raise FailedPrecondition(f"the pod's resolv.conf cannot be written: {error}") from error
+
+
+def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, kind: str) -> Checkpoint:
+    host = is_host_network(config)
+    return Checkpoint(
+        sandbox_id=sandbox_id,
+        name=config.metadata.name,
+        namespace=config.metadata.namespace,
+        port_mappings=tuple(
+            PortMapping(protocol_name(port.protocol), port.container_port, port.host_port, port.host_ip)
+            for port in published_ports(config)
+        ),
+        host_network=host,
+        uid=config.metadata.uid,
+        attempt=config.metadata.attempt,
+        network="host" if host else kind,
+        log_directory=config.log_directory,
+        cgroup_parent=config.linux.cgroup_parent,
+        runtime_handler=handler,
+        created_at=time.time_ns(),
+        labels=dict(config.labels),
+        annotations=dict(config.annotations),
+    )
+
+
+def _to_record(checkpoint: Checkpoint) -> SandboxRecord:
+    """A sandbox that the engine has lost."""
+    return SandboxRecord(
+        id=checkpoint.sandbox_id,
+        name=_name_of(None, checkpoint),
+        running=False,
+        created_at=checkpoint.created_at,
+        labels=checkpoint.labels,
+        annotations=checkpoint.annotations,
+        runtime_handler=checkpoint.runtime_handler,
+        network_mode="host" if checkpoint.host_network else "none",
+        made_here=True,
+    )
+
+
+def _matches(item: cri.PodSandbox, wanted: cri.PodSandboxFilter) -> bool:
+    return (
+        item.id.startswith(wanted.id)
+        and (not wanted.HasField("state") or item.state == wanted.state.state)
+        and all(item.labels.get(key) == value for key, value in wanted.label_selector.items())
+    )
+
+
+def _verbose(record: SandboxRecord) -> dict[str, str]:
+    fields = {
+        "pid": record.pid,
+        "networkNamespace": record.netns_path,
+        "networkMode": record.network_mode,
+        "cgroupParent": record.cgroup_parent,
+        "logDirectory": record.log_directory,
+        "runtimeHandler": record.runtime_handler,
+        **{key: record.extra[key] for key in ("overhead", "resources") if key in record.extra},
+    }
+    return to_verbose_info(fields)

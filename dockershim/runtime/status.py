@@ -1,0 +1,97 @@
+"""Version, Status, RuntimeConfig, UpdateRuntimeConfig."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from dockershim import __version__
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument, ShimError
+from dockershim.runtime.node import Node
+from dockershim.translate.capabilities import Capabilities
+
+#: The name that kubelets have always seen for Docker: it is the scheme of container ids in a pod's status.
+_RUNTIME_NAME = "docker"
+_VERSION_OF_REQUESTS = "0.1.0"
+_PING_DEADLINE = 3.0
+
+
+class NodeStatus:
+    """The calls about the runtime itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
+        """Version: the engine's."""
+        can = await self._node.capabilities()
+        return cri.VersionResponse(
+            version=_VERSION_OF_REQUESTS,
+            runtime_name=_RUNTIME_NAME,
+            runtime_version=can.version,
+            runtime_api_version="v1",
+        )
+
+    async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
+        """Status: never fails, but says what does not work and why."""
+        engine_problem = await self._engine_problem()
+        network_problem = self._node.network.problem()
+        can = self._node.last_capabilities
+        response = cri.StatusResponse(
+            status=cri.RuntimeStatus(
+                conditions=[
+                    _condition("RuntimeReady", "EngineUnavailable", engine_problem),
+                    _condition("NetworkReady", "NetworkPluginNotReady", network_problem),
+                ]
+            ),
+            features=cri.RuntimeFeatures(),
+        )
+        if can is not None:
+            response.runtime_handlers.extend(_handlers(can))
+        if request.verbose:
+            response.info.update(self._info(can))
+        return response
+
+    async def _engine_problem(self) -> str:
+        try:
+            async with asyncio.timeout(_PING_DEADLINE):
+                await self._node.engine.get("/version", deadline=_PING_DEADLINE)
+                await self._node.capabilities()
+        except (ShimError, TimeoutError) as error:
+            return str(error) or f"the engine does not answer within {_PING_DEADLINE:g} s"
+        return ""
+
+    def _info(self, can: Capabilities | None) -> dict[str, str]:
+        config = {
+            "sandboxImage": self._node.infra_image.name,
+            "networkPlugin": self._node.network.kind,
+            "engine": {"version": can.version, "api": ".".join(map(str, can.api))} if can else None,
+            "dockershim": __version__,
+        }
+        return {"config": json.dumps(config, sort_keys=True)}
+
+    async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
+        """RuntimeConfig: the cgroup driver, which the kubelet's has to match."""
+        driver = self._node.cgroup_driver or (await self._node.capabilities()).cgroup_driver
+        number = cri.SYSTEMD if driver == "systemd" else cri.CGROUPFS
+        return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=number))
+
+    async def update_runtime_config(self, request: cri.UpdateRuntimeConfigRequest) -> cri.UpdateRuntimeConfigResponse:
+        """UpdateRuntimeConfig: the node's pod CIDRs, of one or both IP families."""
+        if not request.HasField("runtime_config"):
+            raise InvalidArgument("runtime_config: a value is needed")
+        pod_cidr = request.runtime_config.network_config.pod_cidr
+        if pod_cidr:
+            self._node.network.set_pod_cidr(pod_cidr)
+        return cri.UpdateRuntimeConfigResponse()
+
+
+def _condition(kind: str, reason: str, problem: str) -> cri.RuntimeCondition:
+    return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem)
+
+
+def _handlers(can: Capabilities) -> list[cri.RuntimeHandler]:
+    """The default handler, which has no name, and each runtime of the engine."""
+    features = cri.RuntimeHandlerFeatures(recursive_read_only_mounts=can.recursive_read_only, user_namespaces=False)
+    return [cri.RuntimeHandler(name=name, features=features) for name in ("", *sorted(can.runtimes))]

@@ -1,0 +1,183 @@
+"""ContainerConfig as the engine's JSON of an application container."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_enums, check_text, reject, require
+from dockershim.translate.mounts import (
+    check_mounts,
+    to_device_requests,
+    to_engine_binds,
+    to_engine_devices,
+    to_engine_mounts,
+)
+from dockershim.translate.names import (
+    CONTAINER_TYPE,
+    LOG_PATH_LABEL,
+    SANDBOX_ID_LABEL,
+    TYPE_LABEL,
+    SandboxName,
+    needs_metadata,
+    to_engine_labels,
+)
+from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
+from dockershim.translate.sandbox import to_cgroup_parent
+from dockershim.translate.security import (
+    to_container_namespaces,
+    to_group_add,
+    to_security_opt,
+    to_user,
+)
+from dockershim.translate.signals import to_engine_signal
+
+
+def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig, can: Capabilities) -> None:
+    """Raises InvalidArgument or Unsupported naming the field."""
+    for message, name in ((config, "config"), (sandbox_config, "sandbox_config")):
+        check_enums(message, name)
+    require(config.metadata.name, "config.metadata.name")
+    check_text(config.metadata.name, "config.metadata.name")
+    require(config.image.image, "config.image.image")
+    reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
+    security = config.linux.security_context
+    reject(
+        security.capabilities.add_ambient_capabilities,
+        "config.linux.security_context.capabilities.add_ambient_capabilities",
+        "a Docker engine has no ambient capabilities",
+    )
+    if security.privileged and not sandbox_config.linux.security_context.privileged:
+        raise InvalidArgument(
+            "config.linux.security_context.privileged: the sandbox was not made for privileged containers"
+        )
+    if config.working_dir and not config.working_dir.startswith("/"):
+        raise InvalidArgument(f"config.working_dir: {config.working_dir!r} is not an absolute path")
+    check_mounts(config.mounts, can)
+    check_resources(config.linux.resources, "config.linux.resources")
+    log_path(config, sandbox_config)
+
+
+def log_path(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig) -> str:
+    """log_directory/log_path; empty where the caller wants no log.
+
+    Raises InvalidArgument where it would leave the directory.
+    """
+    if not config.log_path or not sandbox_config.log_directory:
+        return ""
+    check_text(config.log_path, "config.log_path")
+    directory = posixpath.normpath(sandbox_config.log_directory)
+    path = posixpath.normpath(posixpath.join(directory, config.log_path))
+    if not path.startswith(directory.rstrip("/") + "/"):
+        raise InvalidArgument(f"config.log_path: {config.log_path!r} leaves the log directory")
+    return path
+
+
+def to_env(config: cri.ContainerConfig) -> list[str]:
+    """Config.Env."""
+    result = []
+    for env in config.envs:
+        if not env.key or "=" in env.key:
+            raise InvalidArgument(f"config.envs: {env.key!r} is no name of a variable")
+        try:
+            result.append(f"{env.key}={env.value.decode()}")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"config.envs[{env.key}]: the engine takes UTF-8 only") from error
+        if "\0" in result[-1]:
+            raise InvalidArgument(f"config.envs[{env.key}]: a variable cannot hold a NUL")
+    return result
+
+
+def to_engine_container(
+    config: cri.ContainerConfig,
+    sandbox_config: cri.PodSandboxConfig,
+    *,
+    sandbox_id: str,
+    pod: SandboxName,
+    image: str,
+    runtime: str,
+    profiles: Mapping[str, str],
+    lowest_oom_score: int,
+    can: Capabilities,
+) -> dict[str, Any]:
+    """The body of POST /containers/create. ``config`` has passed ``check_container``.
+
+    ``image`` is the id of the image that ``config.image`` names; ``runtime`` the sandbox's runtime handler.
+    """
+    security = config.linux.security_context
+    resources = config.linux.resources
+    capabilities = security.capabilities
+    host_config: dict[str, Any] = {
+        **to_container_namespaces(security.namespace_options, sandbox_id),
+        **to_engine_resources(resources, swap_limit=can.swap_limit),
+        "OomScoreAdj": to_oom_score(resources.oom_score_adj, lowest_oom_score),
+        "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
+        "Mounts": to_engine_mounts(config.mounts, can),
+        "Binds": to_engine_binds(config.mounts, can),
+        "Devices": to_engine_devices(config.devices),
+        "DeviceRequests": to_device_requests(config.CDI_devices, can),
+        "Privileged": security.privileged,
+        "CapAdd": list(capabilities.add_capabilities),
+        "CapDrop": list(capabilities.drop_capabilities),
+        "GroupAdd": to_group_add(security),
+        "ReadonlyRootfs": security.readonly_rootfs,
+        "SecurityOpt": to_security_opt(
+            security,
+            profiles=profiles,
+            no_new_privs=security.no_new_privs,
+            unset_seccomp="unconfined",
+            can=can,
+        ),
+        "RestartPolicy": {"Name": "no"},
+        "LogConfig": {"Type": "json-file"},
+    }
+    if config.linux.HasField("security_context") and not security.privileged:
+        # An empty list is the API's way to ask for an unmasked /proc; null would be the engine's own list.
+        host_config["MaskedPaths"] = list(security.masked_paths)
+        host_config["ReadonlyPaths"] = list(security.readonly_paths)
+    if runtime:
+        host_config["Runtime"] = runtime
+    body: dict[str, Any] = {
+        "Image": image,
+        "User": to_user(security),
+        "Env": to_env(config),
+        "WorkingDir": config.working_dir,
+        "OpenStdin": config.stdin,
+        "StdinOnce": config.stdin_once,
+        "Tty": config.tty,
+        "StopSignal": to_engine_signal(config.stop_signal),
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": _labels(config, sandbox_config, sandbox_id, pod, can),
+        "HostConfig": host_config,
+    }
+    if config.command:
+        body["Entrypoint"] = list(config.command)
+    if config.args:
+        body["Cmd"] = list(config.args)
+    return body
+
+
+def _labels(
+    config: cri.ContainerConfig,
+    sandbox_config: cri.PodSandboxConfig,
+    sandbox_id: str,
+    pod: SandboxName,
+    can: Capabilities,
+) -> dict[str, str]:
+    extra: dict[str, Any] = {"image": config.image.user_specified_image or config.image.image}
+    files = to_cgroup_files(config.linux.resources, can.cgroup_version)
+    if files:
+        extra["cgroupFiles"] = files
+    name = config.metadata.name
+    if needs_metadata([name, pod.name, pod.namespace, pod.uid]):
+        extra["metadata"] = [name, config.metadata.attempt, pod.name, pod.namespace, pod.uid, pod.attempt]
+    own = {
+        TYPE_LABEL: CONTAINER_TYPE,
+        SANDBOX_ID_LABEL: sandbox_id,
+        LOG_PATH_LABEL: log_path(config, sandbox_config),
+    }
+    return to_engine_labels(config.labels, config.annotations, own, extra)

@@ -1,0 +1,164 @@
+"""CRI mounts and devices as the engine's, and back."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument, Unsupported
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_text, reject
+
+_API_NON_RECURSIVE_READ_ONLY = (1, 44)
+
+_PROPAGATION = {
+    cri.PROPAGATION_PRIVATE: "rprivate",
+    cri.PROPAGATION_HOST_TO_CONTAINER: "rslave",
+    cri.PROPAGATION_BIDIRECTIONAL: "rshared",
+}
+_TO_CRI_PROPAGATION = {
+    "rslave": cri.PROPAGATION_HOST_TO_CONTAINER,
+    "slave": cri.PROPAGATION_HOST_TO_CONTAINER,
+    "rshared": cri.PROPAGATION_BIDIRECTIONAL,
+    "shared": cri.PROPAGATION_BIDIRECTIONAL,
+}
+
+
+def check_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> None:
+    """Raises InvalidArgument or Unsupported naming the mount and the field."""
+    seen: set[str] = set()
+    for mount in mounts:
+        where = f"mounts[{mount.container_path}]"
+        for path, field in ((mount.container_path, "container_path"), (mount.host_path, "host_path")):
+            check_text(path, f"mounts.{field}")
+        reject(mount.HasField("image"), f"{where}.image", "image volumes are not supported")
+        reject(mount.image_sub_path, f"{where}.image_sub_path", "image volumes are not supported")
+        reject(mount.uidMappings or mount.gidMappings, f"{where}.uidMappings", "id-mapped mounts are not supported")
+        reject(mount.mount_options, f"{where}.mount_options", "mount options are not supported")
+        if not mount.host_path.startswith("/"):
+            raise InvalidArgument(f"{where}.host_path: {mount.host_path!r} is not an absolute path")
+        if not mount.container_path:
+            raise InvalidArgument(f"mounts[{mount.host_path}].container_path: a path is needed")
+        target = container_path(mount.container_path)
+        if target in seen:
+            raise InvalidArgument(f"{where}: another mount has the same container_path")
+        seen.add(target)
+        if mount.recursive_read_only:
+            _check_recursive_read_only(mount, where, can)
+
+
+def _check_recursive_read_only(mount: cri.Mount, where: str, can: Capabilities) -> None:
+    if not mount.readonly:
+        raise InvalidArgument(f"{where}.recursive_read_only: needs readonly beside it")
+    if mount.propagation != cri.PROPAGATION_PRIVATE:
+        raise InvalidArgument(f"{where}.recursive_read_only: needs private propagation")
+    if not can.recursive_read_only:
+        raise Unsupported(f"{where}.recursive_read_only: needs Docker 25 (API 1.44) and Linux 5.12")
+
+
+def container_path(path: str) -> str:
+    """A mount point as the engine wants it: absolute, clean."""
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def to_engine_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> list[dict[str, Any]]:
+    """HostConfig.Mounts. Propagation is always given: left to the engine it depends on where the source lies."""
+    return [_to_engine_mount(mount, can) for mount in mounts if not _relabels(mount, can)]
+
+
+def _to_engine_mount(mount: cri.Mount, can: Capabilities) -> dict[str, Any]:
+    options: dict[str, Any] = {"Propagation": _PROPAGATION[mount.propagation]}
+    if mount.readonly and can.api >= _API_NON_RECURSIVE_READ_ONLY:
+        # From Docker 25 on a read-only bind is recursively so unless told otherwise.
+        options["ReadOnlyForceRecursive" if mount.recursive_read_only else "ReadOnlyNonRecursive"] = True
+    return {
+        "Type": "bind",
+        "Source": mount.host_path,
+        "Target": container_path(mount.container_path),
+        "ReadOnly": mount.readonly,
+        "BindOptions": options,
+    }
+
+
+def to_engine_binds(mounts: Iterable[cri.Mount], can: Capabilities) -> list[str]:
+    """HostConfig.Binds of the mounts that want an SELinux label: only this older form of a mount can ask for one."""
+    binds = []
+    for mount in mounts:
+        if not _relabels(mount, can):
+            continue
+        if ":" in mount.host_path + mount.container_path:
+            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not for a path with ':'")
+        if mount.recursive_read_only:
+            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not with recursive_read_only")
+        mode = "ro" if mount.readonly else "rw"
+        target = container_path(mount.container_path)
+        binds.append(f"{mount.host_path}:{target}:{mode},Z,{_PROPAGATION[mount.propagation]}")
+    return binds
+
+
+def _relabels(mount: cri.Mount, can: Capabilities) -> bool:
+    return mount.selinux_relabel and can.selinux
+
+
+def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
+    """The mounts of a container by its HostConfig, in both forms that shims have used."""
+    mounts = [
+        cri.Mount(
+            container_path=mount.get("Target", ""),
+            host_path=mount.get("Source", ""),
+            readonly=bool(mount.get("ReadOnly")),
+            propagation=_to_cri_propagation((mount.get("BindOptions") or {}).get("Propagation", "")),
+            recursive_read_only=bool((mount.get("BindOptions") or {}).get("ReadOnlyForceRecursive")),
+        )
+        for mount in host_config.get("Mounts") or ()
+    ]
+    for bind in host_config.get("Binds") or ():
+        source, _, rest = bind.partition(":")
+        target, _, options_text = rest.partition(":")
+        options = options_text.split(",")
+        mounts.append(
+            cri.Mount(
+                container_path=target,
+                host_path=source,
+                readonly="ro" in options,
+                selinux_relabel=bool({"z", "Z"} & set(options)),
+                propagation=next(
+                    (_TO_CRI_PROPAGATION[one] for one in options if one in _TO_CRI_PROPAGATION), cri.PROPAGATION_PRIVATE
+                ),
+            )
+        )
+    return mounts
+
+
+def _to_cri_propagation(name: str) -> cri.MountPropagation:
+    return _TO_CRI_PROPAGATION.get(name, cri.PROPAGATION_PRIVATE)
+
+
+def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
+    """HostConfig.Devices."""
+    result = []
+    for device in devices:
+        if not device.host_path.startswith("/"):
+            raise InvalidArgument(f"devices: {device.host_path!r} is not an absolute path on the host")
+        permissions = device.permissions or "rwm"
+        if set(permissions) - set("rwm"):
+            raise InvalidArgument(f"devices[{device.host_path}].permissions: {permissions!r} is not made of r, w and m")
+        result.append(
+            {
+                "PathOnHost": device.host_path,
+                "PathInContainer": device.container_path or device.host_path,
+                "CgroupPermissions": permissions,
+            }
+        )
+    return result
+
+
+def to_device_requests(devices: Iterable[cri.CDIDevice], can: Capabilities) -> list[dict[str, Any]]:
+    """HostConfig.DeviceRequests of CDI devices, where the engine has CDI enabled."""
+    names = [device.name for device in devices]
+    if not names:
+        return []
+    reject(not can.cdi, "CDI_devices", "the engine has no CDI; enable it in its daemon.json (Docker 25 or newer)")
+    return [{"Driver": "cdi", "DeviceIDs": names}]

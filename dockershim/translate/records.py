@@ -1,0 +1,347 @@
+"""The engine's JSON of pod containers as typed records, and records as CRI messages."""
+
+from __future__ import annotations
+
+import calendar
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.translate.mounts import to_cri_mounts
+from dockershim.translate.names import (
+    LOG_PATH_LABEL,
+    SANDBOX_ID_LABEL,
+    SANDBOX_TYPE,
+    TYPE_LABEL,
+    ContainerName,
+    SandboxName,
+    from_engine_labels,
+    parse_container_name,
+    parse_sandbox_name,
+    read_extra,
+)
+from dockershim.translate.resources import to_cri_resources
+from dockershim.translate.signals import to_cri_signal
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+
+#: How long a message of a container's end may be in its status.
+_LONGEST_MESSAGE = 1024
+
+
+def to_nanoseconds(text: str) -> int:
+    """Nanoseconds since the epoch of an engine's RFC 3339 time; 0 for Go's zero time and for no time."""
+    match = _TIME.fullmatch(text or "")
+    if match is None or text.startswith("0001-"):
+        return 0
+    seconds = calendar.timegm(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    if match[3] != "Z":
+        hours, minutes = match[3][1:].split(":")
+        offset = int(hours) * 3600 + int(minutes) * 60
+        seconds -= offset if match[3][0] == "+" else -offset
+    return seconds * 10**9 + int((match[2] or "0").ljust(9, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRecord:
+    """A sandbox by its infra container.
+
+    ``network_mode`` is the engine's ("none", "host", "bridge", …); ``addresses`` are those that the engine's own
+    network gave it. ``made_here`` tells sandboxes of ours from those of other shims.
+    """
+
+    id: str
+    name: SandboxName
+    running: bool
+    created_at: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    runtime_handler: str
+    network_mode: str
+    made_here: bool
+    log_directory: str = ""
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    cgroup_parent: str = ""
+    netns_path: str = ""
+    resolv_conf_path: str = ""
+    pid: int = 0
+    addresses: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def host_network(self) -> bool:
+        return self.network_mode == "host"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """An application container. Times are nanoseconds since the epoch, 0 for never."""
+
+    id: str
+    sandbox_id: str
+    name: ContainerName
+    image: str
+    image_id: str
+    state: cri.ContainerState
+    created_at: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    log_path: str
+    started_at: int = 0
+    finished_at: int = 0
+    exit_code: int = 0
+    oom_killed: bool = False
+    error: str = ""
+    pid: int = 0
+    engine_log_path: str = ""
+    stop_signal: str = ""
+    host_config: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_sandbox(labels: Mapping[str, str]) -> bool:
+    """Whether these are the engine labels of an infra container."""
+    return labels.get(TYPE_LABEL) == SANDBOX_TYPE
+
+
+def read_sandbox_summary(item: Mapping[str, Any]) -> SandboxRecord | None:
+    """A record from an element of GET /containers/json; None for what is no shim's sandbox."""
+    labels = item.get("Labels") or {}
+    extra = read_extra(labels)
+    name = parse_sandbox_name((item.get("Names") or [""])[0], extra)
+    if name is None:
+        return None
+    plain, annotations = from_engine_labels(labels)
+    return SandboxRecord(
+        id=item["Id"],
+        name=name,
+        running=item.get("State") == "running",
+        created_at=int(item.get("Created") or 0) * 10**9,
+        labels=plain,
+        annotations=annotations,
+        runtime_handler=extra.get("runtimeHandler", ""),
+        network_mode=(item.get("HostConfig") or {}).get("NetworkMode", ""),
+        made_here=bool(extra),
+        log_directory=extra.get("logDirectory", ""),
+        extra=extra,
+    )
+
+
+def read_sandbox(inspect: Mapping[str, Any]) -> SandboxRecord | None:
+    """A record from GET /containers/{id}/json; None for what is no shim's sandbox."""
+    config, host_config, state = inspect["Config"], inspect["HostConfig"], inspect["State"]
+    network = inspect.get("NetworkSettings") or {}
+    summary = read_sandbox_summary(
+        {
+            "Id": inspect["Id"],
+            "Names": [inspect.get("Name", "")],
+            "Labels": config.get("Labels"),
+            "State": state.get("Status"),
+            "HostConfig": host_config,
+        }
+    )
+    if summary is None:
+        return None
+    return SandboxRecord(
+        id=summary.id,
+        name=summary.name,
+        running=summary.running,
+        created_at=to_nanoseconds(inspect.get("Created", "")),
+        labels=summary.labels,
+        annotations=summary.annotations,
+        runtime_handler=summary.runtime_handler,
+        network_mode=summary.network_mode,
+        made_here=summary.made_here,
+        log_directory=summary.log_directory,
+        pid_mode=host_config.get("PidMode") or "",
+        ipc_mode=host_config.get("IpcMode") or "",
+        cgroup_parent=host_config.get("CgroupParent") or "",
+        netns_path=network.get("SandboxKey") or "",
+        resolv_conf_path=inspect.get("ResolvConfPath") or "",
+        pid=int(state.get("Pid") or 0),
+        addresses=_engine_addresses(network),
+        extra=summary.extra,
+    )
+
+
+def _engine_addresses(network: Mapping[str, Any]) -> tuple[str, ...]:
+    endpoints = [endpoint for endpoint in (network.get("Networks") or {}).values() if endpoint]
+    found = [endpoint.get("IPAddress") or "" for endpoint in endpoints]
+    found += [endpoint.get("GlobalIPv6Address") or "" for endpoint in endpoints]
+    return tuple(address for address in found if address)
+
+
+def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerState:
+    if status == "created":
+        # The engine leaves a container whose start failed in the state of one that was never started.
+        return cri.CONTAINER_EXITED if failed_to_start else cri.CONTAINER_CREATED
+    if status in ("exited", "dead", "removing"):
+        return cri.CONTAINER_EXITED
+    if status in ("running", "paused", "restarting"):
+        return cri.CONTAINER_RUNNING
+    return cri.CONTAINER_UNKNOWN
+
+
+def read_container(inspect: Mapping[str, Any]) -> ContainerRecord | None:
+    """A record from GET /containers/{id}/json; None for what is no shim's container."""
+    config, state = inspect["Config"], inspect["State"]
+    labels = config.get("Labels") or {}
+    extra = read_extra(labels)
+    name = parse_container_name(inspect.get("Name", ""), extra)
+    if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
+        return None
+    plain, annotations = from_engine_labels(labels)
+    created_at = to_nanoseconds(inspect.get("Created", ""))
+    failed_to_start = bool(state.get("Error")) or bool(state.get("ExitCode"))
+    cri_state = _container_state(state.get("Status", ""), failed_to_start=failed_to_start)
+    started_at = to_nanoseconds(state.get("StartedAt", ""))
+    finished_at = to_nanoseconds(state.get("FinishedAt", ""))
+    if cri_state == cri.CONTAINER_EXITED and not finished_at:
+        finished_at = created_at
+    return ContainerRecord(
+        id=inspect["Id"],
+        sandbox_id=labels[SANDBOX_ID_LABEL],
+        name=name,
+        image=extra.get("image") or config.get("Image") or "",
+        image_id=inspect.get("Image") or "",
+        state=cri_state,
+        created_at=created_at,
+        labels=plain,
+        annotations=annotations,
+        log_path=labels.get(LOG_PATH_LABEL, ""),
+        started_at=started_at,
+        finished_at=finished_at if cri_state == cri.CONTAINER_EXITED else 0,
+        exit_code=int(state.get("ExitCode") or 0),
+        oom_killed=bool(state.get("OOMKilled")),
+        error=str(state.get("Error") or ""),
+        pid=int(state.get("Pid") or 0),
+        engine_log_path=inspect.get("LogPath") or "",
+        stop_signal=config.get("StopSignal") or "",
+        host_config=inspect["HostConfig"],
+        extra=extra,
+    )
+
+
+def read_container_summary(item: Mapping[str, Any]) -> ContainerRecord | None:
+    """A record from an element of GET /containers/json, which lacks what only a status tells."""
+    labels = item.get("Labels") or {}
+    extra = read_extra(labels)
+    name = parse_container_name((item.get("Names") or [""])[0], extra)
+    if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
+        return None
+    plain, annotations = from_engine_labels(labels)
+    return ContainerRecord(
+        id=item["Id"],
+        sandbox_id=labels[SANDBOX_ID_LABEL],
+        name=name,
+        image=extra.get("image") or item.get("Image") or "",
+        image_id=item.get("ImageID") or "",
+        state=_container_state(item.get("State", ""), failed_to_start=False),
+        created_at=int(item.get("Created") or 0) * 10**9,
+        labels=plain,
+        annotations=annotations,
+        log_path=labels.get(LOG_PATH_LABEL, ""),
+        extra=extra,
+    )
+
+
+def to_cri_metadata(name: SandboxName) -> cri.PodSandboxMetadata:
+    """PodSandboxMetadata."""
+    return cri.PodSandboxMetadata(name=name.name, namespace=name.namespace, uid=name.uid, attempt=name.attempt)
+
+
+def to_cri_sandbox(record: SandboxRecord, *, ready: bool) -> cri.PodSandbox:
+    """PodSandbox, as ListPodSandbox gives it."""
+    return cri.PodSandbox(
+        id=record.id,
+        metadata=to_cri_metadata(record.name),
+        state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
+        created_at=record.created_at,
+        labels=record.labels,
+        annotations=record.annotations,
+        runtime_handler=record.runtime_handler,
+    )
+
+
+def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tuple[str, ...]) -> cri.PodSandboxStatus:
+    """PodSandboxStatus. ``addresses`` are the pod's own, the primary one first; none on the node's network."""
+    node_if_host = {True: cri.NODE, False: cri.POD}
+    status = cri.PodSandboxStatus(
+        id=record.id,
+        metadata=to_cri_metadata(record.name),
+        state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
+        created_at=record.created_at,
+        labels=record.labels,
+        annotations=record.annotations,
+        runtime_handler=record.runtime_handler,
+    )
+    status.network.SetInParent()
+    if addresses:
+        status.network.ip = addresses[0]
+        status.network.additional_ips.extend(cri.PodIP(ip=address) for address in addresses[1:])
+    options = status.linux.namespaces.options
+    options.network = node_if_host[record.host_network]
+    options.pid = node_if_host[record.pid_mode == "host"]
+    options.ipc = node_if_host[record.ipc_mode == "host"]
+    return status
+
+
+def to_cri_container(record: ContainerRecord) -> cri.Container:
+    """Container, as ListContainers gives it."""
+    return cri.Container(
+        id=record.id,
+        pod_sandbox_id=record.sandbox_id,
+        metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
+        image=cri.ImageSpec(image=record.image, user_specified_image=record.image),
+        image_ref=record.image_id,
+        image_id=record.image_id,
+        state=record.state,
+        created_at=record.created_at,
+        labels=record.labels,
+        annotations=record.annotations,
+    )
+
+
+def _reason(record: ContainerRecord) -> str:
+    if record.state != cri.CONTAINER_EXITED:
+        return ""
+    if record.error and not record.started_at:
+        return "ContainerCannotRun"
+    if record.oom_killed:
+        return "OOMKilled"
+    return "Completed" if record.exit_code == 0 else "Error"
+
+
+def to_cri_container_status(record: ContainerRecord) -> cri.ContainerStatus:
+    """ContainerStatus."""
+    exited = record.state == cri.CONTAINER_EXITED
+    return cri.ContainerStatus(
+        id=record.id,
+        metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
+        state=record.state,
+        created_at=record.created_at,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        exit_code=record.exit_code if exited else 0,
+        image=cri.ImageSpec(image=record.image, user_specified_image=record.image),
+        image_ref=record.image_id,
+        image_id=record.image_id,
+        reason=_reason(record),
+        message=record.error[:_LONGEST_MESSAGE] if exited else "",
+        labels=record.labels,
+        annotations=record.annotations,
+        mounts=to_cri_mounts(record.host_config),
+        log_path=record.log_path,
+        resources=cri.ContainerResources(linux=to_cri_resources(record.host_config)),
+        stop_signal=to_cri_signal(record.stop_signal or "SIGTERM"),
+    )
+
+
+def to_verbose_info(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The ``info`` map of a verbose status: one key, ``info``, with a JSON object, as crictl prints it."""
+    return {"info": json.dumps(fields, sort_keys=True)}

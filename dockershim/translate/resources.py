@@ -1,0 +1,85 @@
+"""LinuxContainerResources as the engine's resource fields, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument
+from dockershim.translate.checks import reject
+
+_LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
+
+#: CRI field -> engine field, both in the kernel's units (microseconds, shares, bytes).
+_FIELDS = {
+    "cpu_period": "CpuPeriod",
+    "cpu_quota": "CpuQuota",
+    "cpu_shares": "CpuShares",
+    "memory_limit_in_bytes": "Memory",
+    "memory_swap_limit_in_bytes": "MemorySwap",
+    "cpuset_cpus": "CpusetCpus",
+    "cpuset_mems": "CpusetMems",
+}
+_UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
+
+
+def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
+    """Bounds that hold on every engine. Raises InvalidArgument naming the field."""
+    for name in _FIELDS:
+        value = getattr(resources, name)
+        lowest = -1 if name in _UNLIMITED_ALLOWED else 0
+        if isinstance(value, int) and value < lowest:
+            raise InvalidArgument(f"{field}.{name}: {value} is below {lowest}")
+    if not _LOWEST_OOM_SCORE <= resources.oom_score_adj <= _HIGHEST_OOM_SCORE:
+        raise InvalidArgument(f"{field}.oom_score_adj: {resources.oom_score_adj} is not within -1000 and 1000")
+    for key in resources.unified:
+        if "/" in key or not key.partition(".")[2]:
+            raise InvalidArgument(f"{field}.unified: {key!r} is no file of a cgroup")
+
+
+def to_engine_resources(resources: cri.LinuxContainerResources, *, swap_limit: bool = True) -> dict[str, Any]:
+    """The engine's fields of what is set; what is not set is left out, so that an update leaves it alone.
+
+    A memory limit without a swap limit means no swap, as it does in Kubernetes; the engine's own default would be
+    as much swap as memory. ``swap_limit`` is false on a kernel that cannot limit swap.
+    """
+    fields = {
+        engine_name: getattr(resources, name) for name, engine_name in _FIELDS.items() if getattr(resources, name)
+    }
+    if not swap_limit:
+        fields.pop("MemorySwap", None)
+    elif "Memory" in fields:
+        fields.setdefault("MemorySwap", fields["Memory"])
+    return fields
+
+
+def to_oom_score(wanted: int, lowest_allowed: int) -> int:
+    """A score that the engine's runtime may set: one below what it may lower to fails the container's start."""
+    return max(wanted, lowest_allowed)
+
+
+def to_cri_resources(host_config: Mapping[str, Any]) -> cri.LinuxContainerResources:
+    """The resources that a container has by its HostConfig (ContainerStatus.resources)."""
+    resources = cri.LinuxContainerResources(oom_score_adj=host_config.get("OomScoreAdj") or 0)
+    for name, engine_name in _FIELDS.items():
+        value = host_config.get(engine_name)
+        if value:
+            setattr(resources, name, value)
+    return resources
+
+
+def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int) -> dict[str, str]:
+    """Limits that the engine has no field for, as cgroup files and what to write there: huge pages, ``unified``.
+
+    Raises Unsupported where the node's cgroup version has no such files.
+    """
+    reject(
+        cgroup_version != 2 and dict(resources.unified), "resources.unified", "this node has cgroup v1; unified is v2's"
+    )
+    suffix = "max" if cgroup_version == 2 else "limit_in_bytes"
+    files = {f"hugetlb.{limit.page_size}.{suffix}": str(limit.limit) for limit in resources.hugepage_limits}
+    for limit in resources.hugepage_limits:
+        if not limit.page_size.isalnum():
+            raise InvalidArgument(f"resources.hugepage_limits: {limit.page_size!r} is no page size")
+    return {**files, **resources.unified}

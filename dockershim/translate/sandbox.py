@@ -1,0 +1,224 @@
+"""PodSandboxConfig as the engine's JSON of an infra container."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from google.protobuf.json_format import MessageToDict
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_enums, check_text, reject, require
+from dockershim.translate.names import (
+    CONTAINER_NAME_LABEL,
+    SANDBOX_TYPE,
+    TYPE_LABEL,
+    SandboxName,
+    needs_metadata,
+    to_engine_labels,
+)
+from dockershim.translate.resources import check_resources, to_oom_score
+from dockershim.translate.security import (
+    check_sandbox_namespaces,
+    to_group_add,
+    to_security_opt,
+    to_user,
+)
+
+_INFRA_CPU_SHARES = 2
+_INFRA_OOM_SCORE = -998
+_SHM_SIZE = 64 * 1024 * 1024
+_LONGEST_HOSTNAME = 64
+_HIGHEST_PORT = 65535
+
+_Protocol = Literal["tcp", "udp", "sctp"]
+_PROTOCOLS: Final[dict[cri.Protocol, _Protocol]] = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
+
+#: What a kernel keeps per namespace: runc refuses every other sysctl, but only when the container starts.
+_IPC_SYSCTLS = re.compile(
+    r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced|auto_msgmni)|fs\.mqueue\..+"
+)
+_NET_SYSCTLS = re.compile(r"net\..+")
+_UTS_SYSCTLS = re.compile(r"kernel\.domainname")
+
+
+def sandbox_name(metadata: cri.PodSandboxMetadata) -> SandboxName:
+    """The sandbox's metadata. Raises InvalidArgument where a part is missing."""
+    for field in ("name", "namespace", "uid"):
+        value = getattr(metadata, field)
+        require(value, f"config.metadata.{field}")
+        check_text(value, f"config.metadata.{field}")
+        if ";" in value:
+            # It separates the arguments of a CNI plugin.
+            raise InvalidArgument(f"config.metadata.{field}: {value!r} must not have a ';'")
+    return SandboxName(metadata.name, metadata.namespace, metadata.uid, metadata.attempt)
+
+
+def is_host_network(config: cri.PodSandboxConfig) -> bool:
+    """Whether the pod lives in the node's network namespace."""
+    return config.linux.security_context.namespace_options.network == cri.NODE
+
+
+def check_sandbox(config: cri.PodSandboxConfig, node_hostname: str) -> None:
+    """What can be said of a request without asking the engine."""
+    check_enums(config, "config")
+    sandbox_name(config.metadata)
+    reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
+    check_sandbox_namespaces(config.linux.security_context.namespace_options)
+    _check_hostname(config, node_hostname)
+    _check_log_directory(config.log_directory)
+    _check_dns(config.dns_config)
+    _check_sysctls(config)
+    _check_ports(config)
+    check_text(config.linux.cgroup_parent, "config.linux.cgroup_parent")
+    check_resources(config.linux.overhead, "config.linux.overhead")
+    check_resources(config.linux.resources, "config.linux.resources")
+
+
+def _check_hostname(config: cri.PodSandboxConfig, node_hostname: str) -> None:
+    check_text(config.hostname, "config.hostname")
+    if len(config.hostname) > _LONGEST_HOSTNAME:
+        raise InvalidArgument(f"config.hostname: longer than {_LONGEST_HOSTNAME} characters, the kernel's limit")
+    reject(
+        is_host_network(config) and config.hostname not in ("", node_hostname),
+        "config.hostname",
+        f"a pod on the node's network has the node's hostname, {node_hostname!r}",
+    )
+
+
+def _check_log_directory(directory: str) -> None:
+    check_text(directory, "config.log_directory")
+    if directory and (not directory.startswith("/") or ".." in directory.split("/")):
+        raise InvalidArgument(f"config.log_directory: {directory!r} is not an absolute path without '..'")
+
+
+def _check_dns(dns: cri.DNSConfig) -> None:
+    for field in ("servers", "searches", "options"):
+        for value in getattr(dns, field):
+            check_text(value, f"config.dns_config.{field}")
+            if not value or " " in value:
+                raise InvalidArgument(f"config.dns_config.{field}: {value!r} would break a line of resolv.conf")
+
+
+def _check_sysctls(config: cri.PodSandboxConfig) -> None:
+    options = config.linux.security_context.namespace_options
+    for key, value in config.linux.sysctls.items():
+        check_text(value, f"config.linux.sysctls[{key}]")
+        name = key.replace("/", ".")
+        if _NET_SYSCTLS.fullmatch(name):
+            if options.network == cri.NODE:
+                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own on the node's network")
+        elif _IPC_SYSCTLS.fullmatch(name):
+            if options.ipc == cri.NODE:
+                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own in the node's IPC namespace")
+        elif not _UTS_SYSCTLS.fullmatch(name):
+            raise InvalidArgument(f"config.linux.sysctls: {key} is not kept per namespace and cannot be set for a pod")
+
+
+def _check_ports(config: cri.PodSandboxConfig) -> None:
+    for port in config.port_mappings:
+        check_text(port.host_ip, "config.port_mappings.host_ip")
+        for field in ("container_port", "host_port"):
+            if not 0 <= getattr(port, field) <= _HIGHEST_PORT:
+                raise InvalidArgument(f"config.port_mappings.{field}: {getattr(port, field)} is no port")
+
+
+def published_ports(config: cri.PodSandboxConfig) -> list[cri.PortMapping]:
+    """The mappings that publish something: those with a host port, on a pod with a network of its own."""
+    if is_host_network(config):
+        return []
+    return [port for port in config.port_mappings if port.host_port]
+
+
+def protocol_name(protocol: cri.Protocol) -> _Protocol:
+    """``tcp``, ``udp`` or ``sctp``."""
+    return _PROTOCOLS[protocol]
+
+
+def to_cgroup_parent(parent: str, driver: str) -> str:
+    """HostConfig.CgroupParent: a path for cgroupfs; for systemd the slice's own name, which has its place in it."""
+    return posixpath.basename(parent.rstrip("/")) if driver == "systemd" else parent
+
+
+def to_resolv_conf(dns: cri.DNSConfig) -> str:
+    """resolv.conf exactly as asked; empty where nothing was asked."""
+    lines = [f"nameserver {server}" for server in dns.servers]
+    if dns.searches:
+        lines.append("search " + " ".join(dns.searches))
+    if dns.options:
+        lines.append("options " + " ".join(dns.options))
+    return "".join(line + "\n" for line in lines)
+
+
+def to_infra_container(
+    config: cri.PodSandboxConfig,
+    *,
+    image: str,
+    runtime_handler: str,
+    network_mode: str,
+    publish_ports: bool,
+    profiles: Mapping[str, str],
+    lowest_oom_score: int,
+    can: Capabilities,
+) -> dict[str, Any]:
+    """The body of POST /containers/create. ``config`` has passed ``check_sandbox``."""
+    context = config.linux.security_context
+    options = context.namespace_options
+    body: dict[str, Any] = {
+        "Image": image,
+        "User": to_user(context),
+        "Labels": _labels(config, runtime_handler),
+        "HostConfig": {
+            "NetworkMode": network_mode,
+            "IpcMode": "host" if options.ipc == cri.NODE else "shareable",
+            "PidMode": "host" if options.pid == cri.NODE else "",
+            "UTSMode": "host" if is_host_network(config) else "",
+            "CgroupParent": to_cgroup_parent(config.linux.cgroup_parent, can.cgroup_driver),
+            "Sysctls": dict(config.linux.sysctls),
+            "CpuShares": _INFRA_CPU_SHARES,
+            "OomScoreAdj": to_oom_score(_INFRA_OOM_SCORE, lowest_oom_score),
+            "ShmSize": _SHM_SIZE,
+            "ReadonlyRootfs": context.readonly_rootfs,
+            "GroupAdd": to_group_add(context),
+            "SecurityOpt": to_security_opt(context, profiles=profiles, no_new_privs=True, unset_seccomp="", can=can),
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "none"},
+        },
+    }
+    if config.hostname and not is_host_network(config):
+        body["Hostname"] = config.hostname
+    if runtime_handler:
+        body["HostConfig"]["Runtime"] = runtime_handler
+    if publish_ports:
+        body["ExposedPorts"], body["HostConfig"]["PortBindings"] = _port_bindings(config)
+    return body
+
+
+def _labels(config: cri.PodSandboxConfig, runtime_handler: str) -> dict[str, str]:
+    metadata = config.metadata
+    extra: dict[str, Any] = {"v": 1}
+    if runtime_handler:
+        extra["runtimeHandler"] = runtime_handler
+    if config.log_directory:
+        extra["logDirectory"] = config.log_directory
+    if needs_metadata([metadata.name, metadata.namespace, metadata.uid]):
+        extra["metadata"] = [metadata.name, metadata.namespace, metadata.uid, metadata.attempt]
+    for field in ("overhead", "resources"):
+        if config.linux.HasField(field):
+            extra[field] = MessageToDict(getattr(config.linux, field), preserving_proto_field_name=True)
+    own = {TYPE_LABEL: SANDBOX_TYPE, CONTAINER_NAME_LABEL: "POD"}
+    return to_engine_labels(config.labels, config.annotations, own, extra)
+
+
+def _port_bindings(config: cri.PodSandboxConfig) -> tuple[dict[str, Any], dict[str, list[dict[str, str]]]]:
+    exposed: dict[str, Any] = {}
+    bindings: dict[str, list[dict[str, str]]] = {}
+    for port in published_ports(config):
+        key = f"{port.container_port}/{protocol_name(port.protocol)}"
+        exposed[key] = {}
+        bindings.setdefault(key, []).append({"HostIp": port.host_ip, "HostPort": str(port.host_port)})
+    return exposed, bindings

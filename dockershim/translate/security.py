@@ -1,0 +1,180 @@
+"""Security contexts as the engine's SecurityOpt, User, capabilities and namespace modes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import FailedPrecondition, InvalidArgument
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_text, reject
+
+SecurityContext = cri.LinuxSandboxSecurityContext | cri.LinuxContainerSecurityContext
+
+_LOCALHOST = "localhost/"
+_DEFAULT_PROFILES = ("runtime/default", "docker/default")
+
+
+def seccomp_profile_path(context: SecurityContext) -> str:
+    """The path of the seccomp profile that must be read from disk, or the empty string.
+
+    ``seccomp.localhost_ref``, or the deprecated ``seccomp_profile_path`` where ``seccomp`` is not set.
+    """
+    if context.HasField("seccomp"):
+        if context.seccomp.profile_type != cri.SecurityProfile.Localhost:
+            return ""
+        path = context.seccomp.localhost_ref
+    elif context.seccomp_profile_path.startswith(_LOCALHOST):
+        path = context.seccomp_profile_path.removeprefix(_LOCALHOST)
+    else:
+        return ""
+    if not path.startswith("/"):
+        raise InvalidArgument(f"security_context.seccomp: {path!r} is not an absolute path of a profile")
+    return path
+
+
+def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, can: Capabilities) -> list[str]:
+    """The engine applies its default profile where no option is given, except to privileged containers."""
+    path = seccomp_profile_path(context)
+    if path:
+        if not can.seccomp:
+            raise FailedPrecondition("security_context.seccomp: the engine was built without seccomp")
+        return [f"seccomp={profiles[path]}"]
+    if context.HasField("seccomp"):
+        unconfined = context.seccomp.profile_type == cri.SecurityProfile.Unconfined
+    elif context.seccomp_profile_path in _DEFAULT_PROFILES:
+        unconfined = False
+    elif context.seccomp_profile_path in ("", "unconfined"):
+        unconfined = (context.seccomp_profile_path or unset) == "unconfined"
+    else:
+        raise InvalidArgument(f"security_context.seccomp_profile_path: {context.seccomp_profile_path!r} is no profile")
+    return ["seccomp=unconfined"] if unconfined else []
+
+
+def _apparmor(context: SecurityContext, can: Capabilities) -> list[str]:
+    deprecated = getattr(context, "apparmor_profile", "")
+    if context.HasField("apparmor"):
+        kind = context.apparmor.profile_type
+        name = context.apparmor.localhost_ref if kind == cri.SecurityProfile.Localhost else ""
+        if kind == cri.SecurityProfile.Localhost and not name:
+            raise InvalidArgument("security_context.apparmor.localhost_ref: a profile's name is needed")
+        unconfined = kind == cri.SecurityProfile.Unconfined
+    else:
+        name = deprecated.removeprefix(_LOCALHOST) if deprecated.startswith(_LOCALHOST) else ""
+        unconfined = deprecated == "unconfined"
+        if deprecated and not name and not unconfined and deprecated not in _DEFAULT_PROFILES:
+            raise InvalidArgument(f"security_context.apparmor_profile: {deprecated!r} is no profile")
+    check_text(name, "security_context.apparmor")
+    if name and not can.apparmor:
+        raise FailedPrecondition(f"security_context.apparmor: profile {name!r} asked for, but the node has no AppArmor")
+    if not can.apparmor:
+        return []
+    return [f"apparmor={name}"] if name else ["apparmor=unconfined"] if unconfined else []
+
+
+def _selinux(options: cri.SELinuxOption, can: Capabilities) -> list[str]:
+    given = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
+    for key, value in given.items():
+        check_text(value, f"security_context.selinux_options.{key}")
+    if not can.selinux:
+        # As every runtime does: a node without SELinux has no labels to set, and nothing to protect by them.
+        return []
+    return [f"label={key}:{value}" for key, value in given.items() if value]
+
+
+def to_security_opt(
+    context: SecurityContext,
+    *,
+    profiles: Mapping[str, str],
+    no_new_privs: bool,
+    unset_seccomp: str,
+    can: Capabilities,
+) -> list[str]:
+    """HostConfig.SecurityOpt. ``profiles`` has the content of each seccomp profile file by its path;
+    ``unset_seccomp`` says what a context without any seccomp field gets: "unconfined" or "" (the default)."""
+    return [
+        *(["no-new-privileges"] if no_new_privs else []),
+        *_seccomp(context, profiles, unset_seccomp, can),
+        *_apparmor(context, can),
+        *_selinux(context.selinux_options, can),
+    ]
+
+
+def to_user(context: SecurityContext) -> str:
+    """Config.User, ``user[:group]``; empty for the image's own.
+
+    A group without a user is an error by the API (run_as_group's comment in the CRI).
+    """
+    username = getattr(context, "run_as_username", "")
+    user = username
+    if context.HasField("run_as_user"):
+        if username:
+            raise InvalidArgument("security_context: run_as_user and run_as_username exclude each other")
+        user = str(_id(context.run_as_user.value, "run_as_user"))
+    check_text(user, "security_context.run_as_username")
+    if ":" in user:
+        raise InvalidArgument("security_context.run_as_username: a user's name has no ':'")
+    if not context.HasField("run_as_group"):
+        return user
+    if not user:
+        raise InvalidArgument("security_context.run_as_group: needs run_as_user or run_as_username beside it")
+    return f"{user}:{_id(context.run_as_group.value, 'run_as_group')}"
+
+
+def to_group_add(context: SecurityContext) -> list[str]:
+    """HostConfig.GroupAdd from supplemental_groups; the engine merges them with the image's (policy Merge)."""
+    reject(
+        context.supplemental_groups_policy == cri.Strict,
+        "security_context.supplemental_groups_policy",
+        "Strict cannot be honoured: a Docker engine always adds the groups that the image's /etc/group gives the user",
+    )
+    return [str(_id(group, "supplemental_groups")) for group in context.supplemental_groups]
+
+
+def _id(value: int, field: str) -> int:
+    if not 0 <= value <= 2**31 - 1:
+        raise InvalidArgument(f"security_context.{field}: {value} is no user or group id")
+    return value
+
+
+def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
+    """What a sandbox's NamespaceOption may say."""
+    _check_userns(options)
+    if options.network not in (cri.POD, cri.NODE):
+        raise InvalidArgument("namespace_options.network: a sandbox's is POD or NODE")
+    if options.ipc not in (cri.POD, cri.NODE):
+        raise InvalidArgument("namespace_options.ipc: a sandbox's is POD or NODE")
+
+
+def _check_userns(options: cri.NamespaceOption) -> None:
+    user = options.userns_options
+    reject(
+        options.HasField("userns_options") and (user.mode != cri.NODE or user.uids or user.gids),
+        "namespace_options.userns_options",
+        "user namespaces of a pod are not supported; Status says so in runtime_handlers",
+    )
+
+
+def to_container_namespaces(options: cri.NamespaceOption, sandbox_id: str) -> dict[str, str]:
+    """NetworkMode, IpcMode, PidMode and UTSMode of a container of this sandbox."""
+    _check_userns(options)
+    if options.network not in (cri.POD, cri.NODE):
+        raise InvalidArgument("namespace_options.network: a container's is POD or NODE")
+    infra = f"container:{sandbox_id}"
+    ipc = {cri.POD: infra, cri.CONTAINER: "private", cri.NODE: "host"}
+    if options.ipc not in ipc:
+        raise InvalidArgument("namespace_options.ipc: a container's is POD, CONTAINER or NODE")
+    if options.pid == cri.TARGET and not options.target_id:
+        raise InvalidArgument("namespace_options.target_id: mode TARGET needs a container")
+    pid = {
+        cri.POD: infra,
+        cri.CONTAINER: "",
+        cri.NODE: "host",
+        cri.TARGET: f"container:{options.target_id}",
+    }
+    return {
+        "NetworkMode": infra,
+        "IpcMode": ipc[options.ipc],
+        "PidMode": pid[options.pid],
+        "UTSMode": "host" if options.network == cri.NODE else "",
+    }

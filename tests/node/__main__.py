@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tests.conformance import tools as cri_tools
 from tests.node import cgroups
 from tests.node.cache import CACHE, REPOSITORY, locked
-from tests.node.inside import Orders
+from tests.node.inside import Orders, exit_code
 from tests.node.packages import SetupError, executable
-from tests.node.supplies import ENGINES, Supplies, provide
+from tests.node.supplies import ENGINES, provide
 
 PR_SET_PDEATHSIG = 1
 GRACE = 10.0  # seconds that the command has to end after SIGTERM
@@ -41,14 +42,24 @@ def main(arguments: Sequence[str]) -> int:
     command = tuple(given.command) or (sys.executable, "-m", "tests.node.shell")
     try:
         supplies = provide(given.engine)
+        programs = [Path(sys.executable).parent, *supplies.path]
+        if not given.command:
+            programs.append(cri_tools.provide())
         unshare = executable("unshare")
     except SetupError as error:
         sys.exit(f"node: {error}")
+    orders = Orders(
+        engine=given.engine,
+        path=":".join(str(path) for path in programs),
+        cni=str(supplies.base / "usr/lib/cni"),
+        registry=str(supplies.registry),
+        command=command,
+    )
     # Two processes: the keeper outlives a killed parent for as long as it takes to remove what the node leaves.
     parent = os.getpid()
     keeper = os.fork()
     if keeper == 0:
-        os._exit(_keep(parent, unshare, supplies, given.engine, command))
+        os._exit(_keep(parent, unshare, orders))
     return _wait_for(keeper)
 
 
@@ -56,10 +67,10 @@ def _wait_for(keeper: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(keeper, signal.SIGTERM))
     # A terminal sends Ctrl-C to the command as well, which decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN if sys.stdin.isatty() else lambda *_: os.kill(keeper, signal.SIGTERM))
-    return os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    return exit_code(os.waitpid(keeper, 0)[1])
 
 
-def _keep(parent: int, unshare: Path, supplies: Supplies, engine: str, command: tuple[str, ...]) -> int:
+def _keep(parent: int, unshare: Path, orders: Orders) -> int:
     """Start the node, wait for its end, remove its folder and its cgroups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _raise_terminated)
@@ -68,26 +79,18 @@ def _keep(parent: int, unshare: Path, supplies: Supplies, engine: str, command: 
         with _node_folder() as folder:
             if os.getppid() != parent:
                 raise Terminated
-            orders = Orders(
-                engine=engine,
-                folder=str(folder),
-                path=":".join(str(path) for path in supplies.path),
-                cni=str(supplies.base / "usr/lib/cni"),
-                registry=str(supplies.registry),
-                command=command,
-            )
-            return _run(unshare, orders, folder.name)
+            return _run(unshare, orders, folder)
     except Terminated:
         return 128 + signal.SIGTERM
 
 
-def _run(unshare: Path, orders: Orders, cgroup: str) -> int:
+def _run(unshare: Path, orders: Orders, folder: Path) -> int:
     def before_exec() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        cgroups.enter(cgroup)
+        cgroups.enter(folder.name)
 
     own = ("--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--mount-proc", "--kill-child")
-    first = (sys.executable, "-m", "tests.node.inside", orders.encode())
+    first = (sys.executable, "-m", "tests.node.inside", str(folder), orders.encode())
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     node = subprocess.Popen([unshare, *own, *first], env=environment, preexec_fn=before_exec)
     try:

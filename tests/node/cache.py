@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("DOCKERSHIM_CACHE", REPOSITORY / ".cache")).resolve()
+CACHE = Path(os.environ.get("TEST_CACHE", REPOSITORY / ".cache")).resolve()
 
 
 @contextmanager

@@ -101,14 +101,14 @@ class Engine:
     def _command(self) -> list[str]:
         # Without CAP_SYS_RESOURCE no container may have a lower score than the engine has. Newer engines leave
         # their score alone and do not know the flag.
-        score = ["--oom-score-adjust=0"] if os.environ["DOCKERSHIM_ENGINE"] == "20" else []
+        score = ["--oom-score-adjust=0"] if os.environ["TEST_NODE_ENGINE"] == "20" else []
         return [
             "dockerd",
             f"--host=unix://{self.socket}",
             f"--pidfile={self.pid_file}",
             "--data-root=/var/lib/docker",
             "--exec-root=/run/docker",
-            f"--storage-driver={os.environ['DOCKERSHIM_NODE_STORAGE']}",
+            f"--storage-driver={os.environ['TEST_NODE_STORAGE']}",
             f"--userland-proxy-path={shutil.which('docker-proxy')}",
             f"--init-path={shutil.which('tini-static')}",
             *score,

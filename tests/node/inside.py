@@ -67,7 +67,6 @@ class Orders:
     """What the outside tells the first process, in one JSON word."""
 
     engine: str
-    folder: str
     path: str
     cni: str
     registry: str
@@ -82,10 +81,9 @@ class Orders:
         return cls(**given | {"command": tuple(given["command"])})
 
 
-def main(orders: Orders) -> int:
-    """Set the node up, run the command, give its exit code (128 + n for signal n)."""
+def main(folder: Path, orders: Orders) -> int:
+    """Set the node up in `folder`, run the command, give its exit code (128 + n for signal n)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; the node ends when the command does
-    folder = Path(orders.folder)
     _isolate(folder, Path(orders.registry), Path(orders.cni))
     with IPRoute() as routes:
         routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
@@ -148,14 +146,17 @@ def _storage_driver(folder: Path) -> str:
 
 
 def _environment(orders: Orders, storage: str) -> dict[str, str]:
-    """The command's environment: the machine's without its proxies (there is no way out of a node) plus the node's."""
+    """The command's environment: the machine's without its proxies (there is no way out of a node) plus the node's.
+
+    The node's own variables do not begin with DOCKERSHIM_: the server takes those for options, and refuses these.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return kept | {
         "PATH": f"{orders.path}:{os.environ['PATH']}",
         "DOCKER_HOST": f"unix://{Engine().socket}",
-        "DOCKERSHIM_NODE": "1",
-        "DOCKERSHIM_ENGINE": orders.engine,
-        "DOCKERSHIM_NODE_STORAGE": storage,
+        "TEST_NODE": "1",
+        "TEST_NODE_ENGINE": orders.engine,
+        "TEST_NODE_STORAGE": storage,
     }
 
 
@@ -182,9 +183,14 @@ def _run(command: tuple[str, ...]) -> int:
     # The first process inherits every orphan of the node and must take note of their ends.
     while (ended := os.wait())[0] != child.pid:
         pass
-    code = os.waitstatus_to_exitcode(ended[1])
+    return exit_code(ended[1])
+
+
+def exit_code(status: int) -> int:
+    """The exit code that a shell gives for a wait status: 128 + n for an end by signal n."""
+    code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code
 
 
 if __name__ == "__main__":
-    sys.exit(main(Orders.decode(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), Orders.decode(sys.argv[2])))

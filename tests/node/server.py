@@ -1,0 +1,121 @@
+"""`dockershim serve` as a process of the node, for tests, critest and the node's shell."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+
+class ServerError(Exception):
+    """The server did not start or did not end in time; the text holds the end of its log."""
+
+
+@dataclass(slots=True)
+class Server:
+    """One server and its files. `name` keeps servers apart; the first one has all the defaults."""
+
+    name: str = "dockershim"
+    flags: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def socket(self) -> Path:
+        return Path(f"/run/{self.name}.sock")
+
+    @property
+    def target(self) -> str:
+        """The gRPC target of the server's socket."""
+        return f"unix://{self.socket}"
+
+    @property
+    def log(self) -> Path:
+        return Path(f"/var/log/{self.name}.log")
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise ServerError(f"{self.name} is not running")
+        return self.process.pid
+
+    def start(self, *flags: str, timeout: float = 30.0) -> None:
+        """Start the server, with `flags` instead of its usual ones if given, and wait until it answers Version.
+
+        ServerError after `timeout` s, or as soon as the process has ended.
+        """
+        self.flags = flags or self.flags
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dockershim", "serve", *self._paths(), *self.flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the test, not for the server
+            )
+        self.wait_ready(timeout)
+
+    def wait_ready(self, timeout: float = 30.0) -> None:
+        """Wait until the server answers Version; ServerError after `timeout` s."""
+        deadline = time.monotonic() + timeout
+        while not self._answers():
+            ended = self.process is not None and self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.kill()
+                raise ServerError(f"{self.name} does not answer; the end of {self.log}:\n{self.log_end()}")
+            time.sleep(0.05)
+
+    def stop(self, timeout: float = 40.0) -> int:
+        """End the server with SIGTERM and give its exit code; ServerError when it is still there after `timeout` s."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerError(
+                f"{self.name} is still there {timeout:.0f} s after SIGTERM; its log:\n{self.log_end()}"
+            ) from None
+        finally:
+            self.process = None
+
+    def kill(self) -> None:
+        """End the server as a crash does, with SIGKILL."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def restart(self, *flags: str) -> None:
+        self.stop()
+        self.start(*flags)
+
+    def log_end(self, lines: int = 60) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def _paths(self) -> list[str]:
+        if self.name == "dockershim":
+            return []
+        return [
+            f"--container-runtime-endpoint=unix://{self.socket}",
+            f"--root-directory=/var/lib/{self.name}",
+            f"--state-directory=/run/{self.name}",
+        ]
+
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        with grpc.insecure_channel(self.target) as channel:
+            # An empty message on the wire is a valid VersionRequest.
+            version: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+            version = channel.unary_unary("/runtime.v1.RuntimeService/Version")
+            try:
+                version(b"", timeout=2)
+            except grpc.RpcError:
+                return False
+        return True

@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from dockershim import __version__, config, log
+
+if TYPE_CHECKING:
+    from dockershim.process import Compose
 
 USAGE_ERROR: Final = 2
 SERVE: Final = ["serve"]
@@ -27,17 +30,20 @@ commands:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (default: the process's) names; the exit code is returned."""
+def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> int:
+    """Run the command that ``argv`` (None: the process's) names; the exit code is returned.
+
+    ``compose`` makes the services to serve (None: the real ones).
+    """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == CONFIG_DEFAULT:
         sys.stdout.write(config.default_file())
         return 0
     flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
-    return _serve(flags, _config_file(arguments.config, os.environ))
+    return _serve(flags, _config_file(arguments.config, os.environ), compose)
 
 
-def _serve(flags: Mapping[str, str], file: Path | None) -> int:
+def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None) -> int:
     load = partial(config.load, flags, dict(os.environ), file)
     try:
         settings = load()
@@ -46,11 +52,18 @@ def _serve(flags: Mapping[str, str], file: Path | None) -> int:
             sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
         return USAGE_ERROR
     log.configure(settings.log_level, settings.log_format)
+    # gRPC's C core reads it when it is loaded; below errors it tells of every connection, past our log and its format.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
-    from dockershim.compose import compose
-    from dockershim.process import run
+    from dockershim import process
 
-    return run(settings, load, compose)
+    return process.run(settings, load, compose or _real_parts())
+
+
+def _real_parts() -> Compose:
+    from dockershim.compose import compose
+
+    return compose
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -94,7 +107,8 @@ class _BuildInfo(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         parts = [f"dockershim {__version__}", f"python {platform.python_version()}"]
         parts += [f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "aiohttp", "pyroute2")]
-        parser.exit(message="\n".join(parts) + "\n")
+        sys.stdout.write("\n".join(parts) + "\n")
+        parser.exit()
 
 
 def _flag_keys() -> frozenset[str]:

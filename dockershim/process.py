@@ -13,12 +13,12 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote
 
 import grpc
 
 from dockershim import log
-from dockershim.compose import Services
 from dockershim.config import Config, ConfigError, flag_name, merge_reload, without_effect
 from dockershim.errors import ShimError
 from dockershim.server import OpenStreams, make_server
@@ -26,6 +26,18 @@ from dockershim.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instanc
 from dockershim.systemd import Notifier, PassedFd, take_passed_fds
 
 logger = logging.getLogger(__name__)
+
+
+class Services(Protocol):
+    """What is served, and what takes over the reloadable part of a new configuration; see ``compose.Services``."""
+
+    @property
+    def runtime(self) -> object: ...
+    @property
+    def images(self) -> object: ...
+    @property
+    def reload(self) -> Callable[[Config], None]: ...
+
 
 Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
 
@@ -154,8 +166,15 @@ class _Process:
         else:
             self._config = reload.config
             log.configure(reload.config.log_level, reload.config.log_format)
-            services.reload(reload.config)
+            self._hand_over(services)
             logger.info("SIGHUP: applied %s", ", ".join(reload.applied) or "nothing, nothing reloadable has changed")
             if reload.need_restart:
                 logger.warning("SIGHUP: a restart is needed for %s", ", ".join(reload.need_restart))
         self._notifier.ready()
+
+    def _hand_over(self, services: Services) -> None:
+        try:
+            services.reload(self._config)
+        except Exception:
+            # The pods of a node must not lose their runtime to a mistake in a reload.
+            logger.exception("SIGHUP: a part of the server did not take over the configuration")

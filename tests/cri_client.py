@@ -74,6 +74,7 @@ class CRI:
     """A connection to ``target`` (``unix:///path``), closed at the end of an ``async with``."""
 
     def __init__(self, target: str, version: ApiVersion = "v1") -> None:
+        self.target = target
         self.channel = grpc.aio.insecure_channel(
             target,
             options=[

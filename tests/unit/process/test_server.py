@@ -1,0 +1,314 @@
+"""The border: what is registered, how errors leave, and what bytes from anybody can do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dockershim import errors, log, server
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.server import MAX_STATUS_BYTES, STATUS, V1ALPHA2, OpenStreams, bounded, make_server, row_of
+from tests.cri_client import CRI, ApiVersion, Messages, take
+
+SERVICES = ("RuntimeService", "ImageService")
+Calls = dict[str, Callable[[Any], Any]]
+Serve = Callable[[Calls], Any]
+
+
+class Services:
+    """A service object whose calls are given one by one."""
+
+    def __init__(self, calls: Calls) -> None:
+        vars(self).update(calls)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """A server of the given calls, and a client of each version."""
+
+    @asynccontextmanager
+    async def run(calls: Calls) -> AsyncIterator[tuple[CRI, CRI]]:
+        streams = OpenStreams()
+        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams)
+        running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
+        await running.start()
+        try:
+            async with CRI(f"unix:{tmp_path}/cri.sock") as v1, CRI(f"unix:{tmp_path}/cri.sock", "v1alpha2") as old:
+                yield v1, old
+        finally:
+            await running.stop(None)
+
+    return run
+
+
+async def failing(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call
+    return failed.value.code(), failed.value.details() or ""
+
+
+def methods(version: ApiVersion) -> set[tuple[str, str]]:
+    api = Messages(version)
+    return {(name, method.name) for name in SERVICES for method in api.service(name).methods}
+
+
+def test_the_api_is_whole() -> None:
+    assert len(methods("v1")) == 43
+    assert {(service, name) for service, names in V1ALPHA2.items() for name in names} == methods("v1alpha2")
+
+
+def answering_with_its_input_type(descriptor: Any) -> Callable[[Any], Any]:
+    async def unary(request: Any) -> Any:
+        raise errors.FailedPrecondition(type(request).__name__)
+
+    async def stream(request: Any) -> AsyncIterator[Any]:
+        yield await unary(request)
+
+    return stream if descriptor.server_streaming else unary
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha2"])
+async def test_every_call_reaches_its_handler(version: ApiVersion, serve: Serve) -> None:
+    api = Messages(version)
+    every = [(name, method) for name in SERVICES for method in Messages("v1").service(name).methods]
+    calls = {server._snake_case(method.name): answering_with_its_input_type(method) for _, method in every}
+    async with serve(calls) as (v1, old):
+        client = v1 if version == "v1" else old
+        for name in SERVICES:
+            service = client.runtime if name == "RuntimeService" else client.images
+            for method in api.service(name).methods:
+                call = getattr(service, method.name)(getattr(api, method.input_type.name)())
+                waiting = anext(aiter(call)) if method.server_streaming else call
+                assert await failing(waiting) == (grpc.StatusCode.FAILED_PRECONDITION, method.input_type.name)
+
+
+async def test_what_is_not_built_says_so(serve: Serve) -> None:
+    async with serve({}) as (v1, _):
+        for name, method in sorted(methods("v1")):
+            call = v1.channel.unary_stream(
+                f"/runtime.v1.{name}/{method}", request_serializer=bytes, response_deserializer=bytes
+            )(b"")
+            assert await failing(anext(aiter(call))) == (
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"{method} is not implemented",
+            )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("/runtime.v1alpha2.RuntimeService/GetContainerEvents", id="newer than v1alpha2"),
+        pytest.param("/runtime.v1alpha2.RuntimeService/CheckpointContainer", id="newer than v1alpha2 and unary"),
+        pytest.param("/runtime.v1alpha2.ImageService/StreamImages", id="a newer call of images"),
+        pytest.param("/runtime.v1.RuntimeService/Nope", id="no such call"),
+        pytest.param("/runtime.v9.RuntimeService/Version", id="no such version"),
+    ],
+)
+async def test_what_does_not_exist_is_unimplemented(method: str, serve: Serve) -> None:
+    async with serve({"checkpoint_container": lambda request: None}) as (v1, _):
+        assert (await failing(v1.raw(method, b"")))[0] == grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_an_old_kubelet_is_answered_in_its_own_messages(serve: Serve) -> None:
+    async def version(request: Any) -> Any:
+        return api_pb2.VersionResponse(version=request.version, runtime_name="docker")
+
+    async with serve({"version": version}) as (_, old):
+        response = await old.runtime.Version(old.api.VersionRequest(version="0.1.0"))
+    assert type(response).DESCRIPTOR.full_name == "runtime.v1alpha2.VersionResponse"
+    assert (response.version, response.runtime_name) == ("0.1.0", "docker")
+
+
+def test_every_type_of_error_has_a_row() -> None:
+    types = {one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, errors.ShimError)}
+    assert set(STATUS) == types
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.InvalidArgument, "INVALID_ARGUMENT"),
+        (errors.Unsupported, "INVALID_ARGUMENT"),
+        (errors.NotFound, "NOT_FOUND"),
+        (errors.AlreadyExists, "ALREADY_EXISTS"),
+        (errors.FailedPrecondition, "FAILED_PRECONDITION"),
+        (errors.Unauthenticated, "UNAUTHENTICATED"),
+        (errors.ResourceExhausted, "RESOURCE_EXHAUSTED"),
+        (errors.DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        (errors.Unavailable, "UNAVAILABLE"),
+        (errors.EngineFailure, "INTERNAL"),
+        (errors.NetworkFailure, "INTERNAL"),
+        (errors.ShimError, "INTERNAL"),
+    ],
+)
+async def test_an_error_leaves_with_its_code_and_message(
+    kind: type[errors.ShimError], code: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def status(request: Any) -> Any:
+        raise kind("what to do")
+
+    caplog.set_level(logging.INFO)
+    async with serve({"status": status}) as (v1, _):
+        failed = await failing(v1.runtime.Status(v1.api.StatusRequest()))
+    assert failed == (grpc.StatusCode[code], "what to do")
+    assert [record.levelno for record in caplog.records if "what to do" in record.message] == [STATUS[kind].level]
+
+
+def test_a_narrower_error_leaves_as_its_base() -> None:
+    class Narrower(errors.NotFound):
+        pass
+
+    assert row_of(Narrower) is STATUS[errors.NotFound]
+
+
+async def test_what_nobody_foresaw_leaks_nothing(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    async def status(request: Any) -> Any:
+        raise KeyError("password=hunter2")
+
+    async def stream_images(request: Any) -> AsyncIterator[Any]:
+        yield api_pb2.StreamImagesResponse()
+        raise KeyError("password=hunter2")
+
+    async with serve({"status": status, "stream_images": stream_images}) as (v1, _):
+        unary = await failing(v1.runtime.Status(v1.api.StatusRequest()))
+        images = aiter(v1.images.StreamImages(v1.api.StreamImagesRequest()))
+        await anext(images)
+        stream = await failing(anext(images))
+    assert unary == (grpc.StatusCode.INTERNAL, "internal error in Status; dockershim's log has the details")
+    assert stream == (grpc.StatusCode.INTERNAL, "internal error in StreamImages; dockershim's log has the details")
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, KeyError]
+
+
+async def test_a_response_that_is_no_message_is_an_internal_error(serve: Serve) -> None:
+    async def status(request: Any) -> Any:
+        return None
+
+    async with serve({"status": status}) as (v1, _):
+        code, _ = await failing(v1.runtime.Status(v1.api.StatusRequest()))
+    assert code == grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"\xff", id="half a tag"),
+        pytest.param(b"\x0a\x05ab", id="a text shorter than it says"),
+        pytest.param(b"\x0a\x02\xff\xfe", id="a text that is not UTF-8"),
+        pytest.param(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", id="a length beyond any memory"),
+        pytest.param(b"\x0b" * 10_000, id="groups without an end"),
+    ],
+)
+async def test_bytes_that_are_no_request_are_refused(payload: bytes, serve: Serve) -> None:
+    async def remove_pod_sandbox(request: Any) -> Any:
+        return api_pb2.RemovePodSandboxResponse()
+
+    async with serve({"remove_pod_sandbox": remove_pod_sandbox}) as (v1, _):
+        method = "/runtime.v1.RuntimeService/RemovePodSandbox"
+        assert await failing(v1.raw(method, payload)) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the request is not a runtime.v1.RemovePodSandboxRequest",
+        )
+        assert await v1.raw(method, b"") == b"", "and the next caller is served"
+
+
+async def test_a_request_of_more_than_16_mib_is_refused(serve: Serve) -> None:
+    async def version(request: Any) -> Any:
+        return api_pb2.VersionResponse(version=str(len(request.version)))
+
+    async with serve({"version": version}) as (v1, _):
+        fits = "x" * (server.MAX_MESSAGE_BYTES - 5)
+        # The client's own limit is the same; the raw call below has what goes over it.
+        assert (await v1.runtime.Version(v1.api.VersionRequest(version=fits))).version == str(len(fits))
+        async with grpc.aio.insecure_channel(str(v1.target)) as unlimited:
+            call = unlimited.unary_unary(
+                "/runtime.v1.RuntimeService/Version", request_serializer=bytes, response_deserializer=bytes
+            )
+            code, _ = await failing(call(bytes(server.MAX_MESSAGE_BYTES + 1)))
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_caller_that_goes_away_cancels_its_call(serve: Serve) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def status(request: Any) -> Any:
+        await wait()
+
+    async def get_container_events(request: Any) -> AsyncIterator[Any]:
+        yield api_pb2.ContainerEventResponse()
+        await wait()
+
+    async with serve({"status": status, "get_container_events": get_container_events}) as (v1, _):
+        code, _ = await failing(v1.runtime.Status(v1.api.StatusRequest(), timeout=0.05))
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        await asyncio.wait_for(ended.wait(), 2)
+
+        began.clear()
+        ended.clear()
+        events = v1.runtime.GetContainerEvents(v1.api.GetEventsRequest())
+        await take(aiter(events), 1, 2)
+        await asyncio.wait_for(began.wait(), 2)
+        events.cancel()
+        await asyncio.wait_for(ended.wait(), 2)
+
+
+async def test_a_call_logs_what_it_is_about(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def answer(request: Any) -> Any:
+        seen.append(dict(log.current_fields()))
+        return api_pb2.CreateContainerResponse()
+
+    caplog.set_level(logging.DEBUG, "dockershim.server")
+    calls: Calls = {"create_container": answer, "start_container": answer, "run_pod_sandbox": answer, "version": answer}
+    async with serve(calls) as (v1, _):
+        config = v1.api.PodSandboxConfig(metadata={"name": "web\n", "namespace": "default"})
+        await v1.runtime.CreateContainer(v1.api.CreateContainerRequest(pod_sandbox_id="abc", sandbox_config=config))
+        await v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id="def"))
+        await v1.runtime.RunPodSandbox(v1.api.RunPodSandboxRequest(config=config))
+        await v1.runtime.Version(v1.api.VersionRequest())
+    assert seen == [
+        {"rpc": "CreateContainer", "sandbox": "abc", "pod": "default/web\n"},
+        {"rpc": "StartContainer", "container": "def"},
+        {"rpc": "RunPodSandbox", "pod": "default/web\n"},
+        {"rpc": "Version"},
+    ]
+    assert sum("done in" in record.message for record in caplog.records) == 4
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=3000))
+def test_a_status_message_fits_the_trailers(text: str) -> None:
+    cut = bounded(text * 3)
+    encoded = cut.encode()
+    assert sum(1 if 0x20 <= byte <= 0x7E and byte != ord("%") else 3 for byte in encoded) <= MAX_STATUS_BYTES
+    if len(text) < 100:
+        assert cut == (text * 3).encode("utf-8", "replace").decode()
+
+
+async def test_a_long_and_hostile_message_arrives_cut(serve: Serve) -> None:
+    message = "no space\r\n\0\udc80 é% " + "ß" * 100_000
+
+    async def status(request: Any) -> Any:
+        raise errors.EngineFailure(message)
+
+    async with serve({"status": status}) as (v1, _):
+        failed = await failing(v1.runtime.Status(v1.api.StatusRequest()))
+    assert failed == (grpc.StatusCode.INTERNAL, bounded(message))
+    assert failed[1].startswith("no space\r\n\0? é% ß")
+    assert failed[1].endswith("ß...")

@@ -234,7 +234,8 @@ class CNINetwork:
         for cached in self._runtime.cached_attachments(sandbox.id):
             if cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
-        if not sandbox.netns_path:
+        if sandbox.made_here or not sandbox.netns_path:
+            # An ADD of ours that succeeded is in the cache; without it the network is half-made.
             return ()
         try:
             return by_preference(addresses(Path(sandbox.netns_path), INTERFACE))

@@ -22,6 +22,7 @@ class Server:
 
     name: str = "dockershim"
     flags: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("-m", "dockershim")
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -43,15 +44,18 @@ class Server:
             raise ServerError(f"{self.name} is not running")
         return self.process.pid
 
-    def start(self, *flags: str, timeout: float = 30.0) -> None:
-        """Start the server, with `flags` instead of its usual ones if given, and wait until it answers Version.
+    def start(self, *flags: str, program: tuple[str, ...] = (), timeout: float = 30.0) -> None:
+        """Start the server and wait until it answers Version.
+
+        `flags` and `program` (the interpreter's arguments before `serve`) replace its own, if given.
 
         ServerError after `timeout` s, or as soon as the process has ended.
         """
         self.flags = flags or self.flags
+        self.program = program or self.program
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dockershim", "serve", *self._paths(), *self.flags],
+                [sys.executable, *self.program, "serve", *self._paths(), *self.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

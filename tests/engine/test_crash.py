@@ -1,0 +1,219 @@
+"""What is left after the server was killed between any two steps, or the engine has lost its pods: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.netns import Pins
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    containers,
+    pod,
+    pull,
+    remove_pod,
+    run_pod,
+    sandbox_config,
+    sandboxes,
+    start,
+)
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+RUN_STEPS = [
+    "create the infra container",
+    "write the checkpoint",
+    "start the infra container",
+    "inspect the infra container",
+    "pin the network namespace",
+    "write resolv.conf",
+    "set up the network",
+]
+STOP_STEPS = ["stop the containers", "tear down the network", "stop the infra container"]
+REMOVE_STEPS = ["remove the containers", "remove the infra container", "remove the checkpoint"]
+
+PORT = [api.PortMapping(container_port=80, host_port=18080)]
+
+
+@asynccontextmanager
+async def crashing(server: Server, step: str) -> AsyncIterator[CRI]:
+    """The server in the shape that dies after ``step``; it is dead, and up again as usual, after the block."""
+    server.stop()
+    server.start(program=("-m", "tests.engine.crashing", step))
+    async with CRI(server.target) as connection:
+        yield connection
+    assert server.process is not None
+    assert server.process.wait(10) == -9, f"the server was not killed after {step!r}"
+    server.start(program=("-m", "dockershim"))
+
+
+async def dies(call: Awaitable[object]) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} does not come"
+        time.sleep(0.02)
+
+
+async def remove_all(server: Server) -> None:
+    """What a kubelet does after the restart: stop and remove each sandbox that is listed, twice."""
+    async with CRI(server.target) as cri:
+        for sandbox_id in await sandboxes(cri):
+            for _ in range(2):
+                await remove_pod(cri, sandbox_id)
+        assert not await sandboxes(cri)
+        assert not await containers(cri)
+
+
+@pytest.mark.parametrize("step", RUN_STEPS)
+async def test_a_crash_within_run_pod_sandbox_leaves_nothing(
+    server: Server, step: str, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with crashing(server, step) as cri:
+        request = api.RunPodSandboxRequest(config=sandbox_config(port_mappings=PORT))
+        await dies(cri.runtime.RunPodSandbox(request))
+    assert snapshot().gained(before), "nothing was half-made: the step is not where it was"
+    async with CRI(server.target) as cri:
+        listed = await sandboxes(cri)
+        assert len(listed) == 1
+        if step != "set up the network":
+            assert all(item.state == api.SANDBOX_NOTREADY for item in listed.values())
+    await remove_all(server)
+    assert snapshot().gained(before) == {}
+
+
+@pytest.mark.parametrize("step", RUN_STEPS[:-1])
+async def test_the_same_metadata_works_again_after_a_crash(
+    server: Server, step: str, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    config = sandbox_config(port_mappings=PORT)
+    async with crashing(server, step) as cri:
+        await dies(cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config)))
+    async with CRI(server.target) as cri, pod(cri, config) as sandbox_id:
+        assert list(await sandboxes(cri)) == [sandbox_id]
+    assert snapshot().gained(before) == {}
+
+
+@pytest.mark.parametrize("step", STOP_STEPS + REMOVE_STEPS)
+async def test_a_crash_while_a_pod_ends_leaves_nothing(
+    server: Server, step: str, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        sandbox_id = await run_pod(cri, sandbox_config(port_mappings=PORT))
+        await start(cri, sandbox_id)
+    async with crashing(server, step) as cri:
+        if step in STOP_STEPS:
+            await dies(cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)))
+        else:
+            await dies(cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)))
+    async with CRI(server.target) as cri:
+        await remove_pod(cri, sandbox_id)
+    await remove_all(server)
+    assert snapshot().gained(before) == {}
+
+
+@pytest.fixture
+def slow_plugin() -> Iterator[Path]:
+    """A plugin in the middle of the chain whose ADD takes 1.5 s; yields the file that says it has begun."""
+    conf = Path("/etc/cni/net.d/00-slow.conflist")
+    plugin = Path("/opt/cni/bin/slow")
+    begun = Path("/run/slow-plugin-begun")
+    config = json.loads(Path("/etc/cni/net.d/10-test.conflist").read_text())
+    config["plugins"].insert(1, {"type": "slow"})
+    plugin.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$CNI_COMMAND" = ADD ]; then touch {begun}; sleep 1.5; python3 -c \'import json, sys\n'
+        'print(json.dumps(json.load(sys.stdin)["prevResult"]))\'; fi\n'
+    )
+    plugin.chmod(0o755)
+    conf.write_text(json.dumps(config))
+    time.sleep(0.5)
+    yield begun
+    conf.unlink()
+    plugin.unlink()
+    begun.unlink(missing_ok=True)
+    time.sleep(0.5)
+
+
+async def test_a_plugin_that_outlives_the_server_is_waited_for(
+    server: Server, slow_plugin: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        call = cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=sandbox_config(port_mappings=PORT)))
+        waiting = asyncio.ensure_future(dies(call))
+        await asyncio.to_thread(wait_for, slow_plugin)
+        server.kill()
+        await waiting
+    server.start()
+    await remove_all(server)
+    await asyncio.sleep(2)
+    assert snapshot().gained(before) == {}
+
+
+async def test_pods_that_the_engine_has_lost_are_listed_stopped_and_removed(
+    server: Server, snapshot: Callable[[], Snapshot], engine_api: DockerClient
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        ids = [await run_pod(cri, sandbox_config(port_mappings=PORT if number == 0 else [])) for number in range(3)]
+        named = {sandbox_id: item.metadata for sandbox_id, item in (await sandboxes(cri)).items()}
+        for sandbox_id in ids:
+            await start(cri, sandbox_id)
+    server.stop()
+    for container in engine_api.containers.list(all=True):
+        container.remove(force=True, v=True)
+    server.start()
+    async with CRI(server.target) as cri:
+        listed = await sandboxes(cri)
+        assert {one: item.metadata for one, item in listed.items()} == named
+        assert {item.state for item in listed.values()} == {api.SANDBOX_NOTREADY}
+        for sandbox_id in ids:
+            status = await cri.runtime.PodSandboxStatus(api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id))
+            assert status.status.state == api.SANDBOX_NOTREADY
+            assert status.status.metadata == named[sandbox_id]
+            for _ in range(2):
+                await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            for _ in range(2):
+                await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+        assert not await sandboxes(cri)
+    assert snapshot().gained(before) == {}
+
+
+async def test_after_a_reboot_lost_pods_give_back_their_addresses(
+    server: Server, snapshot: Callable[[], Snapshot], engine_api: DockerClient
+) -> None:
+    """/run is empty then: no pinned namespace is there for the DEL, only what checkpoint and CNI cache hold."""
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox_config())
+    server.stop()
+    engine_api.containers.get(sandbox_id).remove(force=True)
+    Pins(Path("/run/dockershim/netns")).unpin(sandbox_id)
+    shutil.rmtree("/run/dockershim")
+    server.start()
+    await remove_all(server)
+    left = snapshot().gained(before)
+    # The kernel has forgotten them at a boot; here nobody did that.
+    left.pop("rules", None)
+    assert left == {}

@@ -46,17 +46,8 @@ class PodNetwork(Protocol):
     async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
         """Attach a started sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
 
-    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
-        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more."""
-
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
         """The addresses of a sandbox, the primary one first; none where it has none (any more)."""
-
-    def is_attached(self, sandbox_id: str) -> bool:
-        """Whether ``set_up`` is known to have succeeded and ``tear_down`` not to have begun."""
-
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox is removed; its id does not come again."""
 
 
 class EngineNetwork:
@@ -77,17 +68,11 @@ class EngineNetwork:
             raise NetworkFailure("the engine gave the pod no address on its default bridge")
         return by_preference(sandbox.addresses)
 
-    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
-        return None
-
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
         return by_preference(sandbox.addresses)
 
-    def is_attached(self, sandbox_id: str) -> bool:
-        return True
 
-    def forget(self, sandbox_id: str) -> None:
-        return None
+ENGINE_NETWORK = EngineNetwork()
 
 
 class ConfigSource(Protocol):
@@ -98,6 +83,13 @@ class ConfigSource(Protocol):
 
     @property
     def reason(self) -> str: ...
+
+
+class NoSource:
+    """No CNI configuration at all: nothing new is attached, what was is detached by the cache."""
+
+    network: cni.NetworkList | None = None
+    reason = "CNI is not in use"
 
 
 class KubenetSource:
@@ -165,6 +157,10 @@ class CNINetwork:
         return found
 
     async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
+        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
+
+        Raises NetworkFailure, and is to be called again then.
+        """
         if sandbox_id in self._torn_down:
             return
         self._known.pop(sandbox_id, None)
@@ -180,6 +176,7 @@ class CNINetwork:
         self._torn_down.add(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
+        """The sandbox is removed; its id does not come again."""
         self._torn_down.discard(sandbox_id)
 
     async def _to_delete(self, sandbox_id: str, name: SandboxName) -> list[tuple[cni.NetworkList, cni.Attachment]]:
@@ -242,9 +239,6 @@ class CNINetwork:
         except OSError as error:
             logger.warning("%s", error)
             return ()
-
-    def is_attached(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._known
 
     def _addresses_of(self, result: cni.Result) -> tuple[str, ...]:
         return by_preference(str(ip.address.ip) for ip in result.ips)

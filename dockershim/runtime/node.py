@@ -14,10 +14,11 @@ from dockershim.engine.oom import lowest_oom_score
 from dockershim.errors import InvalidArgument
 from dockershim.inventory import Inventory
 from dockershim.netns import Pins
-from dockershim.network import PodNetwork
+from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
 from dockershim.rollback import Locks
 from dockershim.runtime.infra import InfraImage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
+from dockershim.translate.records import SandboxRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
 
 #: An engine's runtimes and options change by a restart or a reload of its configuration.
@@ -27,11 +28,15 @@ _LONGEST_PROFILE = 1024 * 1024
 
 @dataclass(slots=True)
 class Node:
-    """``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock."""
+    """``network`` serves new pods; ``cni`` every pod that was attached by CNI, also where the engine serves new ones.
+
+    ``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock.
+    """
 
     engine: Engine
     inventory: Inventory
     network: PodNetwork
+    cni: CNINetwork
     pins: Pins
     store: Store
     checkpointed: dict[str, Checkpoint]
@@ -53,6 +58,10 @@ class Node:
             self._capabilities = read_capabilities(await self.engine.api_version(), info)
             self._capabilities_read = time.monotonic()
         return self._capabilities
+
+    def network_of(self, sandbox: SandboxRecord) -> PodNetwork:
+        """Who made the network of this sandbox, which is not on the node's."""
+        return self.cni if sandbox.network_mode == self.cni.engine_mode else ENGINE_NETWORK
 
     @property
     def last_capabilities(self) -> Capabilities | None:

@@ -142,8 +142,8 @@ class Sandboxes:
         if record is None or not record.running:
             raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
         host = is_host_network(config)
-        if not host and node.network.kind == "cni":
-            undo.push("tear down the network", lambda: node.network.tear_down(sandbox_id, record.name))
+        if not host and node.network is node.cni:
+            undo.push("tear down the network", lambda: node.cni.tear_down(sandbox_id, record.name))
             with step("pin the network namespace"):
                 node.pins.pin(sandbox_id, Path(record.netns_path))
         with step("write resolv.conf"):
@@ -172,7 +172,7 @@ class Sandboxes:
 
     async def _forget(self, sandbox_id: str) -> None:
         self._node.unfinished.discard(sandbox_id)
-        self._node.network.forget(sandbox_id)
+        self._node.cni.forget(sandbox_id)
         self._node.inventory.forget(sandbox_id)
 
     # -- ending ----------------------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ class Sandboxes:
         _raise_failures(f"stopping the containers of sandbox {sandbox_id}", results)
 
     async def _tear_down(self, sandbox_id: str, record: SandboxRecord | None, checkpoint: Checkpoint | None) -> None:
-        if record is not None and record.network_mode != "none":
+        if record is not None and record.network_mode != self._node.cni.engine_mode:
             return
         if record is None and checkpoint is not None and (checkpoint.host_network or checkpoint.network == "docker"):
             return
         with step("tear down the network"):
-            await self._node.network.tear_down(sandbox_id, _name_of(record, checkpoint))
+            await self._node.cni.tear_down(sandbox_id, _name_of(record, checkpoint))
 
     async def _kill(self, record: SandboxRecord | None) -> None:
         if record is not None and record.running:
@@ -267,9 +267,9 @@ class Sandboxes:
         """Running, and with the network that its maker promised."""
         if not record.running or record.id in self._node.unfinished:
             return False
-        if record.network_mode != "none" or not record.made_here:
+        if record.network_mode != self._node.cni.engine_mode or not record.made_here:
             return True
-        return self._node.network.is_attached(record.id) or bool(await self._node.network.addresses(record))
+        return bool(await self._node.cni.addresses(record))
 
     async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> cri.PodSandboxStatusResponse:
         """PodSandboxStatus. Raises NotFound."""
@@ -284,7 +284,7 @@ class Sandboxes:
                 timestamp=time.time_ns(),
             )
         ready = await self._is_ready(record)
-        addresses = await self._node.network.addresses(record) if ready and not record.host_network else ()
+        addresses = await self._node.network_of(record).addresses(record) if ready and not record.host_network else ()
         containers = await self._node.inventory.containers(record.id)
         return cri.PodSandboxStatusResponse(
             status=to_cri_sandbox_status(record, ready=ready, addresses=addresses),

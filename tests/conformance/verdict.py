@@ -1,0 +1,103 @@
+"""What critest reported against what the list of expectations says. Pure: text in, findings out."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One spec of critest with its outcome; `message` is why it failed or was skipped, at most a few lines."""
+
+    name: str
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A spec that is expected not to pass, with the reason that the list gives."""
+
+    name: str
+    outcome: Outcome
+    reason: str
+
+
+def read_report(junit: str) -> list[Spec]:
+    """The specs of a JUnit report that Ginkgo wrote; its set-up nodes, which are no specs, only if they failed."""
+    specs = (_spec(case) for case in ET.fromstring(junit).iter("testcase"))
+    return [spec for spec in specs if spec.name.startswith("[It]") or spec.outcome == "failed"]
+
+
+def _spec(case: ET.Element) -> Spec:
+    outcome: Outcome = "passed"
+    message = ""
+    for kind in ("failure", "error", "skipped"):
+        if (found := case.find(kind)) is not None:
+            outcome = "skipped" if kind == "skipped" else "failed"
+            message = (found.get("message") or found.text or "").strip()
+    return Spec(re.sub(r"\s+", " ", case.get("name", "")), outcome, message, float(case.get("time", "0")))
+
+
+def read_expectations(toml: str, engine: str) -> list[Expectation]:
+    """The expectations for `engine`. KeyError or tomllib.TOMLDecodeError for a list that is not well-formed."""
+    groups = cast("list[Mapping[str, object]]", tomllib.loads(toml).get("group", []))
+    return [
+        Expectation(name, cast(Outcome, group["outcome"]), cast(str, group["reason"]))
+        for group in groups
+        if engine in cast("list[str]", group.get("engines", [engine]))
+        for name in cast("list[str]", group["specs"])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A spec that did not do what the list says, and that in words."""
+
+    name: str
+    text: str
+
+
+def compare(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[Difference]:
+    """What differs: nothing means that the run is good.
+
+    A spec that passes though the list says otherwise is a difference too, so that the list only shrinks.
+    """
+    expected = {expectation.name: expectation for expectation in expectations}
+    found: list[Difference] = []
+    names: set[str] = set()
+    for spec in specs:
+        names.add(spec.name)
+        outcome = expected[spec.name].outcome if spec.name in expected else "passed"
+        if spec.outcome != outcome:
+            message = f": {spec.message.splitlines()[0]}" if spec.message else ""
+            found.append(Difference(spec.name, f"{spec.outcome}, expected {outcome}: {spec.name}{message}"))
+    gone = (name for name in expected if name not in names)
+    return found + [Difference(name, f"in the list, but critest has no such spec: {name}") for name in gone]
+
+
+def draft(specs: Iterable[Spec]) -> str:
+    """A list of expectations that the outcomes of `specs` meet; the reasons are critest's words, to be replaced."""
+    groups: dict[tuple[Outcome, str], list[str]] = {}
+    for spec in specs:
+        if spec.outcome != "passed":
+            reason = spec.message.splitlines()[0] if spec.message else "no reason given"
+            groups.setdefault((spec.outcome, reason), []).append(spec.name)
+    return "\n".join(_group(outcome, reason, names) for (outcome, reason), names in sorted(groups.items()))
+
+
+def _group(outcome: Outcome, reason: str, names: Iterable[str]) -> str:
+    quoted = "".join(f"    {_quoted(name)},\n" for name in sorted(set(names)))
+    return f'[[group]]\noutcome = "{outcome}"\nreason = {_quoted(reason)}\nspecs = [\n{quoted}]\n'
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", " ") + '"'

@@ -1,0 +1,108 @@
+"""Fixtures of the tests that need a real engine. They run inside a test node, never on a machine's own engine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
+from functools import partial
+
+import docker
+import pytest
+from docker import DockerClient
+
+from tests.cri_client import CRI
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import Snapshot, capture
+
+TIMEOUT = 120  # seconds for one test, the start of the session's server included
+
+if os.environ.get("TEST_NODE") != "1":
+    pytest.exit("tests/engine runs in a test node: make test-engine ENGINE=20 (or 28) FOCUS=name", returncode=2)
+
+_servers: list[Server] = []
+_numbers = itertools.count(2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the servers' and the engine's logs with each failure."""
+    report = yield
+    if report.failed:
+        report.sections.extend((f"log of {server.name}", server.log_end()) for server in _servers)
+        report.sections.append(("log of dockerd", Engine().log_end(20)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def engine_api() -> Iterator[DockerClient]:
+    """The engine's own API, to check by what the server did."""
+    with closing(docker.from_env(timeout=60)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(engine_api: DockerClient) -> Iterator[None]:
+    """Fail the session if anything of a pod is on the node at its end that was not there at its start."""
+    before = capture(engine_api)
+    yield
+    assert capture(engine_api).gained(before) == {}, "the tests left these behind"
+
+
+@pytest.fixture(scope="session")
+def server(nothing_left: None) -> Iterator[Server]:
+    """The server with all its defaults. A test that ends or changes it starts it again before it is done."""
+    started = Server()
+    _servers.append(started)
+    started.start()
+    yield started
+    _servers.remove(started)
+    assert started.stop() == 0, f"the server did not end well:\n{started.log_end()}"
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """`start_server(*flags)`: one more server, with a socket and folders of its own, ended with the test."""
+    with_test: list[Server] = []
+
+    def start(*flags: str) -> Server:
+        started = Server(name=f"dockershim-{next(_numbers)}", flags=flags)
+        with_test.append(started)
+        _servers.append(started)
+        started.start()
+        return started
+
+    yield start
+    for started in with_test:
+        started.kill()
+        _servers.remove(started)
+
+
+@pytest.fixture
+async def cri(server: Server) -> AsyncIterator[CRI]:
+    """A CRI connection to the session's server."""
+    async with CRI(server.target) as connection:
+        yield connection
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """The node's engine, for tests that stop, kill or restart it; it runs again for the next test."""
+    handle = Engine()
+    yield handle
+    if handle.pid is None:
+        handle.start()
+
+
+@pytest.fixture
+def snapshot(engine_api: DockerClient) -> Callable[[], Snapshot]:
+    """`snapshot()`: what pods have on the node now; compare two with `after.gained(before) == {}`."""
+    return partial(capture, engine_api)

@@ -1,0 +1,49 @@
+# The targets that need a Docker Engine: each runs in a test node, never on the machine's own engine.
+
+ENGINE ?= 20
+ENGINES := 20 28
+# The environment carries it to the commands: it may hold characters that a shell would act on.
+export FOCUS
+
+NODE = $(BIN)/python -m tests.node --engine
+# Without pytest's cache, two nodes at once do not write over each other's.
+ENGINE_TESTS = $(BIN)/python -m pytest -p no:cacheprovider $(if $(FOCUS),-k "$$FOCUS") tests/engine
+CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --engine
+
+##@ Test
+
+.PHONY: test
+ifdef FOCUS
+test: install ## Run everything: lint, unit, node and engine tests, critest (FOCUS=name runs only tests of that name)
+	@found=; \
+	run() { "$$@" && found=1 || test $$? -eq 5; }; \
+	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit tests/node; \
+	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
+	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
+else
+test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformance-%)
+endif
+
+.PHONY: test-node
+test-node: install ## Run the tests of the test node itself
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") tests/node
+
+.PHONY: test-engine
+test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28, FOCUS=name)
+
+.PHONY: $(ENGINES:%=test-engine-%)
+$(ENGINES:%=test-engine-%): test-engine-%: install
+	$(NODE) $* -- $(ENGINE_TESTS)
+
+.PHONY: conformance
+conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression)
+
+.PHONY: $(ENGINES:%=conformance-%)
+$(ENGINES:%=conformance-%): conformance-%: install
+	$(CONFORMANCE) $*
+
+##@ Develop
+
+.PHONY: node
+node: install ## Open a shell in a test node with the server running (ENGINE=20|28)
+	$(NODE) $(ENGINE)

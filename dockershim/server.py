@@ -131,7 +131,7 @@ def make_server(services: Mapping[str, object], open_streams: OpenStreams) -> gr
 def _handlers(
     service: str, implementation: object, open_streams: OpenStreams
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
-    handlers = {}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
         built = getattr(implementation, _snake_case(descriptor.name), None)
         call = _Call(descriptor, built, open_streams)

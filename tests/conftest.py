@@ -1,4 +1,4 @@
-"""What every test gets: it fails if it leaves a task behind."""
+"""What every test gets: it fails if it leaves a task behind, and not because the machine is slow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something about the machine; a test as a whole has its limit from pytest-timeout.
+settings.register_profile("dockershim", deadline=None)
+settings.load_profile("dockershim")
 
 
 @pytest.fixture(autouse=True)

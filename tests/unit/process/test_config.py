@@ -83,7 +83,7 @@ def test_what_is_no_duration_is_refused(value: object) -> None:
 @given(st.integers(min_value=0, max_value=10**15))
 def test_a_printed_duration_reads_back(microseconds: int) -> None:
     seconds = microseconds / 10**6
-    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=1e-9)
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-9)
 
 
 @given(st.text())

@@ -1,0 +1,180 @@
+"""The watcher has the right network at all times, whatever happens to the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+import cni
+from cni import watch
+
+
+def write(folder: Path, name: str, network: str, plugin: str = "bridge") -> None:
+    content = json.dumps({"cniVersion": "1.1.0", "name": network, "plugins": [{"type": plugin}]})
+    (folder / name).write_text(content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "etc/cni/net.d"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+async def watcher(folder: Path) -> AsyncIterator[cni.ConfigWatcher]:
+    async with cni.ConfigWatcher(folder, debounce=0.02) as started:
+        yield started
+
+
+async def until(watcher: cni.ConfigWatcher, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            watcher.changed.clear()
+            if not condition():
+                await watcher.changed.wait()
+
+
+async def until_named(watcher: cni.ConfigWatcher, name: str | None) -> None:
+    await until(watcher, lambda: (watcher.network.name if watcher.network else None) == name)
+
+
+async def test_network_is_there_when_started(folder: Path) -> None:
+    write(folder, "10-a.conflist", "first")
+    async with cni.ConfigWatcher(folder) as watcher:
+        assert watcher.network == cni.load_network(folder)
+        assert watcher.reason == ""
+
+
+async def test_files_that_come_change_and_go(watcher: cni.ConfigWatcher, folder: Path) -> None:
+    assert watcher.network is None
+    assert watcher.reason.startswith("no *.conflist")
+    write(folder, "10-a.conflist", "first")
+    await until_named(watcher, "first")
+    write(folder, "05-b.conflist", "before")
+    await until_named(watcher, "before")
+    write(folder, "05-b.conflist", "renamed")
+    await until_named(watcher, "renamed")
+    (folder / "05-b.conflist").rename(folder / "off")
+    await until_named(watcher, "first")
+    (folder / "10-a.conflist").unlink()
+    await until_named(watcher, None)
+    assert watcher.reason.startswith("no *.conflist")
+
+
+async def test_damaged_file_is_the_reason(watcher: cni.ConfigWatcher, folder: Path) -> None:
+    write(folder, "10-a.conflist", "first")
+    await until_named(watcher, "first")
+    (folder / "10-a.conflist").write_text("{")
+    await until_named(watcher, None)
+    assert "10-a.conflist: not JSON" in watcher.reason
+
+
+async def test_folder_that_is_made_later_goes_and_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/cni/net.d"
+    async with cni.ConfigWatcher(folder, debounce=0.02) as watcher:
+        assert watcher.reason == f"there is no folder {folder}"
+        for name in ("first", "second"):
+            folder.mkdir(parents=True)
+            write(folder, "10-a.conflist", name)
+            await until_named(watcher, name)
+            shutil.rmtree(tmp_path / "etc")
+            await until(watcher, lambda: watcher.reason == f"there is no folder {folder}")
+
+
+async def test_folder_above_is_renamed(watcher: cni.ConfigWatcher, folder: Path, tmp_path: Path) -> None:
+    write(folder, "10-a.conflist", "first")
+    await until_named(watcher, "first")
+    (tmp_path / "etc").rename(tmp_path / "old")
+    await until_named(watcher, None)
+    (tmp_path / "old").rename(tmp_path / "etc")
+    await until_named(watcher, "first")
+
+
+async def test_link_is_turned_to_another_folder(tmp_path: Path) -> None:
+    for name in ("blue", "green"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "10-a.conflist", name)
+    (tmp_path / "net.d").symlink_to("blue")
+    async with cni.ConfigWatcher(tmp_path / "net.d", debounce=0.02) as watcher:
+        assert watcher.network is not None
+        assert watcher.network.name == "blue"
+        (tmp_path / "next").symlink_to("green")
+        (tmp_path / "next").rename(tmp_path / "net.d")
+        await until_named(watcher, "green")
+        write(tmp_path / "green", "10-a.conflist", "greener")
+        await until_named(watcher, "greener")
+
+
+async def test_plugins_of_the_networks_own_folder(watcher: cni.ConfigWatcher, folder: Path) -> None:
+    write(folder, "10-a.conflist", "podnet")
+    await until_named(watcher, "podnet")
+    (folder / "podnet").mkdir()
+    (folder / "podnet/10.conf").write_text('{"type": "tuning"}')
+    await until(watcher, lambda: watcher.network is not None and len(watcher.network.plugins) == 2)
+    (folder / "podnet/20.conf").write_text('{"type": "sbr"}')
+    await until(watcher, lambda: watcher.network is not None and len(watcher.network.plugins) == 3)
+
+
+async def test_burst_is_read_once_and_what_changes_nothing_is_not_told(folder: Path) -> None:
+    told: list[None] = []
+    async with cni.ConfigWatcher(folder, lambda: told.append(None), debounce=0.1) as watcher:
+        for number in range(200):
+            write(folder, f"{number:03}.conflist", f"net-{number}")
+        await until_named(watcher, "net-0")
+        assert len(told) == 1
+        write(folder, "999.conflist", "later")
+        (folder / "notes.txt").write_text("x")
+        await asyncio.sleep(0.3)
+        assert len(told) == 1
+
+
+async def test_a_user_that_fails_does_not_end_the_watch(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("user")
+
+    async with cni.ConfigWatcher(folder, fail, debounce=0.01) as watcher:
+        write(folder, "a.conflist", "first")
+        await until_named(watcher, "first")
+        write(folder, "a.conflist", "second")
+        await until_named(watcher, "second")
+    assert "failed to take its change" in caplog.text
+
+
+async def test_without_inotify_the_folder_is_read_from_time_to_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(**_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(watch, "Inotify", none_left)
+    monkeypatch.setattr(watch, "_POLL", 0.02)
+    async with cni.ConfigWatcher(folder) as watcher:
+        write(folder, "a.conflist", "first")
+        await until_named(watcher, "first")
+    assert "no inotify" in caplog.text
+
+
+async def test_watches_do_not_pile_up(watcher: cni.ConfigWatcher, folder: Path) -> None:
+    for round_ in range(5):
+        shutil.rmtree(folder)
+        await until(watcher, lambda: watcher.reason.startswith("there is no folder"))
+        folder.mkdir()
+        (folder / "sub").mkdir()
+        write(folder, "a.conflist", f"net-{round_}")
+        await until_named(watcher, f"net-{round_}")
+    assert watcher._inotify is not None
+    assert len(watcher._inotify.watches) <= len(folder.parents) + 3
+
+
+async def test_closing_twice_and_before_start(folder: Path) -> None:
+    watcher = cni.ConfigWatcher(folder)
+    await watcher.close()
+    await watcher.start()
+    await watcher.close()
+    await watcher.close()

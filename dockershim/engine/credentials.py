@@ -1,0 +1,174 @@
+"""Credentials for registries: those of a request, or else those that the node's docker configuration has.
+
+The ``docker`` package reads the configuration files. It is imported when there is one: it takes 11 MB of memory.
+Its way to run a credential helper cannot be given a time limit, so that part of the protocol is here
+(github.com/docker/docker-credential-helpers: the registry on stdin, JSON on stdout).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.errors import InvalidArgument
+from dockershim.translate.reference import DEFAULT_DOMAIN
+
+logger = logging.getLogger(__name__)
+
+_KUBELET_FILE: Final = Path("/var/lib/kubelet/config.json")
+# Docker Hub's name in configuration files and credential stores.
+_HUB: Final = "https://index.docker.io/v1/"
+# A file or helper that cannot be read or run, and JSON that has not the shape it should have.
+_UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_TOKEN_USER: Final = "<token>"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a registry is shown; of three kinds, of which the engine prefers the last that is there."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    registry_token: str = field(default="", repr=False)
+    server_address: str = ""
+
+    def header(self) -> str:
+        """The value of X-Registry-Auth: base64url of JSON (Docker Engine API, "Authentication")."""
+        fields = {
+            "username": self.username,
+            "password": self.password,
+            "identitytoken": self.identity_token,
+            "registrytoken": self.registry_token,
+            "serveraddress": self.server_address,
+        }
+        given = {name: value for name, value in fields.items() if value}
+        return base64.urlsafe_b64encode(json.dumps(given).encode("ascii")).decode("ascii")
+
+
+def from_cri(auth: api_pb2.AuthConfig) -> Credentials | None:
+    """The credentials of a PullImage request, None if it has none.
+
+    ``auth.auth``, base64 of "user:password", counts where the two fields are empty. Raises InvalidArgument if it is
+    something else.
+    """
+    username, password = auth.username, auth.password
+    if not username and auth.auth:
+        username, password = _decode_basic(auth.auth)
+    if not (username or auth.identity_token or auth.registry_token):
+        return None
+    return Credentials(username, password, auth.identity_token, auth.registry_token, auth.server_address)
+
+
+def _decode_basic(text: str) -> tuple[str, str]:
+    try:
+        decoded = base64.b64decode(text, validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument("auth.auth: not the base64 of a text") from error
+    username, colon, password = decoded.partition(":")
+    if not (username and colon):
+        raise InvalidArgument("auth.auth: not the base64 of user:password")
+    # Old docker clients padded the password.
+    return username, password.rstrip("\0")
+
+
+def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where docker clients and kubelets keep a node's credentials, in the order they are asked.
+
+    DOCKER_CONFIG, a folder, stands in for ~/.docker.
+    """
+    folder = environment.get("DOCKER_CONFIG") or Path(environment.get("HOME") or "/", ".docker")
+    return (Path(folder, "config.json"), _KUBELET_FILE)
+
+
+class NodeCredentials:
+    """The credentials in docker configuration files, plain or by credential stores and helpers.
+
+    The files are read each time: they change under a running node. What is wrong with one is logged, and the next one
+    asked: a registry may well need no credentials. ``helper_timeout`` is in seconds.
+    """
+
+    def __init__(self, files: Sequence[Path], helper_timeout: float = 10.0) -> None:
+        self._files = tuple(files)
+        self._helper_timeout = helper_timeout
+
+    async def find(self, registry: str) -> Credentials | None:
+        """``registry`` is a reference's domain: "docker.io", "registry.example:5000"."""
+        for path in self._files:
+            if await asyncio.to_thread(path.is_file):
+                try:
+                    found = await self._find_in(path, registry)
+                except _UNUSABLE as error:
+                    logger.warning("no credentials for %s from %s: %r", registry, path, error)
+                    continue
+                if found is not None:
+                    return found
+        return None
+
+    async def _find_in(self, path: Path, registry: str) -> Credentials | None:
+        helper, plain = await asyncio.to_thread(_read, path, registry)
+        if helper:
+            found = await self._ask_helper(helper, _HUB if registry == DEFAULT_DOMAIN else registry)
+            if found is not None:
+                return found
+        return _from_file(plain)
+
+    async def _ask_helper(self, name: str, server: str) -> Credentials | None:
+        process = await asyncio.create_subprocess_exec(
+            f"docker-credential-{name}",
+            "get",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(self._helper_timeout):
+                output, _ = await process.communicate(server.encode())
+        except TimeoutError as error:
+            raise TimeoutError(f"docker-credential-{name} did not answer in {self._helper_timeout:g} s") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        # A helper exits with an error also where it simply has nothing; the words of which differ between helpers.
+        return _from_helper(json.loads(output)) if process.returncode == 0 else None
+
+
+def _read(path: Path, registry: str) -> tuple[str | None, Mapping[str, Any]]:
+    """The helper to ask for the registry, if any, and the entry that is in the file itself. Blocks."""
+    from docker.auth import AuthConfig, load_config
+    from docker.errors import DockerException
+
+    try:
+        config = load_config(config_path=os.fspath(path))
+        helper = config.get_credential_store(registry)
+        # Without the stores, so that this only reads.
+        return helper, AuthConfig({"auths": config.auths}).resolve_authconfig(registry) or {}
+    except DockerException as error:
+        raise ValueError(error) from error
+
+
+def _from_file(entry: Mapping[str, Any]) -> Credentials | None:
+    username, token = entry.get("username") or "", entry.get("IdentityToken") or ""
+    if not (username or token):
+        return None
+    return Credentials(username, entry.get("password") or "", token, server_address=entry.get("serveraddress") or "")
+
+
+def _from_helper(answer: Mapping[str, str]) -> Credentials | None:
+    username, secret = answer["Username"], answer["Secret"]
+    server = answer.get("ServerURL", "")
+    if not (username or secret):
+        return None
+    if username == _TOKEN_USER:
+        return Credentials(identity_token=secret, server_address=server)
+    return Credentials(username, secret, server_address=server)

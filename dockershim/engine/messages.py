@@ -1,0 +1,86 @@
+"""The JSON messages that an engine streams while it pulls or loads images; no input or output of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from dockershim.engine.errors import error_from_response
+from dockershim.errors import EngineFailure, ShimError, Unauthenticated, Unavailable
+
+_LONGEST_LINE: Final = 1 << 20
+
+# A registry's error code, which the engine puts before the message (distribution specification, "Error codes").
+_REGISTRY_CODE: Final = re.compile(r"(?:^|engine: )(unauthorized|denied|toomanyrequests|unavailable): ")
+_BY_REGISTRY_CODE: Final[dict[str, type[ShimError]]] = {
+    "unauthorized": Unauthenticated,
+    "denied": Unauthenticated,
+    "toomanyrequests": Unavailable,
+    "unavailable": Unavailable,
+}
+
+
+class MessageStream:
+    """Takes the bytes as they come and keeps what a reader has to know of them.
+
+    ``extracting`` is whether a layer is being unpacked.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._rest = b""
+        self._extracting: set[str] = set()
+
+    @property
+    def extracting(self) -> bool:
+        return bool(self._extracting)
+
+    def receive(self, data: bytes) -> None:
+        """Raises the error that a message reports, and EngineFailure for what is no message."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                self._take(line)
+        if len(self._rest) > _LONGEST_LINE:
+            raise EngineFailure(f"{self._what}: the engine sent a message of more than {_LONGEST_LINE} bytes")
+
+    def _take(self, line: bytes) -> None:
+        message = self._parse(line)
+        if "error" in message or "errorDetail" in message:
+            raise self._error(message)
+        layer = message.get("id")
+        if isinstance(layer, str):
+            # The engine tells the phase of a layer by this word alone: it has neither a code nor a field for it.
+            if message.get("status") == "Extracting":
+                self._extracting.add(layer)
+            else:
+                self._extracting.discard(layer)
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise EngineFailure(f"{self._what}: the engine sent a message that is not JSON") from error
+        if not isinstance(message, dict):
+            raise EngineFailure(f"{self._what}: the engine sent a message that is not an object")
+        return message
+
+    def _error(self, message: dict[str, Any]) -> ShimError:
+        detail = message.get("errorDetail")
+        code, text = (detail.get("code"), detail.get("message")) if isinstance(detail, dict) else (None, None)
+        text = str(text or message.get("error"))
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+        return refine(error_from_response(status, text.encode(errors="replace"), self._what))
+
+
+def refine(error: ShimError) -> ShimError:
+    """The type that a registry's refusal deserves, where the engine gives no other sign than the registry's code.
+
+    Docker 20.10 answers 500 to a registry's 401, and every engine reports what happens after the first layer was
+    begun in a stream whose errors have no code. The same error is returned if there is nothing to add.
+    """
+    if type(error) is not EngineFailure:
+        return error
+    found = _REGISTRY_CODE.search(str(error))
+    return _BY_REGISTRY_CODE[found[1]](str(error)) if found else error

@@ -1,0 +1,281 @@
+"""The ImageService: pulls, lists, describes and removes the node's images.
+
+An image's id is the engine's, ``sha256:…``, and the same wherever the CRI names an image: Image.id,
+PullImageResponse.image_ref, ContainerStatus.image_id and Container.image_id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.engine.client import Engine
+from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
+from dockershim.engine.messages import MessageStream, refine
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, InvalidArgument, NotFound
+from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from dockershim.single_flight import SingleFlight
+from dockershim.translate.image import is_named, to_cri_image, to_cri_image_info, to_image_record, to_image_records
+from dockershim.translate.reference import Reference, lookup_name, parse_reference
+
+logger = logging.getLogger(__name__)
+
+# The first API version whose disk usage can be asked for images alone; before, it walks every container and volume.
+_DISK_USAGE_BY_TYPE: Final = (1, 42)
+_FS_INFO_LIFETIME: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _FsInfo:
+    """``measured_at`` by the monotonic clock in seconds, ``timestamp`` in nanoseconds since 1970."""
+
+    folder: str
+    measured_at: float
+    timestamp: int
+    image_bytes: int
+    inodes: int | None
+
+    def to_cri(self, writable_bytes: int) -> api_pb2.ImageFsInfoResponse:
+        return api_pb2.ImageFsInfoResponse(
+            image_filesystems=[self._usage(self.image_bytes)], container_filesystems=[self._usage(writable_bytes)]
+        )
+
+    def _usage(self, used_bytes: int) -> api_pb2.FilesystemUsage:
+        """Inodes are those of the whole file system: to count the images' own would be a walk over all of them."""
+        return api_pb2.FilesystemUsage(
+            timestamp=self.timestamp,
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=self.folder),
+            used_bytes=api_pb2.UInt64Value(value=used_bytes),
+            inodes_used=None if self.inodes is None else api_pb2.UInt64Value(value=self.inodes),
+        )
+
+
+class ImageService:
+    """One coroutine method for each RPC of runtime.v1.ImageService but StreamImages.
+
+    ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
+    seconds that a pull may go without progress, ``writable_bytes`` the size of all containers' writable layers as
+    last measured.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        infra_image: str,
+        *,
+        pull_progress_deadline: Callable[[], float],
+        node_credentials: NodeCredentials,
+        writable_bytes: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._infra_image = parse_reference(infra_image)
+        self._pull_progress_deadline = pull_progress_deadline
+        self._node_credentials = node_credentials
+        self._writable_bytes = writable_bytes
+        self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
+        self._removals: SingleFlight[str, None] = SingleFlight("remove image")
+        self._fs_infos: SingleFlight[None, _FsInfo] = SingleFlight("image filesystem")
+        self._fs_info: _FsInfo | None = None
+        self._users: dict[str, str] = {}
+
+    async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        """Raises NotFound, Unauthenticated, DeadlineExceeded for a stalled pull, Unavailable, EngineFailure.
+
+        Overlapping pulls of one image with the same credentials are one pull; it ends with the last of its callers.
+        """
+        reference = parse_reference(_image_name(request.image))
+        credentials = from_cri(request.auth)
+        return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
+
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
+        """All images, or the one that the filter's image names in any form."""
+        if request.filter.image.image:
+            inspected = await self._inspect(request.filter.image.image)
+            return api_pb2.ListImagesResponse(images=[] if inspected is None else [self._to_cri(inspected)])
+        listed = await self._engine.get("/images/json")
+        users = await self._users_of([image["Id"] for image in listed])
+        records = to_image_records(listed, users)
+        return api_pb2.ListImagesResponse(
+            images=[to_cri_image(record, is_named(record, self._infra_image)) for record in records]
+        )
+
+    async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        """Empty if there is no such image: api.proto, ImageService.ImageStatus."""
+        inspected = await self._inspect(_image_name(request.image))
+        if inspected is None:
+            return api_pb2.ImageStatusResponse()
+        return api_pb2.ImageStatusResponse(
+            image=self._to_cri(inspected), info=to_cri_image_info(inspected) if request.verbose else None
+        )
+
+    async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
+        """Removes the image with all its names, whichever of them is given.
+
+        One that is gone is no error: api.proto, ImageService.RemoveImage. Raises FailedPrecondition if a container
+        uses it, running or not.
+        """
+        inspected = await self._inspect(_image_name(request.image))
+        if inspected is not None:
+            image_id: str = inspected["Id"]
+            await self._removals.run(image_id, lambda: self._remove(image_id))
+        return api_pb2.RemoveImageResponse()
+
+    async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
+        """At most 30 seconds old, but never older than an image that came or went through here."""
+        info = self._fs_info
+        if info is None or time.monotonic() - info.measured_at > _FS_INFO_LIFETIME:
+            info = await self._fs_infos.run(None, self._measure)
+        return info.to_cri(self._writable_bytes())
+
+    async def ensure_infra_image(self) -> str:
+        """The id of the infra image, which is loaded or pulled if it is not there. Raises as pull_image does."""
+        reference = self._infra_image
+        inspected = await self._inspect(reference.lookup)
+        if inspected is not None:
+            return str(inspected["Id"])
+        if reference == parse_reference(BUILTIN_INFRA_IMAGE):
+            return await self._pulls.run((reference.lookup, None), lambda: self._load_builtin(reference))
+        return await self._pull_once(reference, None)
+
+    # -- pulling
+
+    async def _pull_once(self, reference: Reference, credentials: Credentials | None) -> str:
+        return await self._pulls.run((reference.lookup, credentials), lambda: self._pull(reference, credentials))
+
+    async def _pull(self, reference: Reference, credentials: Credentials | None) -> str:
+        credentials = credentials or await self._node_credentials.find(reference.domain)
+        headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
+        parameters = {"fromImage": reference.name, "tag": reference.version}
+        started = time.monotonic()
+        await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
+        image_id = await self._arrived(reference)
+        logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
+        return image_id
+
+    async def _load_builtin(self, reference: Reference) -> str:
+        version = await self._engine.get("/version")
+        archive = docker_archive(version["Arch"])
+        headers = {"Content-Type": "application/x-tar"}
+        await self._follow("load of the infra image", "/images/load", {"quiet": "1"}, headers, archive)
+        return await self._arrived(reference)
+
+    async def _follow(
+        self,
+        what: str,
+        path: str,
+        parameters: Mapping[str, str],
+        headers: Mapping[str, str],
+        data: bytes | None = None,
+    ) -> None:
+        """Reads the engine's progress to its end. Leaving early closes the connection, which ends the work."""
+        seconds = self._pull_progress_deadline()
+        messages = MessageStream(what)
+        try:
+            async with (
+                asyncio.timeout(seconds) as stalled,
+                self._engine.stream("POST", path, params=parameters, headers=headers, data=data) as response,
+            ):
+                async for chunk in response.content.iter_any():
+                    messages.receive(chunk)
+                    # Unpacking a large layer may take long without a word, and no registry is waited for.
+                    stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
+        except EngineFailure as error:
+            refined = refine(error)
+            if refined is error:
+                raise
+            raise refined from error
+
+    async def _arrived(self, reference: Reference) -> str:
+        self._fs_info = None
+        inspected = await self._inspect(reference.lookup)
+        if inspected is None:
+            raise NotFound(f"{reference.normalized} came and was removed at once")
+        return str(inspected["Id"])
+
+    # -- removing
+
+    async def _remove(self, image_id: str) -> None:
+        # Forced, the engine removes all names in one step and without a look at containers that do not run; not
+        # forced, it refuses an image of several repositories. So the look is ours.
+        users = await self._engine.get(
+            "/containers/json", params={"all": "1", "filters": f'{{"ancestor":["{image_id}"]}}'}
+        )
+        if users:
+            raise FailedPrecondition(f"image {image_id} is used by container {users[0]['Id']}")
+        try:
+            await self._engine.delete(_image_path(image_id), params={"force": "1"})
+        except NotFound:
+            return
+        finally:
+            self._fs_info = None
+
+    # -- reading
+
+    async def _inspect(self, name: str) -> Mapping[str, Any] | None:
+        """The engine's description of the image, None if there is none."""
+        try:
+            inspected: Mapping[str, Any] = await self._engine.get(f"{_image_path(lookup_name(name))}/json")
+        except NotFound:
+            return None
+        return inspected
+
+    def _to_cri(self, inspected: Mapping[str, Any]) -> api_pb2.Image:
+        record = to_image_record(inspected)
+        return to_cri_image(record, is_named(record, self._infra_image))
+
+    async def _users_of(self, image_ids: list[str]) -> Mapping[str, str]:
+        """The USER of each image that is still there. An id stands for one configuration, so each is asked once."""
+        known: dict[str, str] = {}
+        for image_id in image_ids:
+            if image_id in self._users:
+                known[image_id] = self._users[image_id]
+            elif (inspected := await self._inspect(image_id)) is not None:
+                known[image_id] = to_image_record(inspected).user
+        self._users = known
+        return known
+
+    async def _measure(self) -> _FsInfo:
+        folder: str = (await self._engine.get("/info"))["DockerRootDir"]
+        info = _FsInfo(
+            folder=folder,
+            measured_at=time.monotonic(),
+            timestamp=time.time_ns(),
+            image_bytes=await self._image_bytes(),
+            inodes=await asyncio.to_thread(_used_inodes, folder),
+        )
+        self._fs_info = info
+        return info
+
+    async def _image_bytes(self) -> int:
+        if await self._engine.api_version() >= _DISK_USAGE_BY_TYPE:
+            usage = await self._engine.get("/system/df", params={"type": "image"})
+            return int(usage.get("LayersSize") or 0)
+        return sum(image.get("Size") or 0 for image in await self._engine.get("/images/json"))
+
+
+def _image_name(image: api_pb2.ImageSpec) -> str:
+    if not image.image:
+        raise InvalidArgument("image.image: a value is needed")
+    return image.image
+
+
+def _image_path(name: str) -> str:
+    return f"/images/{quote(name, safe='/:@')}"
+
+
+def _used_inodes(folder: str) -> int | None:
+    """None where this process does not see the engine's folder, or the file system counts no inodes."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_files - status.f_ffree if status.f_files else None

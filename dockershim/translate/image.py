@@ -1,0 +1,91 @@
+"""The engine's image JSON and the CRI's Image."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.translate.reference import Reference
+
+# As much as fits into the field of 64 bits.
+_UID: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """An image on the node: ``id`` is ``sha256:…``, names are as the engine shows them, ``size`` is in bytes.
+
+    ``user`` is the image's own USER, as in "1002", "www-data" or "1003:users"; empty means root.
+    """
+
+    id: str
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+    size: int
+    user: str = ""
+
+
+def to_image_record(inspected: Mapping[str, Any]) -> ImageRecord:
+    """From ``GET /images/{name}/json``."""
+    return ImageRecord(
+        id=inspected["Id"],
+        tags=_names(inspected.get("RepoTags")),
+        digests=_names(inspected.get("RepoDigests")),
+        size=inspected.get("Size") or 0,
+        user=(inspected.get("Config") or {}).get("User") or "",
+    )
+
+
+def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, str]) -> list[ImageRecord]:
+    """From ``GET /images/json``, which does not tell the user: ``users`` has it by image id.
+
+    An image that is missing in ``users`` went away meanwhile and is left out.
+    """
+    return [
+        ImageRecord(
+            id=image["Id"],
+            tags=_names(image.get("RepoTags")),
+            digests=_names(image.get("RepoDigests")),
+            size=image.get("Size") or 0,
+            user=users[image["Id"]],
+        )
+        for image in listed
+        if image["Id"] in users
+    ]
+
+
+def _names(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Engines before 25 say ``<none>:<none>`` and ``<none>@<none>`` of an image that has no name."""
+    return tuple(name for name in names or () if not name.startswith("<none>"))
+
+
+def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:
+    image = api_pb2.Image(
+        id=record.id,
+        repo_tags=record.tags,
+        repo_digests=record.digests,
+        size=record.size,
+        spec=api_pb2.ImageSpec(image=next(iter((*record.tags, *record.digests, record.id)))),
+        pinned=pinned,
+    )
+    user = record.user.partition(":")[0]
+    if _UID.fullmatch(user):
+        image.uid.value = int(user)
+    else:
+        image.username = user
+    return image
+
+
+def is_named(record: ImageRecord, reference: Reference) -> bool:
+    """Whether the reference means this image. Its digest decides, as everywhere."""
+    shown = replace(reference, tag="" if reference.digest else reference.tag).familiar
+    return shown in record.tags or shown in record.digests
+
+
+def to_cri_image_info(inspected: Mapping[str, Any]) -> dict[str, str]:
+    """``ImageStatusResponse.info`` of a verbose request: what the engine knows, as JSON under the key ``info``."""
+    return {"info": json.dumps(inspected, separators=(",", ":"), sort_keys=True)}

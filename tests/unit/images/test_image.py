@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.translate.image import (
+    ImageRecord,
+    is_named,
+    to_cri_image,
+    to_cri_image_info,
+    to_image_record,
+    to_image_records,
+)
+from dockershim.translate.reference import parse_reference
+
+ID = "sha256:" + "0123456789abcdef" * 4
+DIGEST = "sha256:" + "fedcba9876543210" * 4
+RECORD = ImageRecord(ID, ("nginx:1",), (f"nginx@{DIGEST}",), 1234, "")
+
+
+@pytest.mark.parametrize(
+    ("inspected", "expected"),
+    [
+        pytest.param(
+            {
+                "Id": ID,
+                "RepoTags": ["nginx:1"],
+                "RepoDigests": [f"nginx@{DIGEST}"],
+                "Size": 1234,
+                "Config": {"User": "1002"},
+            },
+            ImageRecord(ID, ("nginx:1",), (f"nginx@{DIGEST}",), 1234, "1002"),
+            id="whole",
+        ),
+        pytest.param({"Id": ID, "RepoTags": None}, ImageRecord(ID, (), (), 0), id="nothing-but-an-id"),
+        pytest.param({"Id": ID, "Config": None, "Size": 5}, ImageRecord(ID, (), (), 5), id="no-configuration"),
+    ],
+)
+def test_an_inspected_image_is_read(inspected: dict[str, Any], expected: ImageRecord) -> None:
+    assert to_image_record(inspected) == expected
+
+
+def test_a_list_is_read_with_the_users_that_are_known() -> None:
+    other = "sha256:" + "0" * 64
+    listed: list[dict[str, Any]] = [
+        {"Id": ID, "RepoTags": ["<none>:<none>"], "RepoDigests": ["<none>@<none>"], "Size": 1},
+        {"Id": DIGEST, "RepoTags": None, "RepoDigests": ["<none>@<none>", f"nginx@{DIGEST}"], "Size": 2},
+        {"Id": other, "RepoTags": ["gone:1"], "RepoDigests": [], "Size": 3},
+    ]
+    assert to_image_records(listed, {ID: "", DIGEST: "www-data"}) == [
+        ImageRecord(ID, (), (), 1),
+        ImageRecord(DIGEST, (), (f"nginx@{DIGEST}",), 2, "www-data"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "username"),
+    [
+        pytest.param("", None, "", id="root-by-default"),
+        pytest.param("0", 0, "", id="root-by-number"),
+        pytest.param("1002", 1002, "", id="number"),
+        pytest.param("1003:users", 1003, "", id="number-and-group"),
+        pytest.param("www-data", None, "www-data", id="name"),
+        pytest.param("www-data:www-data", None, "www-data", id="name-and-group"),
+        pytest.param("-1", None, "-1", id="not-a-uid"),
+        pytest.param("²", None, "²", id="a-digit-that-is-no-number"),
+        pytest.param("9" * 30, None, "9" * 30, id="beyond-the-field"),
+    ],
+)
+def test_the_user_is_a_number_or_a_name(user: str, uid: int | None, username: str) -> None:
+    image = to_cri_image(ImageRecord(ID, (), (), 0, user), pinned=False)
+    assert (image.uid.value if image.HasField("uid") else None) == uid
+    assert image.username == username
+
+
+def test_an_image_is_told_whole() -> None:
+    assert to_cri_image(RECORD, pinned=True) == api_pb2.Image(
+        id=ID,
+        repo_tags=["nginx:1"],
+        repo_digests=[f"nginx@{DIGEST}"],
+        size=1234,
+        spec=api_pb2.ImageSpec(image="nginx:1"),
+        pinned=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        pytest.param(RECORD, "nginx:1", id="by-tag"),
+        pytest.param(ImageRecord(ID, (), RECORD.digests, 0), f"nginx@{DIGEST}", id="by-digest"),
+        pytest.param(ImageRecord(ID, (), (), 0), ID, id="by-id"),
+    ],
+)
+def test_the_spec_names_the_image_as_well_as_can_be(record: ImageRecord, name: str) -> None:
+    assert to_cri_image(record, pinned=False).spec.image == name
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        pytest.param("nginx:1", True, id="familiar"),
+        pytest.param("docker.io/library/nginx:1", True, id="whole"),
+        pytest.param(f"nginx@{DIGEST}", True, id="digest"),
+        pytest.param(f"nginx:9@{DIGEST}", True, id="digest-with-a-tag"),
+        pytest.param("nginx", False, id="other-tag"),
+        pytest.param("gcr.io/nginx:1", False, id="other-registry"),
+        pytest.param(f"nginx:1@{ID}", False, id="other-digest"),
+    ],
+)
+def test_an_image_is_known_by_its_names(reference: str, expected: bool) -> None:
+    assert is_named(RECORD, parse_reference(reference)) is expected
+
+
+def test_verbose_information_is_json() -> None:
+    assert json.loads(to_cri_image_info({"Id": ID, "Size": 1})["info"]) == {"Id": ID, "Size": 1}

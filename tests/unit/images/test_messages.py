@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dockershim.engine.errors import error_from_response
+from dockershim.engine.messages import MessageStream, refine
+from dockershim.errors import (
+    EngineFailure,
+    FailedPrecondition,
+    NotFound,
+    ShimError,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+def lines(*messages: object) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\r\n" for message in messages)
+
+
+def status(layer: str, text: str) -> dict[str, object]:
+    return {"status": text, "progressDetail": {}, "id": layer}
+
+
+def received(data: bytes, size: int) -> MessageStream:
+    stream = MessageStream("pull")
+    for start in range(0, len(data), size):
+        stream.receive(data[start : start + size])
+    return stream
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    ("messages", "extracting"),
+    [
+        pytest.param([], False, id="nothing-yet"),
+        pytest.param([status("1", "Pulling from x"), status("a", "Downloading")], False, id="downloading"),
+        pytest.param([status("a", "Extracting")], True, id="extracting"),
+        pytest.param([status("a", "Extracting"), status("a", "Pull complete")], False, id="extracted"),
+        pytest.param([status("a", "Extracting"), status("b", "Pull complete")], True, id="another-layer-complete"),
+        pytest.param([status("a", "Extracting"), {"status": "Digest: sha256:0"}], True, id="message-of-no-layer"),
+        pytest.param([{"status": "Extracting", "id": 1}], False, id="layer-of-another-type"),
+    ],
+)
+def test_unpacking_is_known_from_the_messages(messages: list[object], extracting: bool, size: int) -> None:
+    assert received(lines(*messages), size).extracting is extracting
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param(
+            {"errorDetail": {"message": "unknown blob"}, "error": "unknown blob"}, EngineFailure, id="no-code"
+        ),
+        pytest.param({"errorDetail": {"code": 404, "message": "gone"}}, NotFound, id="not-found"),
+        pytest.param({"errorDetail": {"code": 401, "message": "who?"}}, Unauthenticated, id="unauthenticated"),
+        pytest.param({"errorDetail": {"code": 503, "message": "later"}}, Unavailable, id="unavailable"),
+        pytest.param(
+            {"errorDetail": {"code": 1, "message": "exit status"}}, EngineFailure, id="code-is-no-http-status"
+        ),
+        pytest.param({"error": "only text"}, EngineFailure, id="old-form"),
+        pytest.param({"errorDetail": {"message": "unauthorized: m"}}, Unauthenticated, id="registry-code-unauthorized"),
+        pytest.param({"errorDetail": {"message": "denied: m"}}, Unauthenticated, id="registry-code-denied"),
+        pytest.param({"errorDetail": {"message": "toomanyrequests: m"}}, Unavailable, id="registry-code-too-many"),
+        pytest.param({"errorDetail": {"message": "tar: unauthorized: m"}}, EngineFailure, id="registry-code-elsewhere"),
+        pytest.param({"errorDetail": None}, EngineFailure, id="detail-missing"),
+    ],
+)
+def test_an_error_in_the_stream_is_typed(message: object, expected: type[ShimError], size: int) -> None:
+    with pytest.raises(ShimError) as raised:
+        received(lines(status("a", "Downloading"), message), size)
+    assert type(raised.value) is expected
+    assert "pull" in str(raised.value)
+
+
+def test_what_was_received_before_an_error_counts() -> None:
+    stream = MessageStream("pull")
+    stream.receive(lines(status("a", "Extracting")))
+    with pytest.raises(EngineFailure, match="bad tar"):
+        stream.receive(lines({"error": "bad tar"}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"<html>\n", id="not-json"),
+        pytest.param(b"[1]\n", id="not-an-object"),
+        pytest.param(b"\xff\n", id="not-text"),
+        pytest.param(b"{" * (2 << 20), id="no-line-end"),
+    ],
+)
+def test_what_is_no_message_is_a_failure_of_the_engine(data: bytes) -> None:
+    with pytest.raises(EngineFailure):
+        MessageStream("pull").receive(data)
+
+
+@given(
+    st.binary()
+    | st.lists(st.dictionaries(st.sampled_from(["id", "status", "error", "errorDetail"]), st.text())).map(
+        lambda messages: lines(*messages)
+    )
+)
+def test_any_bytes_are_taken_or_an_error_of_ours(data: bytes) -> None:
+    try:
+        MessageStream("pull").receive(data)
+    except ShimError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("status_code", "message", "expected"),
+    [
+        pytest.param(500, "unauthorized: auth", Unauthenticated, id="20.10-says-500-to-a-401"),
+        pytest.param(401, "unauthorized: auth", Unauthenticated, id="28-says-401"),
+        pytest.param(429, "toomanyrequests: slow down", Unavailable, id="too-many"),
+        pytest.param(404, "denied: m", NotFound, id="the-engines-own-status-wins"),
+        pytest.param(409, "unauthorized: m", FailedPrecondition, id="any-status-with-a-type-wins"),
+        pytest.param(500, "dial tcp: refused", EngineFailure, id="no-code-at-all"),
+    ],
+)
+def test_an_answer_without_a_type_gets_that_of_the_registrys_code(
+    status_code: int, message: str, expected: type[ShimError]
+) -> None:
+    body = json.dumps({"message": message}).encode()
+    error = error_from_response(status_code, body, "POST /images/create")
+    assert type(refine(error)) is expected
+    assert str(refine(error)) == str(error)

@@ -1,0 +1,218 @@
+"""`python -m bench`, in a test node: measure, print, keep the result in bench/results/."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from bench.comparison import Comparison, missed, table
+from bench.engine import BareEngine
+from bench.pods import BarePod, OurPod, Pod
+from bench.reads import BareReads, OurReads, Reads, pull
+from bench.workload import Workload
+from dockershim.translate.capabilities import Capabilities
+from tests.cri_client import CRI
+from tests.node.server import Server
+from tests.node.state import capture
+
+RESULTS = Path(__file__).parent / "results"
+IDLE = 2.0  # seconds that a server has after its start until its memory is read
+
+#: The life of a pod in its order, and what our server may take of what the bare calls take.
+LIFE: Mapping[str, tuple[Callable[[Pod], Awaitable[None]], float | None]] = {
+    "RunPodSandbox": (lambda pod: pod.run_pod_sandbox(), 1.10),
+    "CreateContainer": (lambda pod: pod.create_container(), 1.30),
+    "StartContainer": (lambda pod: pod.start_container(), 1.10),
+    "ExecSync": (lambda pod: pod.exec_sync(), 1.10),
+    "StopContainer": (lambda pod: pod.stop_container(), 1.10),
+    "RemoveContainer": (lambda pod: pod.remove_container(), None),
+    "StopPodSandbox": (lambda pod: pod.stop_pod_sandbox(), 0.75),
+    "RemovePodSandbox": (lambda pod: pod.remove_pod_sandbox(), None),
+}
+READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
+    "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
+    "PodSandboxStatus": lambda reads, turn: reads.pod_sandbox_status(turn),
+    "ListContainers": lambda reads, turn: reads.list_containers(turn),
+    "ContainerStatus": lambda reads, turn: reads.container_status(turn),
+    "Status": lambda reads, turn: reads.status(turn),
+    "PullImage, present": lambda reads, turn: reads.pull_image(turn),
+    "ImageStatus": lambda reads, turn: reads.image_status(turn),
+    "ListImages": lambda reads, turn: reads.list_images(turn),
+}
+#: A read takes a thousandth of a pod's life.
+READS_PER_LIFE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Both sides of a run. ``image`` is the id of the containers' image."""
+
+    server: CRI
+    engine: BareEngine
+    can: Capabilities
+    workload: Workload
+    image: str
+
+    def ours(self, name: str) -> OurPod:
+        return OurPod(self.server, self.workload, f"ours-{name}", self.image)
+
+    def bare(self, name: str) -> BarePod:
+        return BarePod(self.engine, self.can, self.workload, f"bare-{name}", self.image)
+
+
+class Samples:
+    """The durations of both sides by call."""
+
+    def __init__(self) -> None:
+        self.ours: dict[str, list[float]] = defaultdict(list)
+        self.bare: dict[str, list[float]] = defaultdict(list)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=30, help="pods of each side, at least 2")
+    parser.add_argument("--warm-up", type=int, default=3, help="pods of each side before those that count")
+    parser.add_argument("--pods", type=int, default=20, help="pods on the node while reads are measured")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
+    given = parser.parse_args(arguments)
+    if os.environ.get("TEST_NODE") != "1":
+        sys.stderr.write("bench: it runs in a test node: make bench ENGINE=20 (or 28)\n")
+        return 2
+    with closing(docker.from_env()) as api:
+        before = capture(api)
+        server = Server()
+        server.start()
+        try:
+            report = asyncio.run(_measure(server, given))
+        finally:
+            server.stop()
+        left = capture(api).gained(before)
+    if left:
+        raise RuntimeError(f"the run left behind: {left}")
+    return _report(*report, check=given.check)
+
+
+def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, check: bool) -> int:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{about['date'].replace(':', '')}-engine-{about['engine']}.json"
+    path.write_text(json.dumps({**about, "calls": [one.as_json() for one in comparisons]}, indent=1) + "\n")
+    facts = ", ".join(f"{key} {value}" for key, value in about.items())
+    sys.stdout.write(f"{facts}\n\n{table(comparisons)}\n{path}\n")
+    too_slow = missed(comparisons)
+    if too_slow:
+        sys.stdout.write(f"limit missed: {', '.join(too_slow)}\n")
+    return 1 if check and too_slow else 0
+
+
+async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comparison], dict[str, Any]]:
+    await asyncio.sleep(IDLE)
+    idle = _resident_mib(server.pid)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        async with CRI(server.target) as cri, BareEngine() as engine:
+            workload = Workload(Path(folder))
+            workload.prepare()
+            bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
+            lives = await _lives(bench, given.warm_up, given.repetitions)
+            reads, versions = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
+    comparisons = [Comparison("Version (no engine call)", versions)]
+    comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
+    comparisons += [Comparison(call, reads.ours[call], reads.bare[call]) for call in READS]
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": bench.can.version,
+        "storage": os.environ["TEST_NODE_STORAGE"],
+        "kernel": os.uname().release,
+        "cpus": os.cpu_count(),
+        "repetitions": given.repetitions,
+        "pods at reads": given.pods,
+        "MiB resident idle": idle,
+        "MiB resident at the end": _resident_mib(server.pid),
+    }
+    return comparisons, about
+
+
+async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
+    """Lives of pods, step by step turn about."""
+    samples = Samples()
+    async with _pods(bench, 1):
+        pass  # the node's first pod brings the infra image and the bridge
+    for turn in range(-warm_up, repetitions):
+        ours, bare = bench.ours(str(turn)), bench.bare(str(turn))
+        sides: list[tuple[Pod, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
+        try:
+            for call, (step, _) in LIFE.items():
+                for pod, durations in _in_turn(sides, turn):
+                    durations[call].append(await _timed(step(pod)))
+        finally:
+            await ours.discard()
+            await bare.discard()
+    return _without(samples, warm_up)
+
+
+async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> tuple[Samples, list[float]]:
+    """Reads turn about at ``count`` pods, and the durations of Version."""
+    samples = Samples()
+    async with _pods(bench, count) as pods:
+        ours, bare = OurReads(bench.server, pods), BareReads(bench.engine, pods)
+        sides: list[tuple[Reads, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
+        for call, read in READS.items():
+            for turn in range(-warm_up, repetitions):
+                for side, durations in _in_turn(sides, turn):
+                    durations[call].append(await _timed(read(side, turn)))
+        versions = [await _timed(ours.version(turn)) for turn in range(-warm_up, repetitions)]
+    return _without(samples, warm_up), versions[warm_up:]
+
+
+@asynccontextmanager
+async def _pods(bench: Bench, count: int) -> AsyncIterator[list[OurPod]]:
+    pods = [bench.ours(f"read-{number}") for number in range(count)]
+    try:
+        for pod in pods:
+            await pod.run_pod_sandbox()
+            await pod.create_container()
+            await pod.start_container()
+        yield pods
+    finally:
+        for pod in pods:
+            await pod.discard()
+
+
+def _in_turn(sides: list[Any], turn: int) -> list[Any]:
+    """Who went first goes second in the next turn, so that neither always finds what the other left the engine."""
+    return sides if turn % 2 == 0 else sides[::-1]
+
+
+async def _timed(call: Awaitable[None]) -> float:
+    started = time.perf_counter()
+    await call
+    return time.perf_counter() - started
+
+
+def _without(samples: Samples, warm_up: int) -> Samples:
+    for durations in (*samples.ours.values(), *samples.bare.values()):
+        del durations[:warm_up]
+    return samples
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,8 @@
+##@ Measure
+
+# The options of `python -m bench`, as in: make bench ENGINE=28 BENCH='--repetitions 100 --check'
+BENCH ?=
+
+.PHONY: bench
+bench: install ## Put each CRI call beside the bare engine calls that it needs (ENGINE=20|28, BENCH=options)
+	$(NODE) $(ENGINE) -- python -m bench $(BENCH)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import cni
+from checkpoints import Checkpoint, Store
 from dockershim.config import Config
+from dockershim.engine.client import TLS, Engine
+from dockershim.engine.credentials import NodeCredentials, default_files
+from dockershim.engine.oom import LOWEST_OOM_SCORE
+from dockershim.errors import ShimError
+from dockershim.images import ImageService
+from dockershim.infra_image import BUILTIN_INFRA_IMAGE
+from dockershim.inventory import Inventory
+from dockershim.netns import Pins
+from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
+from dockershim.runtime import Node, RuntimeService
+from dockershim.translate.network import parse_pod_cidrs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,86 @@ class Services:
     reload: Callable[[Config], None]
 
 
+class _Current:
+    """The configuration in force; what can be reloaded is asked of it at each use."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def replace(self, config: Config) -> None:
+        self.config = config
+
+
 @asynccontextmanager
 async def compose(config: Config) -> AsyncIterator[Services]:
-    yield Services(object(), object(), lambda config: None)
+    """The services for a configuration. An engine that is away does not stop it: calls say UNAVAILABLE meanwhile."""
+    current = _Current(config)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(_engine(current))
+        pins = Pins(config.state_directory / "netns")
+        cni_network = await _cni_network(config, pins, stack)
+        store = Store(config.root_directory / "sandbox")
+        infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
+        images = ImageService(
+            engine,
+            infra_image,
+            pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
+            node_credentials=NodeCredentials(default_files(os.environ)),
+            writable_bytes=lambda: 0,
+        )
+        node = Node(
+            engine=engine,
+            inventory=Inventory(engine),
+            network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
+            cni=cni_network,
+            pins=pins,
+            store=store,
+            checkpointed=await asyncio.to_thread(_load, store),
+            infra_image=infra_image,
+            ensure_infra_image=images.ensure_infra_image,
+            cgroup_driver=config.cgroup_driver,
+            request_timeout=lambda: current.config.runtime_request_timeout,
+        )
+        await _look_at_engine(node)
+        yield Services(RuntimeService(node), images, current.replace)
+
+
+def _engine(current: _Current) -> Engine:
+    config = current.config
+    tls = None
+    if config.docker_tls_ca or config.docker_tls_cert:
+        tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
+    return Engine(config.docker_endpoint, request_timeout=lambda: current.config.runtime_request_timeout, tls=tls)
+
+
+async def _cni_network(config: Config, pins: Pins, stack: AsyncExitStack) -> CNINetwork:
+    runtime = cni.Runtime(bin_dirs=list(config.cni_bin_dir), cache_dir=config.cni_cache_dir, timeout=config.cni_timeout)
+    source: ConfigSource
+    if config.network_plugin == "docker":
+        source = NoSource()
+    elif config.network_plugin == "kubenet":
+        source = KubenetSource(mtu=config.network_plugin_mtu, hairpin_mode=config.hairpin_mode)
+    else:
+        source = await stack.enter_async_context(cni.ConfigWatcher(config.cni_conf_dir))
+    locks = config.state_directory / "cni"
+    network = CNINetwork(runtime, source, pins, locks, parse_pod_cidrs(config.pod_cidr))
+    network.set_pod_cidr(config.pod_cidr)
+    return network
+
+
+def _load(store: Store) -> dict[str, Checkpoint]:
+    loaded, problems = store.load_all()
+    for problem in problems:
+        logger.error("checkpoint: %s", problem)
+    return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}
+
+
+async def _look_at_engine(node: Node) -> None:
+    try:
+        can = await node.capabilities()
+    except ShimError as error:
+        logger.warning("%s; trying again with each call", error)
+        return
+    logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
+    if (lowest := node.lowest_oom_score()) > LOWEST_OOM_SCORE:
+        logger.warning("the engine may not lower OOM scores; those of containers are raised to %d", lowest)

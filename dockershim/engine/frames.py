@@ -28,7 +28,8 @@ class FrameDecoder:
         return not self._header and not self._missing
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist."""
+        """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist, and again
+        for whatever is fed after it: nothing behind such a header can be told apart."""
         pieces: list[tuple[int, bytes]] = []
         at = 0
         while at < len(data):
@@ -42,8 +43,8 @@ class FrameDecoder:
             self._header += data[at : at + wanted]
             at += wanted
             if len(self._header) == _HEADER.size:
-                self._stream, self._missing = _HEADER.unpack(self._header)
-                self._header = b""
-                if self._stream > SYSTEM_ERROR:
-                    raise EngineFailure(f"the engine sent a frame of stream {self._stream}, which does not exist")
+                stream, length = _HEADER.unpack(self._header)
+                if stream > SYSTEM_ERROR:
+                    raise EngineFailure(f"the engine sent a frame of stream {stream}, which does not exist")
+                self._header, self._stream, self._missing = b"", stream, length
         return pieces

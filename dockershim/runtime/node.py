@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from dockershim.inventory import Inventory
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
 from dockershim.rollback import Locks
-from dockershim.runtime.infra import InfraImage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 from dockershim.translate.records import SandboxRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
@@ -40,7 +39,8 @@ class Node:
     pins: Pins
     store: Store
     checkpointed: dict[str, Checkpoint]
-    infra_image: InfraImage
+    infra_image: str
+    ensure_infra_image: Callable[[], Awaitable[str]]
     cgroup_driver: str
     request_timeout: Callable[[], float]
     #: By the engine name of what is being made, and by sandbox id for all that ends one.

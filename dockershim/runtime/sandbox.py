@@ -82,7 +82,7 @@ class Sandboxes:
         host = is_host_network(config)
         return to_infra_container(
             config,
-            image=self._node.infra_image.name,
+            image=self._node.infra_image,
             runtime_handler=request.runtime_handler,
             network_mode="host" if host else network.engine_mode,
             publish_ports=network.publishes_ports and not host,
@@ -108,7 +108,7 @@ class Sandboxes:
             try:
                 await complete(create(), f"create {name}")
             except NotFound:
-                await self._node.infra_image.ensure()
+                await self._node.ensure_infra_image()
                 await complete(create(), f"create {name}")
             except FailedPrecondition:
                 await self._clear_half_made(name)

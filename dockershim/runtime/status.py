@@ -64,7 +64,7 @@ class NodeStatus:
 
     def _info(self, can: Capabilities | None) -> dict[str, str]:
         config = {
-            "sandboxImage": self._node.infra_image.name,
+            "sandboxImage": self._node.infra_image,
             "networkPlugin": self._node.network.kind,
             "engine": {"version": can.version, "api": ".".join(map(str, can.api))} if can else None,
             "dockershim": __version__,

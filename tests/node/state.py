@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from docker import DockerClient
 from pyroute2 import IPRoute
@@ -55,10 +57,16 @@ def _files(folder: Path, leave_out: tuple[str, ...] = ()) -> frozenset[str]:
 
 
 def _links() -> frozenset[str]:
-    with IPRoute() as routes:
-        links = routes.get_links()
+    # In a thread: where an event loop runs, as in an async test, pyroute2 would need to be awaited.
+    with ThreadPoolExecutor(1) as thread:
+        links = thread.submit(_read_links).result()
     kinds = ((link.get("ifname"), link.get(("linkinfo", "kind"))) for link in links)
     return frozenset(f"{kind} {name}" for name, kind in kinds if kind not in (None, "bridge"))
+
+
+def _read_links() -> list[Any]:
+    with IPRoute() as routes:
+        return list(routes.get_links())
 
 
 def _namespaces(mountinfo: str) -> frozenset[str]:

@@ -57,3 +57,5 @@ clean: ## Remove everything that was built
 .PHONY: test-unit
 test-unit: install ## Run the tests that need no engine (FOCUS=name runs some)
 	$(PYTEST) tests/unit
+
+-include tests/node/node.mk bench/bench.mk deploy/run.mk

@@ -1,0 +1,127 @@
+"""The machine's Docker Engine: found, or installed and started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import docker
+from docker import DockerClient
+from docker.errors import DockerException
+
+from deploy.packages import SetupError, install, run
+from deploy.terminal import say
+
+USUAL_ENDPOINT = "unix:///var/run/docker.sock"
+PID_FILE = Path("/var/run/docker.pid")
+LOG = Path("/var/log/dockerd.log")
+# sd_booted(3): whether systemd is the one that runs the services here, not merely installed.
+SYSTEMD = Path("/run/systemd/system")
+
+START_TIMEOUT = 60.0
+CALL_TIMEOUT = 60
+_POLL = 0.1
+_CAP_SYS_RESOURCE = 24
+
+
+def endpoint() -> str:
+    """Where the engine is, as the server's flag ``--docker-endpoint`` takes it."""
+    return os.environ.get("DOCKER_HOST") or USUAL_ENDPOINT
+
+
+def ensure() -> DockerClient:
+    """A client of an engine that answers. One that is missing is installed, one that does not run is started.
+
+    Raises SetupError when there is none in the end; what is behind DOCKER_HOST is somebody else's to start.
+    """
+    if os.geteuid() != 0:
+        raise SetupError("this needs root, as everything does that makes pods")
+    if (client := _connect()) is not None:
+        say(f"Docker Engine {_version(client)} answers at {endpoint()}.")
+        return client
+    if os.environ.get("DOCKER_HOST"):
+        raise SetupError(f"no engine answers at DOCKER_HOST={endpoint()}; without DOCKER_HOST one is started here")
+    if shutil.which("dockerd") is None:
+        say("There is no Docker Engine on this machine: installing docker.io.")
+        install("docker.io", "ca-certificates")
+    return _start_by_systemd() if SYSTEMD.is_dir() else _start_by_hand()
+
+
+def _connect() -> DockerClient | None:
+    try:
+        client = docker.from_env(timeout=CALL_TIMEOUT)
+        client.ping()
+    except DockerException:
+        return None
+    return client
+
+
+def _start_by_systemd() -> DockerClient:
+    run("systemctl", "start", "docker")
+    client = _wait(None)
+    say(f"Docker Engine {_version(client)} runs as docker.service; stop it with: systemctl stop docker")
+    return client
+
+
+def _start_by_hand() -> DockerClient:
+    started = None
+    if not _is_running():
+        with LOG.open("ab") as log:
+            started = subprocess.Popen(
+                ["dockerd", *_score_flags()],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # it stays when this program ends, and a Ctrl-C here is not for it
+            )
+    client = _wait(started)
+    say(f"Docker Engine {_version(client)} was started in the background, there being no systemd; its log is {LOG}.")
+    say(f"Stop it with: kill $(cat {PID_FILE})")
+    return client
+
+
+def _is_running() -> bool:
+    """Whether dockerd runs already, still on its way to answering."""
+    try:
+        return Path("/proc", PID_FILE.read_text().strip(), "comm").read_text().strip() == "dockerd"
+    except OSError:
+        return False
+
+
+def _score_flags() -> list[str]:
+    """Engines before 25 lower their own OOM score, and containers then may have no lower one where root lacks the
+    right to lower any: they are told to leave it. Later engines leave it, and do not know the flag.
+    """
+    effective = Path("/proc/self/status").read_text().split("CapEff:", 1)[1].split(None, 1)[0]
+    if int(effective, 16) >> _CAP_SYS_RESOURCE & 1:
+        return []
+    known = subprocess.run(["dockerd", "--help"], capture_output=True, text=True).stdout
+    score = Path("/proc/self/oom_score_adj").read_text().strip()
+    return [f"--oom-score-adjust={score}"] if "--oom-score-adjust" in known else []
+
+
+def _wait(started: subprocess.Popen[bytes] | None) -> DockerClient:
+    deadline = time.monotonic() + START_TIMEOUT
+    while (client := _connect()) is None:
+        if started is not None and started.poll() is not None:
+            raise SetupError(f"dockerd ended with {started.returncode}; the end of {LOG}:\n{_log_end()}")
+        if time.monotonic() > deadline:
+            raise SetupError(f"the engine does not answer after {START_TIMEOUT:.0f} s; see {_where_it_says()}")
+        time.sleep(_POLL)
+    return client
+
+
+def _where_it_says() -> str:
+    return "journalctl -u docker" if SYSTEMD.is_dir() else str(LOG)
+
+
+def _log_end(lines: int = 20) -> str:
+    return "\n".join(LOG.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _version(client: DockerClient) -> str:
+    return str(client.version()["Version"])

@@ -1,0 +1,219 @@
+"""One pod's life in CRI calls, each shown with what came of it and the time it took."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from deploy.cri import CRI
+from deploy.terminal import say
+from dockershim.api.cri.v1 import api_pb2 as cri
+
+NAME = "dockershim-demo"
+NAMESPACE = "default"
+# Only what any image with a shell has. The shell is PID 1, which SIGTERM does not end unless it asks for it.
+MAIN = ("sh", "-c", 'read host </etc/hostname; trap "exit 0" TERM; echo "hello from $host"; sleep 3600 & wait')
+COMMAND = ("sh", "-c", 'read main </proc/1/comm; echo "in the container, whose process 1 is $main"; exit 7')
+EXIT_CODE = 7
+
+# As kubelets ask for by default: each container sees only its own processes.
+_NAMESPACES = cri.NamespaceOption(pid=cri.CONTAINER)
+_GRACE = 10
+_LOG_TIMEOUT = 5.0
+_PROBE_TIMEOUT = 5.0
+# discard (RFC 863): nothing in the demo's container listens there.
+_CLOSED_PORT = 9
+
+
+class DemoError(Exception):
+    """Something is not as it has to be; the message says what."""
+
+
+class Pod:
+    """A pod of one container, whose logs go into ``logs``. Its ids stay after its end."""
+
+    def __init__(self, connection: CRI, logs: Path) -> None:
+        self._cri = connection
+        self._steps = 0
+        self.logs = logs
+        self.uid = str(uuid.uuid4())
+        self.image = ""
+        self.image_was_there = False
+        self.image_id = ""
+        self.sandbox_id = ""
+        self.container_id = ""
+
+    def live(self, image: str) -> None:
+        """From the pull to the removal. Raises DemoError; then too, everything has been removed."""
+        self.image = image
+        try:
+            self._make()
+            self._use()
+            self._end()
+        except BaseException:
+            self._clear()
+            raise
+
+    def _make(self) -> None:
+        self._pull()
+        config = self._pod_config()
+        request = cri.RunPodSandboxRequest(config=config)
+        self.sandbox_id = self._step("RunPodSandbox", request).pod_sandbox_id
+        _result(f"pod {NAMESPACE}/{NAME}: {self.sandbox_id}")
+        self.container_id = self._step(
+            "CreateContainer",
+            cri.CreateContainerRequest(
+                pod_sandbox_id=self.sandbox_id, config=self._container_config(), sandbox_config=config
+            ),
+        ).container_id
+        _result(f"container: {self.container_id}")
+        self._step("StartContainer", cri.StartContainerRequest(container_id=self.container_id))
+
+    def _use(self) -> None:
+        self._show_state()
+        self._show_address()
+        self._show_output()
+        self._show_command()
+
+    def _end(self) -> None:
+        self._step("StopContainer", cri.StopContainerRequest(container_id=self.container_id, timeout=_GRACE))
+        status = self._container_status()
+        _check(status.state == cri.CONTAINER_EXITED, "the container still runs")
+        _result(f"exited with {status.exit_code}")
+        self._step("RemoveContainer", cri.RemoveContainerRequest(container_id=self.container_id))
+        self._step("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=self.sandbox_id))
+        self._step("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=self.sandbox_id))
+        if not self.image_was_there:
+            self._step("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image)))
+
+    def _clear(self) -> None:
+        """Remove what there is, whatever has gone wrong; what resists is told of by who looks afterwards."""
+        calls: list[tuple[str, Message]] = []
+        if self.sandbox_id:
+            calls.append(("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=self.sandbox_id)))
+        if self.image_id and not self.image_was_there:
+            calls.append(("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image))))
+        for name, request in calls:
+            try:
+                self._cri.call(name, request)
+            except grpc.RpcError as error:
+                say(f"    cannot tidy up: {_words(name, error)}")
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        status = self._step("ImageStatus", cri.ImageStatusRequest(image=cri.ImageSpec(image=self.image)))
+        self.image_was_there = status.HasField("image")
+        _result(f"{self.image} is {'there already, and stays' if self.image_was_there else 'not there'}")
+        if not self.image_was_there:
+            pulled = self._step("PullImage", cri.PullImageRequest(image=cri.ImageSpec(image=self.image)))
+            _result(pulled.image_ref)
+            status = self._call("ImageStatus", cri.ImageStatusRequest(image=cri.ImageSpec(image=self.image)))
+            _check(status.HasField("image"), f"{self.image} was pulled and is not there")
+        self.image_id = status.image.id
+
+    def _show_state(self) -> None:
+        status = self._container_status()
+        _check(status.state == cri.CONTAINER_RUNNING, f"the container does not run: {status.reason} {status.message}")
+        pods = self._step(
+            "ListPodSandbox", cri.ListPodSandboxRequest(filter=cri.PodSandboxFilter(id=self.sandbox_id))
+        ).items
+        _check([pod.state for pod in pods] == [cri.SANDBOX_READY], "the pod is not listed as ready")
+        _result("the pod is ready, its container runs")
+
+    def _show_address(self) -> None:
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=self.sandbox_id)
+        address = self._step("PodSandboxStatus", request).status.network.ip
+        _check(bool(address), "the pod has no address")
+        _result(f"address {address}, {_reach(address)}")
+
+    def _show_output(self) -> None:
+        log = self.logs / "main.log"
+        deadline = time.monotonic() + _LOG_TIMEOUT
+        while not (log.exists() and f"hello from {NAME}" in log.read_text()):
+            _check(time.monotonic() < deadline, f"the container's output is not in {log}")
+            time.sleep(0.05)
+        _result(f"its output, in {log}:")
+        for line in log.read_text().splitlines():
+            _result(f"  {line}")
+
+    def _show_command(self) -> None:
+        request = cri.ExecSyncRequest(container_id=self.container_id, cmd=COMMAND, timeout=10)
+        done = self._step("ExecSync", request)
+        _result(f"{done.stdout.decode().rstrip()}; exit code {done.exit_code}")
+        _check(done.stdout.startswith(b"in the container") and done.exit_code == EXIT_CODE, f"wrong: {done}")
+
+    # -- what the steps are made of --------------------------------------------------------------------------
+
+    def _step(self, name: str, request: Message) -> Any:
+        started = time.monotonic()
+        response = self._call(name, request)
+        self._steps += 1
+        say(f"{self._steps:3}. {name:18}{(time.monotonic() - started) * 1000:6.0f} ms")
+        return response
+
+    def _call(self, name: str, request: Message) -> Any:
+        try:
+            return self._cri.call(name, request)
+        except grpc.RpcError as error:
+            raise DemoError(_words(name, error)) from error
+
+    def _container_status(self) -> cri.ContainerStatus:
+        status: cri.ContainerStatus = self._call(
+            "ContainerStatus", cri.ContainerStatusRequest(container_id=self.container_id)
+        ).status
+        return status
+
+    def _pod_config(self) -> cri.PodSandboxConfig:
+        return cri.PodSandboxConfig(
+            metadata=cri.PodSandboxMetadata(name=NAME, namespace=NAMESPACE, uid=self.uid),
+            hostname=NAME,
+            log_directory=str(self.logs),
+            linux=cri.LinuxPodSandboxConfig(
+                security_context=cri.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES)
+            ),
+        )
+
+    def _container_config(self) -> cri.ContainerConfig:
+        return cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name="main"),
+            image=cri.ImageSpec(image=self.image),
+            command=MAIN,
+            log_path="main.log",
+            linux=cri.LinuxContainerConfig(
+                security_context=cri.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
+            ),
+        )
+
+
+def _reach(address: str) -> str:
+    """How the pod answers a connection from the node, as a kubelet's probe makes one. Raises DemoError if it does not.
+
+    Nothing listens there: it is the pod's own network that answers, by refusing.
+    """
+    try:
+        with socket.create_connection((address, _CLOSED_PORT), _PROBE_TIMEOUT):
+            return "which takes connections"
+    except ConnectionRefusedError:
+        return "which answers this machine (nothing listens in it yet)"
+    except OSError as error:
+        raise DemoError(f"the pod does not answer at {address}: {error}") from error
+
+
+def _words(name: str, error: grpc.RpcError) -> str:
+    return f"{name}: {error.code().name}: {error.details()}"
+
+
+def _result(text: str) -> None:
+    say(f"     {text}")
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DemoError(otherwise)

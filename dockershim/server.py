@@ -11,10 +11,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -60,6 +60,7 @@ V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
 
 # Ends only when one side goes away, so a server that stops cannot wait for it.
 OPEN_ENDED: Final = "GetContainerEvents"
+STOPPING: Final = "dockershim is stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +90,37 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class OpenStreams:
-    """The open-ended streams of a server, so that it can end them when it stops."""
+    """The open-ended streams of a server, so that it can end them when it stops.
+
+    A stream is only ended where it waits for its next message. gRPC answers nothing on a call whose task is
+    cancelled while it sends, and the caller would wait for as long as the server lets calls in flight.
+    """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.ended = False
-
-    def add(self, task: asyncio.Task[Any]) -> None:
-        """Take charge of a stream that ``task`` serves."""
-        if self.ended:
-            task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """End every stream; their callers see UNAVAILABLE."""
-        self.ended = True
-        for task in self._tasks:
+        """End every stream, those too that begin later: ``waiting`` raises Unavailable in each."""
+        self._ended.set()
+        for task in self._waiting:
             task.cancel()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a stream's wait for its next message. Raises Unavailable when the server stops."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        if self._ended.is_set():
+            raise errors.Unavailable(STOPPING)
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._ended.is_set() and task.uncancel() == 0:
+                raise errors.Unavailable(STOPPING) from None
+            raise
+        finally:
+            self._waiting.discard(task)
 
 
 def make_server(services: Mapping[str, object], open_streams: OpenStreams) -> grpc.aio.Server:
@@ -155,7 +169,7 @@ class _Call:
         self._request = GetMessageClass(method.input_type)
         self._subject = _subject_of(method)
         self._built = built
-        self._streams = streams
+        self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
         request, run = await self._prepare(payload, context)
@@ -164,11 +178,8 @@ class _Call:
             try:
                 response: Message = await run(request)
                 body = response.SerializeToString()
-            except asyncio.CancelledError:
-                logger.debug("cancelled after %.1f ms", _since(started))
-                raise
-            except Exception as error:
-                await self._fail(error, started, context)
+            except (Exception, asyncio.CancelledError) as error:
+                await self._end(error, started, context)
             logger.debug("done in %.1f ms", _since(started))
             return body
 
@@ -177,23 +188,16 @@ class _Call:
         with log.fields(rpc=self._name, **self._subject(request)):
             started = time.perf_counter()
             try:
-                self._watch()
                 async with aclosing(run(request)) as responses:
-                    async for response in responses:
+                    while True:
+                        with self._waiting():
+                            response = await anext(responses, None)
+                        if response is None:
+                            break
                         yield response.SerializeToString()
-            except asyncio.CancelledError:
-                logger.debug("cancelled after %.1f ms", _since(started))
-                if not (self._name == OPEN_ENDED and self._streams.ended):
-                    raise
-                await self._fail(errors.Unavailable("dockershim is stopping"), started, context)
-            except Exception as error:
-                await self._fail(error, started, context)
+            except (Exception, asyncio.CancelledError) as error:
+                await self._end(error, started, context)
             logger.debug("done in %.1f ms", _since(started))
-
-    def _watch(self) -> None:
-        task = asyncio.current_task()
-        if self._name == OPEN_ENDED and task is not None:
-            self._streams.add(task)
 
     async def _prepare(self, payload: bytes, context: Context) -> tuple[Message, Callable[[Message], Any]]:
         if self._built is None:
@@ -207,16 +211,26 @@ class _Call:
                 grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {self._request.DESCRIPTOR.full_name}"
             )
 
-    async def _fail(self, error: Exception, started: float, context: Context) -> NoReturn:
+    async def _end(self, error: BaseException, started: float, context: Context) -> NoReturn:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            logger.debug("cancelled after %.1f ms", _since(started))
+            raise error
         if isinstance(error, errors.ShimError):
             row = row_of(type(error))
             logger.log(row.level, "failed after %.1f ms: %s: %s", _since(started), row.code.name, error)
             await context.abort(row.code, bounded(str(error)))
-        # What nobody foresaw may hold anything, so the caller gets none of it.
+        # What nobody foresaw may hold anything, so the caller gets none of it. A cancellation that nobody asked of
+        # this call is such a thing: it came out of something the handler waited for, and unanswered it would leave
+        # the caller waiting.
         logger.error("failed after %.1f ms", _since(started), exc_info=error)
         await context.abort(
             grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
         )
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def row_of(kind: type[errors.ShimError]) -> Row:

@@ -81,6 +81,7 @@ class OwnSocket:
         """gRPC closes its own listener when it stops."""
 
     async def close(self) -> None:
+        self.bind_path.unlink(missing_ok=True)
         if self._identity is not None and _identity(self._path) == self._identity:
             self._path.unlink()
 

@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -22,7 +23,7 @@ from tests.cri_client import CRI, ApiVersion, Messages, take
 
 SERVICES = ("RuntimeService", "ImageService")
 Calls = dict[str, Callable[[Any], Any]]
-Serve = Callable[[Calls], Any]
+Serve = Callable[..., Any]
 
 
 class Services:
@@ -37,9 +38,8 @@ def serve(tmp_path: Path) -> Serve:
     """A server of the given calls, and a client of each version."""
 
     @asynccontextmanager
-    async def run(calls: Calls) -> AsyncIterator[tuple[CRI, CRI]]:
-        streams = OpenStreams()
-        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams)
+    async def run(calls: Calls, streams: OpenStreams | None = None) -> AsyncIterator[tuple[CRI, CRI]]:
+        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams())
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
@@ -189,6 +189,55 @@ async def test_what_nobody_foresaw_leaks_nothing(serve: Serve, caplog: pytest.Lo
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, KeyError]
 
 
+async def test_a_cancellation_from_inside_is_answered(serve: Serve) -> None:
+    async def status(request: Any) -> Any:
+        shared = asyncio.create_task(asyncio.sleep(60))
+        shared.cancel()
+        await shared
+
+    async def stream_images(request: Any) -> AsyncIterator[Any]:
+        yield api_pb2.StreamImagesResponse()
+        await status(request)
+
+    async with serve({"status": status, "stream_images": stream_images}) as (v1, _):
+        unary = await failing(v1.runtime.Status(v1.api.StatusRequest(), timeout=5))
+        images = aiter(v1.images.StreamImages(v1.api.StreamImagesRequest(), timeout=5))
+        await anext(images)
+        stream = await failing(anext(images))
+    assert [unary[0], stream[0]] == [grpc.StatusCode.INTERNAL] * 2
+
+
+def http2_frame(kind: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+
+
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4)
+
+
+async def test_a_flood_of_pings_is_sent_away(serve: Serve) -> None:
+    async with serve({}) as (v1, _):
+        reader, writer = await asyncio.open_unix_connection(v1.target.removeprefix("unix:"))
+        writer.write(HTTP2_HELLO + http2_frame(6, bytes(8)) * 100)
+        assert b"too_many_pings" in await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+
+
+async def test_bytes_that_are_no_http2_harm_nobody_else(serve: Serve) -> None:
+    async def version(request: Any) -> Any:
+        return api_pb2.VersionResponse(version="here")
+
+    random = Random(1)
+    async with serve({"version": version}) as (v1, _):
+        for hello in (b"", HTTP2_HELLO) * 50:
+            with suppress(ConnectionError):
+                _, writer = await asyncio.open_unix_connection(v1.target.removeprefix("unix:"))
+                writer.write(hello + random.randbytes(random.randrange(1, 5000)))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        assert (await v1.runtime.Version(v1.api.VersionRequest())).version == "here"
+
+
 async def test_a_response_that_is_no_message_is_an_internal_error(serve: Serve) -> None:
     async def status(request: Any) -> Any:
         return None
@@ -266,6 +315,38 @@ async def test_a_caller_that_goes_away_cancels_its_call(serve: Serve) -> None:
         await asyncio.wait_for(began.wait(), 2)
         events.cancel()
         await asyncio.wait_for(ended.wait(), 2)
+
+
+@pytest.mark.parametrize("pause", [pytest.param(0, id="busy"), pytest.param(60, id="quiet")])
+async def test_streams_of_events_end_with_the_server(pause: float, serve: Serve) -> None:
+    closed = 0
+
+    async def get_container_events(request: Any) -> AsyncIterator[Any]:
+        nonlocal closed
+        try:
+            while True:
+                yield api_pb2.ContainerEventResponse()
+                await asyncio.sleep(pause)
+        finally:
+            closed += 1
+
+    async def last(events: AsyncIterator[Any]) -> grpc.StatusCode:
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            [None async for _ in events]
+        code: grpc.StatusCode = ended.value.code()
+        return code
+
+    streams = OpenStreams()
+    async with serve({"get_container_events": get_container_events}, streams) as (v1, _):
+        request = v1.api.GetEventsRequest()
+        open_ones = [aiter(v1.runtime.GetContainerEvents(request)) for _ in range(20)]
+        await asyncio.gather(*(take(events, 1, 5) for events in open_ones))
+        streams.end()
+        late = aiter(v1.runtime.GetContainerEvents(request))
+        async with asyncio.timeout(5):
+            codes = await asyncio.gather(*(last(events) for events in [*open_ones, late]))
+    assert set(codes) == {grpc.StatusCode.UNAVAILABLE}
+    assert closed == 20
 
 
 async def test_a_call_logs_what_it_is_about(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,6 @@ configuration". A file ``*.conflist`` holds a list; ``*.conf`` and ``*.json`` ho
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,11 +135,11 @@ def load_network(conf_dir: Path) -> NetworkList:
 
 def describe_lack(conf_dir: Path, damaged: tuple[ConfigError, ...]) -> str:
     """Why a folder gives no network, in one line for whoever has to put one there."""
+    if damaged:
+        return f"no valid network configuration in {conf_dir}: " + "; ".join(str(error) for error in damaged)
     if not conf_dir.is_dir():
         return f"there is no folder {conf_dir}"
-    if not damaged:
-        return f"no *.conflist, *.conf or *.json file in {conf_dir}"
-    return f"no valid network configuration in {conf_dir}: " + "; ".join(str(error) for error in damaged)
+    return f"no *.conflist, *.conf or *.json file in {conf_dir}"
 
 
 def _load(path: Path) -> NetworkList:
@@ -211,7 +210,7 @@ def _folder_plugins(conf_dir: Path, raw: _json.Object) -> tuple[_json.Object, ..
 
 def _config_files(conf_dir: Path, suffixes: tuple[str, ...], damaged: list[ConfigError] | None = None) -> list[Path]:
     try:
-        found = [entry.name for entry in os.scandir(conf_dir) if not entry.is_dir()]
+        found = [path for path in conf_dir.iterdir() if path.suffix in suffixes and not path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -219,4 +218,4 @@ def _config_files(conf_dir: Path, suffixes: tuple[str, ...], damaged: list[Confi
             raise
         damaged.append(ConfigError(f"{conf_dir}: {error}"))
         return []
-    return [conf_dir / name for name in sorted(found) if Path(name).suffix in suffixes]
+    return sorted(found)

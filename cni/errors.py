@@ -105,7 +105,7 @@ class PluginError(CNIError):
 
     def __init__(self, plugin: str, command: str, code: int, msg: str, details: str = "", stderr: str = "") -> None:
         said = "; ".join(part for part in (msg, details) if part)
-        noise = f" (stderr: {stderr.strip()})" if stderr.strip() and stderr.strip() not in said else ""
+        noise = quote_stderr(stderr.encode()) if stderr not in said else ""
         super().__init__(f"plugin {plugin} failed {command} with code {int(code)}: {said}{noise}")
         self.plugin = plugin
         self.command = command
@@ -140,6 +140,12 @@ class PluginError(CNIError):
         )
 
 
+def quote_stderr(stderr: bytes | bytearray) -> str:
+    """What to add to a message about a plugin for what it wrote to stderr: the end of it, or nothing."""
+    text = _text(stderr)
+    return f" (stderr: {text})" if text else ""
+
+
 def _known(code: int) -> int:
     try:
         return ErrorCode(code)
@@ -151,5 +157,5 @@ def _ending(exit_status: int) -> str:
     return f"killed by signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
 
 
-def _text(output: bytes) -> str:
+def _text(output: bytes | bytearray) -> str:
     return output[-_TEXT_LIMIT:].decode(errors="replace").strip()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from cni.errors import PluginStartError, PluginTimeout, ResultError
+from cni.errors import PluginStartError, PluginTimeout, ResultError, quote_stderr
 from cni.result import MAX_RESULT_BYTES
 
 log = logging.getLogger(__name__)
@@ -85,51 +85,57 @@ class SubprocessExecutor:
         self._busy_delay = busy_delay
 
     async def run(self, invocation: Invocation) -> Completion:
+        process = _Process(invocation, self._stdout_limit)
         try:
-            async with asyncio.timeout(invocation.timeout), self._running(invocation) as process:
+            async with asyncio.timeout(invocation.timeout), self._running(process):
                 return await process.completion()
         except TimeoutError as error:
             raise PluginTimeout(
                 f"plugin {invocation.plugin.name} did not end {invocation.command} in {invocation.timeout:.1f} s"
+                f"{quote_stderr(process.stderr)}"
             ) from error
 
     @contextlib.asynccontextmanager
-    async def _running(self, invocation: Invocation) -> AsyncIterator[_Process]:
-        transport, process = await self._start(invocation)
+    async def _running(self, process: _Process) -> AsyncIterator[None]:
+        transport = await self._start(process)
         try:
-            yield process
+            yield
         finally:
             if transport.get_returncode() is None:
                 await _kill(transport, process)
             transport.close()
 
-    async def _start(self, invocation: Invocation) -> tuple[asyncio.SubprocessTransport, _Process]:
+    async def _start(self, process: _Process) -> asyncio.SubprocessTransport:
+        plugin = process.invocation.plugin
         busy: OSError | None = None
         for _ in range(_BUSY_TRIES):
             try:
-                return await self._spawn(invocation)
+                return await _spawn(process)
             except OSError as error:
                 if error.errno != errno.ETXTBSY:
-                    raise PluginStartError(f"cannot execute {invocation.plugin}: {error}") from error
+                    raise PluginStartError(f"cannot execute {plugin}: {error}") from error
                 busy = error
             await asyncio.sleep(self._busy_delay)
-        raise PluginStartError(f"cannot execute {invocation.plugin}: it is still being written") from busy
+        raise PluginStartError(f"cannot execute {plugin}: it is still being written") from busy
 
-    async def _spawn(self, invocation: Invocation) -> tuple[asyncio.SubprocessTransport, _Process]:
-        stdin = _config_file(invocation.config)
-        try:
-            return await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Process(invocation, self._stdout_limit),
-                str(invocation.plugin),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, **invocation.environment},
-                start_new_session=True,
-                pass_fds=invocation.pass_fds,
-            )
-        finally:
-            os.close(stdin)
+
+async def _spawn(process: _Process) -> asyncio.SubprocessTransport:
+    invocation = process.invocation
+    stdin = _config_file(invocation.config)
+    try:
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: process,
+            str(invocation.plugin),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **invocation.environment},
+            start_new_session=True,
+            pass_fds=invocation.pass_fds,
+        )
+    finally:
+        os.close(stdin)
+    return transport
 
 
 def _config_file(config: bytes) -> int:
@@ -153,10 +159,10 @@ class _Process(asyncio.SubprocessProtocol):
     """Collects a plugin's output, within bounds, and its end."""
 
     def __init__(self, invocation: Invocation, stdout_limit: int) -> None:
-        self._invocation = invocation
+        self.invocation = invocation
         self._stdout_limit = stdout_limit
         self._stdout = bytearray()
-        self._stderr = bytearray()
+        self.stderr = bytearray()
         self._open_pipes = {1, 2}
         self._silent = asyncio.Event()
         self._settled = asyncio.Event()
@@ -168,8 +174,8 @@ class _Process(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._stderr += data
-            del self._stderr[:-_STDERR_LIMIT]
+            self.stderr += data
+            del self.stderr[:-_STDERR_LIMIT]
         elif not self._flooded():
             self._stdout += data
             if self._flooded():
@@ -191,10 +197,13 @@ class _Process(asyncio.SubprocessProtocol):
                 async with asyncio.timeout(_PIPE_GRACE):
                     await self._silent.wait()
         if self._flooded():
-            raise ResultError(f"plugin {self._invocation.plugin.name} wrote more than {self._stdout_limit} bytes")
+            raise ResultError(
+                f"plugin {self.invocation.plugin.name} wrote more than {self._stdout_limit} bytes"
+                f"{quote_stderr(self.stderr)}"
+            )
         status = self._transport.get_returncode()
         assert status is not None
-        return Completion(status, bytes(self._stdout), bytes(self._stderr))
+        return Completion(status, bytes(self._stdout), bytes(self.stderr))
 
     def _flooded(self) -> bool:
         return len(self._stdout) > self._stdout_limit

@@ -31,6 +31,7 @@ from cni.errors import (
     PluginError,
     PluginNotFound,
     ResultError,
+    quote_stderr,
 )
 from cni.execute import Completion, Executor, Invocation, SubprocessExecutor
 from cni.fence import Fence, fenced
@@ -306,7 +307,7 @@ class _Operation:
         command: str,
         plugin: PluginConfig,
         config: bytes,
-        read: Callable[[bytes], _Value],
+        read: Callable[[Completion], _Value],
         budget: float | None = None,
     ) -> _Value:
         """Execute a plugin and ``read`` what it printed; a failure is logged with a line that repeats it in a shell.
@@ -324,7 +325,7 @@ class _Operation:
             pass_fds=self.fence.pass_fds,
         )
         try:
-            return read(_output(invocation, await self._execute(invocation)))
+            return read(_successful(invocation, await self._execute(invocation)))
         except CNIError as error:
             log.warning("%s; to repeat it: %s", error, invocation.shell_line())
             raise
@@ -337,13 +338,13 @@ class _Operation:
             raise
 
 
-def _output(invocation: Invocation, completion: Completion) -> bytes:
+def _successful(invocation: Invocation, completion: Completion) -> Completion:
     name, command = invocation.plugin.name, invocation.command
     if completion.exit_status:
         raise PluginError.parse(name, command, completion.exit_status, completion.stdout, completion.stderr)
     if completion.stderr:
         log.debug("plugin %s said during %s: %s", name, command, completion.stderr.decode(errors="replace").strip())
-    return completion.stdout
+    return completion
 
 
 def _environment(attachment: Attachment) -> dict[str, str]:
@@ -378,23 +379,24 @@ def _require_namespace(attachment: Attachment) -> None:
         raise AttachmentError(f"attachment {attachment.ifname} of {attachment.container_id} has no network namespace")
 
 
-def _reader(network: NetworkList, plugin: PluginConfig) -> Callable[[bytes], Result]:
-    def read(stdout: bytes) -> Result:
+def _reader(network: NetworkList, plugin: PluginConfig) -> Callable[[Completion], Result]:
+    def read(completion: Completion) -> Result:
         try:
-            return Result.parse(stdout, network.version)
+            return Result.parse(completion.stdout, network.version)
         except ResultError as error:
-            raise ResultError(f"plugin {plugin.type} of network {network.name}: {error}") from error
+            noise = quote_stderr(completion.stderr)
+            raise ResultError(f"plugin {plugin.type} of network {network.name}: {error}{noise}") from error
 
     return read
 
 
-def _no_output(_: bytes) -> None:
+def _no_output(_: Completion) -> None:
     """DEL, CHECK, STATUS and GC say all with their exit status."""
 
 
-def _supported_versions(stdout: bytes) -> tuple[str, ...]:
+def _supported_versions(completion: Completion) -> tuple[str, ...]:
     try:
-        answer = _json.decode_object(stdout)
+        answer = _json.decode_object(completion.stdout)
         supported = _json.texts(answer, "supportedVersions")
         # Version 0.2.0 brought the command before the list.
         if not supported and _json.text(answer, "cniVersion") == "0.2.0":

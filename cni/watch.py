@@ -122,14 +122,14 @@ class ConfigWatcher:
     def _place_watches(self, inotify: Inotify) -> None:
         """Watch the way to the folder, the folder, and the folders in it, which may hold a network's plugins."""
         self._names = {}
-        for way in dict.fromkeys((self._conf_dir, self._conf_dir.resolve())):
+        for way in dict.fromkeys((self._conf_dir, Path(os.path.realpath(self._conf_dir)))):
             # From the root: a folder that is made after its parent is watched makes an event.
             for folder, child in zip(reversed(way.parents), way.parts[1:], strict=True):
                 self._watch(inotify, folder, child)
         if self._watch(inotify, self._conf_dir, None):
-            for entry in os.scandir(self._conf_dir):
+            for entry in self._conf_dir.iterdir():
                 if entry.is_dir():
-                    self._watch(inotify, self._conf_dir / entry.name, None)
+                    self._watch(inotify, entry, None)
         for stale in inotify.watches:
             if stale.wd not in self._names:
                 with contextlib.suppress(OSError):  # it may have gone by itself

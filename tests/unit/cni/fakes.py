@@ -99,3 +99,10 @@ def runs(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+async def ended(process: int) -> None:
+    """Wait for a process that was killed but is nobody's here to wait for."""
+    async with asyncio.timeout(5):
+        while runs(process):  # noqa: ASYNC110  # another process's child
+            await asyncio.sleep(0.01)

@@ -231,10 +231,12 @@ class TestFolder:
 
     def test_a_pipe_or_a_giant_does_not_hang_the_reader(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "05-pipe.conf")
+        (tmp_path / "07-loop.conf").symlink_to("07-loop.conf")
         self.write(tmp_path, "06-giant.conf", " " * (2 << 20))
         with pytest.raises(cni.NoNetworkConfig) as caught:
             cni.load_network(tmp_path)
-        assert [str(error).rpartition(": ")[2] for error in caught.value.damaged] == [
+        assert [str(error).partition(": ")[2] for error in caught.value.damaged] == [
             "not a regular file",
             "larger than 1048576 bytes",
+            f"[Errno 40] Too many levels of symbolic links: '{tmp_path}/07-loop.conf'",
         ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cni
-from tests.unit.cni.fakes import announced, install_steered, runs
+from tests.unit.cni.fakes import announced, ended, install_steered, runs
 
 ENVIRONMENT = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}
 
@@ -87,16 +87,22 @@ async def test_a_flood_is_stopped_when_it_passes_the_bound(tmp_path: Path) -> No
 @pytest.mark.parametrize("ignore_term", [False, True], ids=["sleeps", "ignores TERM"])
 async def test_time_out_kills_the_plugin_and_its_children(tmp_path: Path, ignore_term: bool) -> None:
     plugin = install_steered(
-        tmp_path, "p", sleep=60, background=60, ignore_term=ignore_term, announce=str(tmp_path / "pid")
+        tmp_path,
+        "p",
+        stderr="waiting",
+        sleep=60,
+        background=60,
+        ignore_term=ignore_term,
+        announce=str(tmp_path / "pid"),
     )
-    task = asyncio.create_task(cni.SubprocessExecutor().run(invocation(plugin, timeout=0.5)))
+    task = asyncio.create_task(cni.SubprocessExecutor().run(invocation(plugin, timeout=1.0)))
     leader = await announced(tmp_path / "pid")
     children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
     assert len(children) == 1
-    with pytest.raises(cni.PluginTimeout, match=r"plugin p did not end ADD in 0\.5 s"):
+    with pytest.raises(cni.PluginTimeout, match=r"plugin p did not end ADD in 1\.0 s \(stderr: waiting\)"):
         await task
     assert not runs(leader)
-    assert not runs(int(children[0]))
+    await ended(int(children[0]))
 
 
 async def test_cancellation_kills_the_plugin(tmp_path: Path) -> None:

@@ -491,6 +491,12 @@ def test_error_of_a_plugin(make: Callable[[], cni.PluginError], said: tuple[int,
     assert (error.code, error.msg, error.details, error.stderr) == said
 
 
+async def test_stderr_is_told_with_a_result_that_is_none(runtime: cni.Runtime, recorder: Recorder) -> None:
+    recorder.answers = {"bridge ADD": cni.Completion(0, b"", b"warning: no address pool\n")}
+    with pytest.raises(cni.ResultError, match=r"\(stderr: warning: no address pool\)"):
+        await runtime.add(network("bridge"), ATTACHMENT)
+
+
 async def test_stderr_of_success_is_kept_in_the_log(
     runtime: cni.Runtime, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:

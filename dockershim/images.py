@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+import tenacity
+
 from dockershim.api.cri.v1 import api_pb2
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 # The first API version whose disk usage can be asked for images alone; before, it walks every container and volume.
 _DISK_USAGE_BY_TYPE: Final = (1, 42)
 _FS_INFO_LIFETIME: Final = 30.0
+_REMOVE_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +214,25 @@ class ImageService:
         )
         if users:
             raise FailedPrecondition(f"image {image_id} is used by container {users[0]['Id']}")
+        retry = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((NotFound, EngineFailure)),
+            stop=tenacity.stop_after_attempt(_REMOVE_ATTEMPTS),
+            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.2, jitter=0.02),
+            reraise=True,
+        )
         try:
-            await self._engine.delete(_image_path(image_id), params={"force": "1"})
-        except NotFound:
-            return
+            await retry(self._delete, image_id)
         finally:
             self._fs_info = None
+
+    async def _delete(self, image_id: str) -> None:
+        try:
+            await self._engine.delete(_image_path(image_id), params={"force": "1"})
+        except (NotFound, EngineFailure):
+            # Two who remove one image at one time trip over each other within the engine: either is told that a name
+            # or an id does not exist, be the image gone by then or not.
+            if await self._inspect(image_id) is not None:
+                raise
 
     # -- reading
 

@@ -11,11 +11,15 @@ from dockershim.errors import EngineFailure, ShimError, Unauthenticated, Unavail
 
 _LONGEST_LINE: Final = 1 << 20
 
-# A registry's error code, which the engine puts before the message (distribution specification, "Error codes").
-_REGISTRY_CODE: Final = re.compile(r"(?:^|engine: )(unauthorized|denied|toomanyrequests|unavailable): ")
+# A registry's error code, which the engine puts before the message (distribution specification, "Error codes"); and
+# the one sentence for a registry that asks for a password where none was given.
+_REGISTRY_CODE: Final = re.compile(
+    r"(?:^|engine: )(unauthorized|denied|toomanyrequests|unavailable): |: (no basic auth credentials)$"
+)
 _BY_REGISTRY_CODE: Final[dict[str, type[ShimError]]] = {
     "unauthorized": Unauthenticated,
     "denied": Unauthenticated,
+    "no basic auth credentials": Unauthenticated,
     "toomanyrequests": Unavailable,
     "unavailable": Unavailable,
 }
@@ -83,4 +87,4 @@ def refine(error: ShimError) -> ShimError:
     if type(error) is not EngineFailure:
         return error
     found = _REGISTRY_CODE.search(str(error))
-    return _BY_REGISTRY_CODE[found[1]](str(error)) if found else error
+    return _BY_REGISTRY_CODE[found[1] or found[2]](str(error)) if found else error

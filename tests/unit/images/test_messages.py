@@ -120,6 +120,7 @@ def test_any_bytes_are_taken_or_an_error_of_ours(data: bytes) -> None:
         pytest.param(429, "toomanyrequests: slow down", Unavailable, id="too-many"),
         pytest.param(404, "denied: m", NotFound, id="the-engines-own-status-wins"),
         pytest.param(409, "unauthorized: m", FailedPrecondition, id="any-status-with-a-type-wins"),
+        pytest.param(500, "Head URL: no basic auth credentials", Unauthenticated, id="asked-for-a-password"),
         pytest.param(500, "dial tcp: refused", EngineFailure, id="no-code-at-all"),
     ],
 )

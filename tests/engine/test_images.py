@@ -1,0 +1,385 @@
+"""The ImageService against a real engine and a registry that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from docker import DockerClient
+from docker.errors import ImageNotFound
+
+from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from tests.cri_client import CRI
+from tests.engine.registry import Registry, make_image, running_registry
+from tests.node.server import Server
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def registry(engine_api: DockerClient) -> AsyncIterator[Registry]:
+    """Its images are gone from the engine after the test."""
+    async with running_registry() as registry:
+        yield registry
+        for image in {image.id for image in registry.images.values()}:
+            await asyncio.to_thread(remove_quietly, engine_api, image)
+
+
+def remove_quietly(engine_api: DockerClient, image: str) -> None:
+    try:
+        engine_api.images.remove(image, force=True)
+    except ImageNotFound:
+        return
+
+
+def spec(cri: CRI, name: str) -> Any:
+    return cri.api.ImageSpec(image=name)
+
+
+async def pull(cri: CRI, name: str, **auth: str) -> str:
+    request = cri.api.PullImageRequest(image=spec(cri, name), auth=cri.api.AuthConfig(**auth) if auth else None)
+    return str((await cri.images.PullImage(request, timeout=60)).image_ref)
+
+
+async def status(cri: CRI, name: str, verbose: bool = False) -> Any:
+    return await cri.images.ImageStatus(cri.api.ImageStatusRequest(image=spec(cri, name), verbose=verbose))
+
+
+async def remove(cri: CRI, name: str) -> None:
+    await cri.images.RemoveImage(cri.api.RemoveImageRequest(image=spec(cri, name)))
+
+
+async def listed(cri: CRI, name: str = "") -> list[Any]:
+    filter = cri.api.ImageFilter(image=spec(cri, name)) if name else None
+    return list((await cri.images.ListImages(cri.api.ListImagesRequest(filter=filter))).images)
+
+
+async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
+            await asyncio.sleep(0.01)
+
+
+# -- pull, status, list
+
+
+async def test_an_image_is_pulled_by_tag_by_digest_and_without_either(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(), "app:1", "app:latest")
+    assert await pull(cri, registry.name("app:1")) == image.id
+    assert await pull(cri, registry.name("app")) == image.id
+    assert await pull(cri, registry.name(f"app@{image.digest}")) == image.id
+    told = (await status(cri, image.id)).image
+    assert sorted(told.repo_tags) == [registry.name("app:1"), registry.name("app:latest")]
+    assert list(told.repo_digests) == [registry.name(f"app@{image.digest}")]
+
+
+async def test_an_image_pulled_by_digest_has_no_tag(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(), "app:1")
+    assert await pull(cri, registry.name(f"app:1@{image.digest}")) == image.id
+    told = (await status(cri, image.id)).image
+    assert list(told.repo_tags) == []
+    assert list(told.repo_digests) == [registry.name(f"app@{image.digest}")]
+
+
+async def test_the_status_is_the_same_by_every_name(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(user="1003:users"), "app:1")
+    await pull(cri, registry.name("app:1"))
+    told = (await status(cri, registry.name("app:1"))).image
+    assert (told.id, told.uid.value, told.username, told.pinned) == (image.id, 1003, "", False)
+    assert told.size >= 1000
+    assert told.spec.image == registry.name("app:1")
+    names = [
+        image.id,
+        image.id.removeprefix("sha256:"),
+        image.id[:19],
+        image.id.removeprefix("sha256:")[:12],
+        registry.name(f"app@{image.digest}"),
+        registry.name(f"app:1@{image.digest}"),
+        registry.name(f"app:other@{image.digest}"),
+    ]
+    for name in names:
+        assert (await status(cri, name)).image == told, name
+
+
+async def test_verbose_status_has_the_engines_description(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(user="www-data"), "app:1")
+    await pull(cri, registry.name("app:1"))
+    told = await status(cri, image.id, verbose=True)
+    assert told.image.username == "www-data"
+    assert json.loads(told.info["info"])["Id"] == image.id
+    assert not (await status(cri, image.id)).info
+
+
+async def test_what_is_not_there_has_an_empty_status(cri: CRI) -> None:
+    for name in ("none.example/app:1", "sha256:" + "0" * 64, "0" * 64, f"app@sha256:{'0' * 64}"):
+        assert not (await status(cri, name)).HasField("image"), name
+        assert await listed(cri, name) == []
+
+
+async def test_the_list_has_all_images_and_a_filter_finds_one(cri: CRI, registry: Registry) -> None:
+    first = registry.add(make_image(user="7"), "one:1")
+    second = registry.add(make_image(), "two:1", "two:2")
+    for name in registry.images:
+        await pull(cri, registry.name(name))
+    by_id = {image.id: image for image in await listed(cri)}
+    assert by_id[first.id] == (await status(cri, first.id)).image
+    assert by_id[first.id].uid.value == 7
+    assert sorted(by_id[second.id].repo_tags) == [registry.name("two:1"), registry.name("two:2")]
+    for name in (first.id, registry.name("one:1"), registry.name(f"one@{first.digest}")):
+        assert [image.id for image in await listed(cri, name)] == [first.id]
+
+
+async def test_an_image_that_lost_its_tag_is_listed_without_names(
+    cri: CRI, registry: Registry, engine_api: DockerClient
+) -> None:
+    image = registry.add(make_image(), "app:1")
+    await pull(cri, registry.name("app:1"))
+    newer = registry.add(make_image(), "app:1")
+    try:
+        await pull(cri, registry.name("app:1"))
+        by_id = {image.id: image for image in await listed(cri)}
+        assert list(by_id[image.id].repo_tags) == []
+        assert list(by_id[newer.id].repo_tags) == [registry.name("app:1")]
+        assert not [name for found in by_id.values() for name in found.repo_tags if "<none>" in name]
+        assert not [name for found in by_id.values() for name in found.repo_digests if "<none>" in name]
+    finally:
+        remove_quietly(engine_api, image.id)
+
+
+@pytest.mark.parametrize("name", ["", "App", "app:", "app@sha256:abc", "https://registry.example/app", "../app", "a b"])
+async def test_what_is_no_reference_is_refused(cri: CRI, name: str) -> None:
+    for call in (pull(cri, name), status(cri, name), remove(cri, name)):
+        assert await code_of(call) == grpc.StatusCode.INVALID_ARGUMENT
+
+
+# -- pulls that fail
+
+
+async def test_an_unknown_image_is_not_found(cri: CRI, registry: Registry) -> None:
+    assert await code_of(pull(cri, registry.name("none:1"))) == grpc.StatusCode.NOT_FOUND
+    assert await code_of(pull(cri, registry.name(f"none@sha256:{'0' * 64}"))) == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal", "expected"),
+    [
+        pytest.param("manifests", (401, "UNAUTHORIZED"), grpc.StatusCode.UNAUTHENTICATED, id="manifest-unauthorized"),
+        pytest.param("blobs", (401, "UNAUTHORIZED"), grpc.StatusCode.UNAUTHENTICATED, id="layer-unauthorized"),
+        pytest.param("manifests", (429, "TOOMANYREQUESTS"), grpc.StatusCode.UNAVAILABLE, id="too-many-requests"),
+        pytest.param("blobs", (404, "BLOB_UNKNOWN"), grpc.StatusCode.INTERNAL, id="layer-missing"),
+    ],
+)
+async def test_a_registrys_refusal_keeps_its_meaning(
+    cri: CRI, registry: Registry, kind: str, refusal: tuple[int, str], expected: grpc.StatusCode
+) -> None:
+    registry.add(make_image(), "app:1")
+    registry.refuse[kind] = refusal
+    assert await code_of(pull(cri, registry.name("app:1"))) == expected
+
+
+async def test_a_registry_that_is_not_there_fails_the_pull(cri: CRI) -> None:
+    assert await code_of(pull(cri, "127.0.0.1:9/app:1")) == grpc.StatusCode.INTERNAL
+
+
+def basic(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("auth", "accepted"),
+    [
+        pytest.param({"username": "user", "password": "pass"}, True, id="user-and-password"),
+        pytest.param({"auth": basic("user:pass")}, True, id="base64"),
+        pytest.param({"username": "user", "password": "wrong"}, False, id="wrong-password"),
+        pytest.param({}, False, id="none"),
+    ],
+)
+async def test_the_requests_credentials_are_shown_to_the_registry(
+    cri: CRI, registry: Registry, auth: dict[str, str], accepted: bool
+) -> None:
+    image = registry.add(make_image(), "app:1")
+    registry.credentials = "user:pass"
+    if accepted:
+        assert await pull(cri, registry.name("app:1"), **auth) == image.id
+    else:
+        assert await code_of(pull(cri, registry.name("app:1"), **auth)) == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_the_nodes_credentials_are_used_where_a_request_has_none(
+    registry: Registry, start_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = registry.add(make_image(), "app:1")
+    registry.credentials = "user:pass"
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: {"auth": basic("user:pass")}}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    async with CRI(start_server().target) as cri:
+        assert await pull(cri, registry.name("app:1")) == image.id
+
+
+# -- pulls that overlap, stall and are given up
+
+
+async def test_one_image_asked_for_twice_at_once_is_pulled_once(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(), "app:1")
+    registry.hold, registry.piece = asyncio.Event(), 1 << 10
+    pulls = [asyncio.create_task(pull(cri, registry.name("app:1"))) for _ in range(3)]
+    await until(lambda: registry.sending == 1)
+    await asyncio.sleep(0.3)
+    registry.hold.set()
+    assert await asyncio.gather(*pulls) == [image.id] * 3
+    assert len([path for path in registry.requests if "/manifests/" in path]) <= 1
+    assert len([path for path in registry.requests if "/blobs/" in path]) == 2
+
+
+async def test_a_client_that_goes_away_ends_its_pull(cri: CRI, registry: Registry) -> None:
+    registry.add(make_image(64 * MIB), "app:1")
+    registry.piece, registry.pause = 64 << 10, 0.05
+    task = asyncio.create_task(pull(cri, registry.name("app:1")))
+    await until(lambda: registry.sending == 1)
+    task.cancel()
+    await asyncio.wait([task])
+    await until(lambda: registry.broken == 1)
+    assert registry.sending == 0
+    assert not (await status(cri, registry.name("app:1"))).HasField("image")
+
+
+async def test_one_of_two_waiters_can_go_away(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(4 * MIB), "app:1")
+    registry.piece, registry.pause = 512 << 10, 0.1
+    leaving, staying = (asyncio.create_task(pull(cri, registry.name("app:1"))) for _ in range(2))
+    await until(lambda: registry.sending == 1)
+    leaving.cancel()
+    assert await staying == image.id
+    assert registry.broken == 0
+
+
+async def test_a_stalled_pull_is_given_up(registry: Registry, start_server: Callable[..., Server]) -> None:
+    registry.add(make_image(4 * MIB), "app:1")
+    registry.hold = asyncio.Event()
+    async with CRI(start_server("--image-pull-progress-deadline=1s").target) as cri:
+        started = time.monotonic()
+        assert await code_of(pull(cri, registry.name("app:1"))) == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert 1 <= time.monotonic() - started < 3
+
+
+async def test_a_slow_pull_is_not_a_stalled_one(registry: Registry, start_server: Callable[..., Server]) -> None:
+    image = registry.add(make_image(6 * MIB), "app:1")
+    registry.piece, registry.pause = MIB, 0.5
+    async with CRI(start_server("--image-pull-progress-deadline=1500ms").target) as cri:
+        started = time.monotonic()
+        assert await pull(cri, registry.name("app:1")) == image.id
+        assert time.monotonic() - started > 2.5
+
+
+# -- removal
+
+
+async def test_removing_by_one_name_removes_all(cri: CRI, registry: Registry) -> None:
+    image = registry.add(make_image(), "app:1", "app:2", "other/app:1")
+    for name in registry.images:
+        await pull(cri, registry.name(name))
+    await remove(cri, registry.name("app:2"))
+    for name in (image.id, *map(registry.name, registry.images), registry.name(f"app@{image.digest}")):
+        assert not (await status(cri, name)).HasField("image"), name
+    assert image.id not in [found.id for found in await listed(cri)]
+
+
+@pytest.mark.parametrize("form", ["id", "bare-id", "tag", "digest", "tag-and-digest"])
+async def test_any_name_removes_and_twice_is_fine(cri: CRI, registry: Registry, form: str) -> None:
+    image = registry.add(make_image(), "app:1")
+    await pull(cri, registry.name("app:1"))
+    name = {
+        "id": image.id,
+        "bare-id": image.id.removeprefix("sha256:"),
+        "tag": registry.name("app:1"),
+        "digest": registry.name(f"app@{image.digest}"),
+        "tag-and-digest": registry.name(f"app:1@{image.digest}"),
+    }[form]
+    await remove(cri, name)
+    assert not (await status(cri, image.id)).HasField("image")
+    await remove(cri, name)
+
+
+async def test_removals_at_the_same_time_all_succeed(
+    cri: CRI, registry: Registry, start_server: Callable[..., Server]
+) -> None:
+    async with CRI(start_server().target) as other:
+        for number in range(5):
+            image = registry.add(make_image(), f"app:{number}", f"also:{number}")
+            for name in (f"app:{number}", f"also:{number}"):
+                await pull(cri, registry.name(name))
+            names = (image.id, registry.name(f"app:{number}"), registry.name(f"also:{number}"))
+            await asyncio.gather(*(remove(client, name) for name in names for client in (cri, other)))
+            assert not (await status(cri, image.id)).HasField("image")
+
+
+async def test_an_image_that_a_container_uses_stays_whole(
+    cri: CRI, registry: Registry, engine_api: DockerClient
+) -> None:
+    image = registry.add(make_image(), "app:1", "also:1")
+    for name in registry.images:
+        await pull(cri, registry.name(name))
+    before = (await status(cri, image.id)).image
+    container = engine_api.containers.create(image.id)
+    try:
+        for name in (image.id, registry.name("app:1")):
+            assert await code_of(remove(cri, name)) == grpc.StatusCode.FAILED_PRECONDITION
+        assert (await status(cri, image.id)).image == before
+    finally:
+        container.remove()
+    await remove(cri, registry.name("app:1"))
+
+
+# -- disk usage
+
+
+async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine_api: DockerClient) -> None:
+    async def usage() -> Any:
+        return await cri.images.ImageFsInfo(cri.api.ImageFsInfoRequest())
+
+    before = await usage()
+    (images,), (containers,) = before.image_filesystems, before.container_filesystems
+    assert images.fs_id.mountpoint == containers.fs_id.mountpoint == engine_api.info()["DockerRootDir"]
+    assert abs(images.timestamp - time.time_ns()) < 60e9
+    assert images.inodes_used.value > 0
+    assert images.HasField("used_bytes")
+    assert containers.HasField("used_bytes")
+    assert await usage() == before
+    registry.add(make_image(8 * MIB), "app:1")
+    await pull(cri, registry.name("app:1"))
+    (after,) = (await usage()).image_filesystems
+    assert 8 * MIB <= after.used_bytes.value - images.used_bytes.value < 9 * MIB
+    await remove(cri, registry.name("app:1"))
+    (again,) = (await usage()).image_filesystems
+    assert again.used_bytes.value == images.used_bytes.value
+
+
+# -- the built-in infra image
+
+
+async def test_the_built_in_infra_image_loads_runs_and_ends_at_once(cri: CRI, engine_api: DockerClient) -> None:
+    engine_api.images.load(docker_archive(engine_api.version()["Arch"]))
+    told = (await status(cri, BUILTIN_INFRA_IMAGE)).image
+    assert told.pinned
+    assert list(told.repo_tags) == [BUILTIN_INFRA_IMAGE]
+    container = engine_api.containers.run(BUILTIN_INFRA_IMAGE, detach=True, network_mode="none", oom_score_adj=0)
+    try:
+        started = time.monotonic()
+        container.stop(timeout=10)
+        assert time.monotonic() - started < 2
+        assert container.wait()["StatusCode"] == 0
+    finally:
+        container.remove(force=True)

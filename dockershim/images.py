@@ -217,7 +217,7 @@ class ImageService:
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((NotFound, EngineFailure)),
             stop=tenacity.stop_after_attempt(_REMOVE_ATTEMPTS),
-            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.2, jitter=0.02),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=0.2),
             reraise=True,
         )
         try:

@@ -67,7 +67,8 @@ class Registry:
 
     ``refuse`` maps "manifests" or "blobs" to a status and a registry's error code. ``credentials`` are asked for if
     set. A layer is sent in pieces of ``piece`` bytes with ``pause`` seconds between them; ``hold`` stops it after the
-    first one until it is set. ``sending`` is how many layers are being sent, ``broken`` how many the engine did not wait for.
+    first one until it is set. ``sending`` is how many layers are being sent, ``broken`` how many the engine did not
+    wait for.
     """
 
     address: str = ""

@@ -1,0 +1,272 @@
+"""What of the ImageService takes a particular engine at a particular moment: a stand-in plays it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.engine.client import Engine
+from dockershim.engine.credentials import NodeCredentials
+from dockershim.errors import (
+    DeadlineExceeded,
+    EngineFailure,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from dockershim.images import ImageService
+from dockershim.infra_image import BUILTIN_INFRA_IMAGE
+
+ID = "sha256:" + "0123456789abcdef" * 4
+DEADLINE = 0.1
+
+
+class FakeEngine:
+    """Answers GET from a table and streams what it was given: bytes to send, seconds to wait, an error to raise."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {"/images/docker.io/library/app:1/json": {"Id": ID}}
+        self.script: list[bytes | float | Exception] = []
+        self.delay = 0.0
+        self.asked: list[str] = []
+        self.streams: list[tuple[str, Mapping[str, str]]] = []
+        self.deletions: list[Exception | None] = []
+        self.api = (1, 41)
+
+    async def api_version(self) -> tuple[int, int]:
+        return self.api
+
+    async def get(self, path: str, *, params: Mapping[str, str] | None = None) -> Any:
+        self.asked.append(path)
+        await asyncio.sleep(0)
+        answer = self.answers.get(path)
+        if answer is None:
+            raise NotFound(path)
+        return answer
+
+    async def delete(self, path: str, *, params: Mapping[str, str]) -> None:
+        self.asked.append(f"DELETE {path}")
+        if failure := self.deletions.pop(0):
+            raise failure
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], data: bytes | None
+    ) -> AsyncIterator[Any]:
+        await asyncio.sleep(self.delay)
+        self.streams.append((path, params))
+        yield SimpleNamespace(content=SimpleNamespace(iter_any=self._play))
+
+    async def _play(self) -> AsyncIterator[bytes]:
+        for step in self.script:
+            if isinstance(step, Exception):
+                raise step
+            elif isinstance(step, bytes):
+                yield step
+            else:
+                await asyncio.sleep(step)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def service(engine: FakeEngine) -> ImageService:
+    return ImageService(
+        cast(Engine, engine),
+        BUILTIN_INFRA_IMAGE,
+        pull_progress_deadline=lambda: DEADLINE,
+        node_credentials=NodeCredentials([]),
+        writable_bytes=lambda: 77,
+    )
+
+
+def message(text: str, layer: str = "a") -> bytes:
+    return json.dumps({"status": text, "id": layer}).encode() + b"\r\n"
+
+
+async def pull(service: ImageService, image: str = "app:1") -> str:
+    request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=image))
+    return (await service.pull_image(request)).image_ref
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param([], id="nothing-new"),
+        pytest.param([message("Downloading"), 0.06] * 4, id="slow-but-steady"),
+        pytest.param([message("Extracting"), 0.3, message("Pull complete")], id="long-extraction"),
+        pytest.param(
+            [message("Extracting"), message("Downloading", "b"), 0.3, message("Pull complete")],
+            id="extraction-of-one-layer-while-another-stalls",
+        ),
+    ],
+)
+async def test_a_pull_that_goes_on_is_left_alone(
+    service: ImageService, engine: FakeEngine, script: list[bytes | float | Exception]
+) -> None:
+    engine.script = script
+    assert await pull(service) == ID
+    assert engine.streams == [("/images/create", {"fromImage": "docker.io/library/app", "tag": "1"})]
+
+
+@pytest.mark.parametrize(
+    ("delay", "script"),
+    [
+        pytest.param(5.0, [], id="no-answer-at-all"),
+        pytest.param(0.0, [5.0], id="no-first-message"),
+        pytest.param(0.0, [message("Downloading"), 5.0], id="download-stalls"),
+        pytest.param(
+            0.0, [message("Extracting"), 0.2, message("Pull complete"), 5.0], id="download-stalls-after-an-extraction"
+        ),
+    ],
+)
+async def test_a_pull_without_progress_is_given_up(
+    service: ImageService, engine: FakeEngine, delay: float, script: list[bytes | float | Exception]
+) -> None:
+    engine.delay, engine.script = delay, script
+    async with asyncio.timeout(1):
+        with pytest.raises(DeadlineExceeded, match=r"no progress for 0\.1 s"):
+            await pull(service)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        pytest.param(Unavailable("connection lost"), Unavailable, id="engine-died"),
+        pytest.param(EngineFailure("POST: engine: unauthorized: x"), Unauthenticated, id="refused-without-a-code"),
+        pytest.param(EngineFailure("POST: engine: broken"), EngineFailure, id="anything-else"),
+    ],
+)
+async def test_a_pull_fails_by_the_type_of_its_failure(
+    service: ImageService, engine: FakeEngine, failure: Exception, expected: type[Exception]
+) -> None:
+    engine.script = [message("Downloading"), failure]
+    with pytest.raises(expected) as raised:
+        await pull(service)
+    assert type(raised.value) is expected
+
+
+async def test_what_was_removed_right_after_its_pull_is_not_found(service: ImageService, engine: FakeEngine) -> None:
+    engine.answers.clear()
+    with pytest.raises(NotFound, match="removed at once"):
+        await pull(service)
+
+
+async def test_the_tag_beside_a_digest_is_not_pulled(service: ImageService, engine: FakeEngine) -> None:
+    engine.answers[f"/images/docker.io/library/app@{ID}/json"] = {"Id": ID}
+    assert await pull(service, f"app:1@{ID}") == ID
+    assert engine.streams == [("/images/create", {"fromImage": "docker.io/library/app", "tag": ID})]
+
+
+async def test_an_image_without_a_name_is_refused(service: ImageService) -> None:
+    with pytest.raises(InvalidArgument, match=r"image\.image"):
+        await pull(service, "")
+
+
+# -- the infra image
+
+
+async def test_the_built_in_infra_image_is_loaded_once_and_only_if_it_is_missing(
+    service: ImageService, engine: FakeEngine
+) -> None:
+    engine.answers["/version"] = {"Arch": "amd64"}
+    name = f"/images/docker.io/{BUILTIN_INFRA_IMAGE}/json"
+    engine.script = [0.05]
+    first, second = (asyncio.create_task(service.ensure_infra_image()) for _ in range(2))
+    await asyncio.sleep(0.02)
+    engine.answers[name] = {"Id": ID}
+    assert [await first, await second, await service.ensure_infra_image()] == [ID] * 3
+    assert [path for path, _ in engine.streams] == ["/images/load"]
+
+
+async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine) -> None:
+    service = ImageService(
+        cast(Engine, engine),
+        "app:1",
+        pull_progress_deadline=lambda: DEADLINE,
+        node_credentials=NodeCredentials([]),
+        writable_bytes=lambda: 0,
+    )
+    name = "/images/docker.io/library/app:1/json"
+    present = engine.answers.pop(name)
+    engine.script = [0.05]
+    task = asyncio.create_task(service.ensure_infra_image())
+    await asyncio.sleep(0.02)
+    engine.answers[name] = present
+    assert await task == ID
+    assert [path for path, _ in engine.streams] == ["/images/create"]
+
+
+# -- removal
+
+
+def removal(engine: FakeEngine, *failures: Exception | None) -> api_pb2.RemoveImageRequest:
+    engine.answers |= {f"/images/{ID}/json": {"Id": ID}, "/containers/json": []}
+    engine.deletions = list(failures)
+    return api_pb2.RemoveImageRequest(image=api_pb2.ImageSpec(image=ID))
+
+
+async def test_a_removal_that_another_one_disturbs_is_tried_again(service: ImageService, engine: FakeEngine) -> None:
+    await service.remove_image(removal(engine, NotFound("a name"), EngineFailure("an id"), None))
+    assert engine.deletions == []
+
+
+async def test_a_removal_that_keeps_failing_says_so(service: ImageService, engine: FakeEngine) -> None:
+    with pytest.raises(EngineFailure, match="disk"):
+        await service.remove_image(removal(engine, *[EngineFailure("disk")] * 5))
+
+
+async def test_a_refusal_is_not_tried_again(service: ImageService, engine: FakeEngine) -> None:
+    with pytest.raises(FailedPrecondition, match="children"):
+        await service.remove_image(removal(engine, FailedPrecondition("it has children")))
+
+
+# -- list and disk usage
+
+
+async def test_an_images_user_is_asked_for_once(service: ImageService, engine: FakeEngine) -> None:
+    gone = "sha256:" + "f" * 64
+    engine.answers["/images/json"] = [{"Id": ID}, {"Id": gone}]
+    engine.answers[f"/images/{ID}/json"] = {"Id": ID, "Config": {"User": "7"}}
+    for _ in range(2):
+        (image,) = (await service.list_images(api_pb2.ListImagesRequest())).images
+        assert image.uid.value == 7
+    assert engine.asked.count(f"/images/{ID}/json") == 1
+
+
+@pytest.mark.parametrize(
+    ("api", "used"),
+    [pytest.param((1, 42), 500, id="layers-counted-once"), pytest.param((1, 41), 900, id="old-engine-sum-of-images")],
+)
+async def test_disk_usage_is_measured_once_for_all_who_ask(
+    service: ImageService, engine: FakeEngine, api: tuple[int, int], used: int
+) -> None:
+    engine.api = api
+    engine.answers |= {
+        "/info": {"DockerRootDir": "/nonexistent"},
+        "/system/df": {"LayersSize": 500},
+        "/images/json": [{"Id": ID, "Size": 400}, {"Id": ID, "Size": 500}],
+    }
+    request = api_pb2.ImageFsInfoRequest()
+    first, second = await asyncio.gather(service.image_fs_info(request), service.image_fs_info(request))
+    assert first == second == await service.image_fs_info(request)
+    assert engine.asked.count("/info") == 1
+    (images,), (containers,) = first.image_filesystems, first.container_filesystems
+    assert (images.fs_id.mountpoint, images.used_bytes.value) == ("/nonexistent", used)
+    assert containers.used_bytes.value == 77
+    assert not images.HasField("inodes_used")
+    await pull(service)
+    await service.image_fs_info(request)
+    assert engine.asked.count("/info") == 2

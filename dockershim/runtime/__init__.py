@@ -6,6 +6,7 @@ from dockershim.runtime.container import Containers
 from dockershim.runtime.exec import Execs
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
+from dockershim.runtime.stats import ContainerStatistics
 from dockershim.runtime.status import NodeStatus
 
 __all__ = ["Node", "RuntimeService"]
@@ -38,3 +39,7 @@ class RuntimeService:
         self.update_container_resources = containers.update_container_resources
 
         self.exec_sync = Execs(node).exec_sync
+
+        statistics = ContainerStatistics(node)
+        self.container_stats = statistics.container_stats
+        self.list_container_stats = statistics.list_container_stats

@@ -24,7 +24,6 @@ SYSTEMD = Path("/run/systemd/system")
 START_TIMEOUT = 60.0
 CALL_TIMEOUT = 60
 _POLL = 0.1
-_CAP_SYS_RESOURCE = 24
 
 
 def endpoint() -> str:
@@ -61,24 +60,24 @@ def _connect() -> DockerClient | None:
 
 def _start_by_systemd() -> DockerClient:
     run("systemctl", "start", "docker")
-    client = _wait(None)
+    client = _wait()
     say(f"Docker Engine {_version(client)} runs as docker.service; stop it with: systemctl stop docker")
     return client
 
 
 def _start_by_hand() -> DockerClient:
-    started = None
+    started, log_start = None, LOG.stat().st_size if LOG.exists() else 0
     if not _is_running():
         with LOG.open("ab") as log:
             started = subprocess.Popen(
-                ["dockerd", *_score_flags()],
+                ["dockerd"],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # it stays when this program ends, and a Ctrl-C here is not for it
             )
-    client = _wait(started)
+    client = _wait(started, log_start)
     say(f"Docker Engine {_version(client)} was started in the background, there being no systemd; its log is {LOG}.")
     say(f"Stop it with: kill $(cat {PID_FILE})")
     return client
@@ -92,35 +91,17 @@ def _is_running() -> bool:
         return False
 
 
-def _score_flags() -> list[str]:
-    """Engines before 25 lower their own OOM score, and containers then may have no lower one where root lacks the
-    right to lower any: they are told to leave it. Later engines leave it, and do not know the flag.
-    """
-    effective = Path("/proc/self/status").read_text().split("CapEff:", 1)[1].split(None, 1)[0]
-    if int(effective, 16) >> _CAP_SYS_RESOURCE & 1:
-        return []
-    known = subprocess.run(["dockerd", "--help"], capture_output=True, text=True).stdout
-    score = Path("/proc/self/oom_score_adj").read_text().strip()
-    return [f"--oom-score-adjust={score}"] if "--oom-score-adjust" in known else []
-
-
-def _wait(started: subprocess.Popen[bytes] | None) -> DockerClient:
+def _wait(started: subprocess.Popen[bytes] | None = None, log_start: int = 0) -> DockerClient:
     deadline = time.monotonic() + START_TIMEOUT
     while (client := _connect()) is None:
         if started is not None and started.poll() is not None:
-            raise SetupError(f"dockerd ended with {started.returncode}; the end of {LOG}:\n{_log_end()}")
+            said = LOG.read_bytes()[log_start:].decode(errors="replace").rstrip()
+            raise SetupError(f"dockerd ended with {started.returncode}; it says in {LOG}:\n{said}")
         if time.monotonic() > deadline:
-            raise SetupError(f"the engine does not answer after {START_TIMEOUT:.0f} s; see {_where_it_says()}")
+            where = "journalctl -u docker" if SYSTEMD.is_dir() else LOG
+            raise SetupError(f"the engine does not answer after {START_TIMEOUT:.0f} s; see {where}")
         time.sleep(_POLL)
     return client
-
-
-def _where_it_says() -> str:
-    return "journalctl -u docker" if SYSTEMD.is_dir() else str(LOG)
-
-
-def _log_end(lines: int = 20) -> str:
-    return "\n".join(LOG.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _version(client: DockerClient) -> str:

@@ -94,16 +94,22 @@ class Pod:
 
     def _clear(self) -> None:
         """Remove what there is, whatever has gone wrong; what resists is told of by who looks afterwards."""
-        calls: list[tuple[str, Message]] = []
-        if self.sandbox_id:
-            calls.append(("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=self.sandbox_id)))
+        for sandbox_id in self._own_sandboxes():
+            self._try("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
         if self.image_id and not self.image_was_there:
-            calls.append(("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image))))
-        for name, request in calls:
-            try:
-                self._cri.call(name, request)
-            except grpc.RpcError as error:
-                say(f"    cannot tidy up: {_words(name, error)}")
+            self._try("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image)))
+
+    def _own_sandboxes(self) -> list[str]:
+        """By the list: a RunPodSandbox that was interrupted told no id."""
+        listed = self._try("ListPodSandbox", cri.ListPodSandboxRequest())
+        return [one.id for one in listed.items if one.metadata.uid == self.uid] if listed else []
+
+    def _try(self, name: str, request: Message) -> Any:
+        try:
+            return self._cri.call(name, request)
+        except grpc.RpcError as error:
+            say(f"     cannot tidy up: {_words(name, error)}")
+            return None
 
     # -- steps -----------------------------------------------------------------------------------------------
 

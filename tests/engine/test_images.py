@@ -266,13 +266,19 @@ async def test_one_of_two_waiters_can_go_away(cri: CRI, registry: Registry) -> N
     assert registry.broken == 0
 
 
-async def test_a_stalled_pull_is_given_up(registry: Registry, start_server: Callable[..., Server]) -> None:
-    registry.add(make_image(4 * MIB), "app:1")
-    registry.hold = asyncio.Event()
+async def test_a_stalled_pull_is_given_up_and_can_be_tried_again(
+    registry: Registry, start_server: Callable[..., Server]
+) -> None:
+    image = registry.add(make_image(4 * MIB), "app:1")
+    hold = registry.hold = asyncio.Event()
     async with CRI(start_server("--image-pull-progress-deadline=1s").target) as cri:
         started = time.monotonic()
         assert await code_of(pull(cri, registry.name("app:1"))) == grpc.StatusCode.DEADLINE_EXCEEDED
         assert 1 <= time.monotonic() - started < 3
+        # The engine keeps the connection that stalled, and opens another one for who asks again.
+        registry.hold = None
+        assert await pull(cri, registry.name("app:1")) == image.id
+        hold.set()
 
 
 async def test_a_slow_pull_is_not_a_stalled_one(registry: Registry, start_server: Callable[..., Server]) -> None:

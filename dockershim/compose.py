@@ -66,7 +66,6 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             infra_image,
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
-            writable_bytes=lambda: 0,
         )
         node = Node(
             engine=engine,

@@ -45,17 +45,18 @@ class _FsInfo:
     image_bytes: int
     inodes: int | None
 
-    def to_cri(self, writable_bytes: int) -> api_pb2.ImageFsInfoResponse:
+    def to_cri(self) -> api_pb2.ImageFsInfoResponse:
+        """Writable layers are not measured, so the containers' file system has no used_bytes."""
         return api_pb2.ImageFsInfoResponse(
-            image_filesystems=[self._usage(self.image_bytes)], container_filesystems=[self._usage(writable_bytes)]
+            image_filesystems=[self._usage(self.image_bytes)], container_filesystems=[self._usage(None)]
         )
 
-    def _usage(self, used_bytes: int) -> api_pb2.FilesystemUsage:
+    def _usage(self, used_bytes: int | None) -> api_pb2.FilesystemUsage:
         """Inodes are those of the whole file system: to count the images' own would be a walk over all of them."""
         return api_pb2.FilesystemUsage(
             timestamp=self.timestamp,
             fs_id=api_pb2.FilesystemIdentifier(mountpoint=self.folder),
-            used_bytes=api_pb2.UInt64Value(value=used_bytes),
+            used_bytes=None if used_bytes is None else api_pb2.UInt64Value(value=used_bytes),
             inodes_used=None if self.inodes is None else api_pb2.UInt64Value(value=self.inodes),
         )
 
@@ -64,8 +65,7 @@ class ImageService:
     """One coroutine method for each RPC of runtime.v1.ImageService but StreamImages.
 
     ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
-    seconds that a pull may go without progress, ``writable_bytes`` the size of all containers' writable layers as
-    last measured.
+    seconds that a pull may go without progress.
     """
 
     def __init__(
@@ -75,13 +75,11 @@ class ImageService:
         *,
         pull_progress_deadline: Callable[[], float],
         node_credentials: NodeCredentials,
-        writable_bytes: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._infra_image = parse_reference(infra_image)
         self._pull_progress_deadline = pull_progress_deadline
         self._node_credentials = node_credentials
-        self._writable_bytes = writable_bytes
         self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
         self._fs_infos: SingleFlight[None, _FsInfo] = SingleFlight("image filesystem")
@@ -135,7 +133,7 @@ class ImageService:
         info = self._fs_info
         if info is None or time.monotonic() - info.measured_at > _FS_INFO_LIFETIME:
             info = await self._fs_infos.run(None, self._measure)
-        return info.to_cri(self._writable_bytes())
+        return info.to_cri()
 
     async def ensure_infra_image(self) -> str:
         """The id of the infra image, which is loaded or pulled if it is not there. Raises as pull_image does."""

@@ -88,7 +88,6 @@ def service(engine: FakeEngine) -> ImageService:
         BUILTIN_INFRA_IMAGE,
         pull_progress_deadline=lambda: DEADLINE,
         node_credentials=NodeCredentials([]),
-        writable_bytes=lambda: 77,
     )
 
 
@@ -197,7 +196,6 @@ async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine) -> None:
         "app:1",
         pull_progress_deadline=lambda: DEADLINE,
         node_credentials=NodeCredentials([]),
-        writable_bytes=lambda: 0,
     )
     name = "/images/docker.io/library/app:1/json"
     present = engine.answers.pop(name)
@@ -265,7 +263,7 @@ async def test_disk_usage_is_measured_once_for_all_who_ask(
     assert engine.asked.count("/info") == 1
     (images,), (containers,) = first.image_filesystems, first.container_filesystems
     assert (images.fs_id.mountpoint, images.used_bytes.value) == ("/nonexistent", used)
-    assert containers.used_bytes.value == 77
+    assert not containers.HasField("used_bytes")
     assert not images.HasField("inodes_used")
     await pull(service)
     await service.image_fs_info(request)

@@ -170,13 +170,15 @@ def test_damaged_entry_is_skipped_with_a_reason(
 
 def test_what_is_no_file_or_too_large_is_skipped(store: cache.ResultCache, tmp_path: Path) -> None:
     os.mkfifo(file(tmp_path, f"a-{CONTAINER}-pipe"))
-    file(tmp_path, f"a-{CONTAINER}-link").symlink_to("/etc/passwd")
+    store.write(network("bridge"), cni.Attachment(CONTAINER, ifname="link"), cni.Result())
+    linked = file(tmp_path, f"podnet-{CONTAINER}-link")
+    linked.symlink_to(linked.rename(tmp_path / "elsewhere"))
     file(tmp_path, f"a-{CONTAINER}-folder").mkdir()
     file(tmp_path, f"a-{CONTAINER}-giant").write_bytes(b" " * (5 << 20))
     found, skipped = store.attachments(CONTAINER)
     assert not found
     assert [Path(str(error).split(": ")[0]).name.rpartition("-")[2] for error in skipped] == [
-        "folder", "giant", "link", "pipe",
+        "folder", "giant", "pipe", "link",
     ]  # fmt: skip
 
 

@@ -400,6 +400,22 @@ class TestOrder:
         await asyncio.gather(first, collection, late)
         assert recorder.calls == ["bridge ADD", "bridge GC", "bridge ADD"]
 
+    async def test_cancelling_a_collection_that_waits_lets_the_others_go_on(
+        self, runtime: cni.Runtime, recorder: Recorder
+    ) -> None:
+        recorder.delay = lambda invocation: 0.3 if invocation.environment["CNI_CONTAINERID"] == CONTAINER else 0.0
+        net = network("bridge")
+        slow = asyncio.create_task(runtime.add(net, ATTACHMENT))
+        await asyncio.sleep(0.01)
+        collection = asyncio.create_task(runtime.gc(net, []))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(runtime.add(net, cni.Attachment("late", NETNS)))
+        await asyncio.sleep(0)
+        collection.cancel()
+        await late
+        assert not slow.done()
+        await asyncio.gather(slow, collection, return_exceptions=True)
+
     async def test_waiting_for_a_turn_is_bounded(self, tmp_path: Path, recorder: Recorder) -> None:
         install(tmp_path / "bin", "bridge")
         runtime = cni.Runtime([tmp_path / "bin"], tmp_path, timeout=0.05, executor=recorder)

@@ -121,9 +121,33 @@ async def test_plugins_of_the_networks_own_folder(watcher: cni.ConfigWatcher, fo
     await until(watcher, lambda: watcher.network is not None and len(watcher.network.plugins) == 3)
 
 
-async def test_burst_is_read_once_and_what_changes_nothing_is_not_told(folder: Path) -> None:
+async def test_link_to_a_folder_that_is_moved(tmp_path: Path) -> None:
+    (tmp_path / "a/inner").mkdir(parents=True)
+    (tmp_path / "net.d").symlink_to("a/inner")
+    write(tmp_path / "net.d", "10-a.conflist", "first")
+    async with cni.ConfigWatcher(tmp_path / "net.d", debounce=0.02) as watcher:
+        (tmp_path / "a").rename(tmp_path / "b")
+        await until_named(watcher, None)
+        (tmp_path / "b").rename(tmp_path / "a")
+        await until_named(watcher, "first")
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that were read, a reading each."""
+    read: list[Path] = []
+
+    def find_network(conf_dir: Path) -> tuple[cni.NetworkList | None, tuple[cni.ConfigError, ...]]:
+        read.append(conf_dir)
+        return cni.find_network(conf_dir)
+
+    monkeypatch.setattr(watch, "find_network", find_network)
+    return read
+
+
+async def test_burst_is_read_once_and_what_changes_nothing_is_not_told(folder: Path, readings: list[Path]) -> None:
     told: list[None] = []
-    async with cni.ConfigWatcher(folder, lambda: told.append(None), debounce=0.1) as watcher:
+    async with cni.ConfigWatcher(folder, lambda: told.append(None), debounce=0.05) as watcher:
         for number in range(200):
             write(folder, f"{number:03}.conflist", f"net-{number}")
         await until_named(watcher, "net-0")
@@ -132,6 +156,15 @@ async def test_burst_is_read_once_and_what_changes_nothing_is_not_told(folder: P
         (folder / "notes.txt").write_text("x")
         await asyncio.sleep(0.3)
         assert len(told) == 1
+        assert len(readings) == 3
+
+
+async def test_what_happens_beside_the_way_is_not_read(folder: Path, readings: list[Path]) -> None:
+    async with cni.ConfigWatcher(folder, debounce=0.01):
+        (folder.parent / "other").mkdir()
+        (folder.parent.parent / "passwd").write_text("x")
+        await asyncio.sleep(0.1)
+        assert len(readings) == 1
 
 
 async def test_a_user_that_fails_does_not_end_the_watch(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +195,8 @@ async def test_without_inotify_the_folder_is_read_from_time_to_time(
 
 async def test_watches_do_not_pile_up(watcher: cni.ConfigWatcher, folder: Path) -> None:
     for round_ in range(5):
-        shutil.rmtree(folder)
+        # Moved, not removed: the kernel drops the watches of what is removed by itself.
+        folder.rename(folder.with_name(f"old-{round_}"))
         await until(watcher, lambda: watcher.reason.startswith("there is no folder"))
         folder.mkdir()
         (folder / "sub").mkdir()

@@ -102,7 +102,9 @@ async def _cni_network(config: Config, pins: Pins, stack: AsyncExitStack) -> CNI
     else:
         source = await stack.enter_async_context(cni.ConfigWatcher(config.cni_conf_dir))
     locks = config.state_directory / "cni"
-    network = CNINetwork(runtime, source, pins, locks, parse_pod_cidrs(config.pod_cidr))
+    network = await stack.enter_async_context(
+        CNINetwork(runtime, source, pins, locks, parse_pod_cidrs(config.pod_cidr))
+    )
     network.set_pod_cidr(config.pod_cidr)
     return network
 

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, NetworkFailure
 from dockershim.netns import Pins, addresses
+from dockershim.readiness import Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
     INTERFACE,
@@ -38,7 +39,10 @@ class PodNetwork(Protocol):
     publishes_ports: bool
 
     def problem(self) -> str:
-        """Why no pod can get a network now; empty when one can."""
+        """Why no pod can get a network now, as far as is known without asking anybody; empty when one can."""
+
+    async def examine(self) -> str:
+        """Like ``problem``, but whoever makes the network is asked where that has not been done lately."""
 
     def set_pod_cidr(self, text: str) -> None:
         """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
@@ -58,6 +62,9 @@ class EngineNetwork:
     publishes_ports = True
 
     def problem(self) -> str:
+        return ""
+
+    async def examine(self) -> str:
         return ""
 
     def set_pod_cidr(self, text: str) -> None:
@@ -129,9 +136,19 @@ class CNINetwork:
         self._pod_cidrs = tuple(pod_cidrs)
         self._known: dict[str, tuple[str, ...]] = {}
         self._torn_down: set[str] = set()
+        self._readiness = Readiness(runtime, lambda: source.network)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._readiness.close()
 
     def problem(self) -> str:
         return "" if self._source.network is not None else self._source.reason
+
+    async def examine(self) -> str:
+        return self.problem() or await self._readiness.problem()
 
     def set_pod_cidr(self, text: str) -> None:
         self._pod_cidrs = parse_pod_cidrs(text)

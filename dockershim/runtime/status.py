@@ -36,7 +36,7 @@ class NodeStatus:
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
         engine_problem = await self._engine_problem()
-        network_problem = self._node.network.problem()
+        network_problem = await self._node.network.examine()
         can = self._node.last_capabilities
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(

@@ -1,0 +1,56 @@
+"""Whether the CNI plugins of the configuration in force could serve a pod, asked no oftener than it can change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import cni
+
+#: A network that works is asked again only where its plugins can tell (STATUS, since version 1.1.0).
+_AGAIN_WHEN_READY = 30.0
+_AGAIN_WHEN_NOT = 5.0
+_PATIENCE = 3.0
+
+
+class Readiness:
+    """``network`` gives the configuration in force. An answer is remembered for as long as the configuration is."""
+
+    def __init__(self, runtime: cni.Runtime, network: Callable[[], cni.NetworkList | None]) -> None:
+        self._runtime = runtime
+        self._network = network
+        self._examined: cni.NetworkList | None = None
+        self._validated: cni.NetworkList | None = None
+        self._due = 0.0
+        self._problem = ""
+        self._examination: asyncio.Task[None] | None = None
+
+    async def problem(self) -> str:
+        """Why no pod can be attached, or the empty string. Answers within seconds even when a plugin hangs."""
+        network = self._network()
+        if network is None or (network is self._examined and time.monotonic() < self._due):
+            return self._problem if network is not None else ""
+        if self._examination is None or self._examination.done():
+            self._examination = asyncio.create_task(self._examine(network), name=f"examine CNI network {network.name}")
+        done, _ = await asyncio.wait([self._examination], timeout=_PATIENCE)
+        return self._problem if done else f"the plugins of CNI network {network.name!r} do not answer"
+
+    async def close(self) -> None:
+        """End an examination that is under way."""
+        if self._examination is not None:
+            self._examination.cancel()
+            await asyncio.wait([self._examination])
+
+    async def _examine(self, network: cni.NetworkList) -> None:
+        try:
+            if network is not self._validated:
+                await self._runtime.validate(network)
+                self._validated = network
+            await self._runtime.status(network)
+        except cni.CNIError as error:
+            self._problem = f"CNI network {network.name!r}: {error}"
+        else:
+            self._problem = ""
+        self._examined = network
+        self._due = time.monotonic() + (_AGAIN_WHEN_NOT if self._problem else _AGAIN_WHEN_READY)

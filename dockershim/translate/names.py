@@ -31,6 +31,22 @@ _SANDBOX_NAME = "POD"
 _RESERVED = {TYPE_LABEL, SANDBOX_ID_LABEL, LOG_PATH_LABEL, EXTRA_LABEL}
 _FIELD = re.compile(r"[A-Za-z0-9.-]+")
 _LONGEST_NAME = 1024
+_HIGHEST_ATTEMPT = 2**32 - 1
+
+#: What EXTRA_LABEL may hold.
+_EXTRA_KINDS: dict[str, type] = {
+    "v": int,
+    "metadata": list,
+    "labels": dict,
+    "image": str,
+    "cgroupFiles": dict,
+    "runtimeHandler": str,
+    "logDirectory": str,
+    "overhead": dict,
+    "resources": dict,
+}
+_SANDBOX_METADATA = (str, str, str, int)
+_CONTAINER_METADATA = (str, int, str, str, str, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +92,17 @@ def _split(engine_name: str) -> list[str] | None:
     fields = engine_name.removeprefix("/").split("_")
     if len(fields) not in (6, 7) or fields[0] != "k8s" or not fields[5].isdecimal():
         return None
-    return fields
+    return fields if int(fields[5]) <= _HIGHEST_ATTEMPT else None
+
+
+def _read_metadata(extra: Mapping[str, Any], kinds: tuple[type, ...]) -> list[Any] | None:
+    metadata: list[Any] = extra.get("metadata", [])
+    return metadata if tuple(map(type, metadata)) == kinds else None
 
 
 def parse_sandbox_name(engine_name: str, extra: Mapping[str, Any]) -> SandboxName | None:
     """The metadata of a sandbox from its engine name or our label; None where the name is no shim's."""
-    metadata = extra.get("metadata")
+    metadata = _read_metadata(extra, _SANDBOX_METADATA)
     if metadata is not None:
         return SandboxName(*metadata)
     fields = _split(engine_name)
@@ -92,7 +113,7 @@ def parse_sandbox_name(engine_name: str, extra: Mapping[str, Any]) -> SandboxNam
 
 def parse_container_name(engine_name: str, extra: Mapping[str, Any]) -> ContainerName | None:
     """The metadata of a container from its engine name or our label; None where the name is no shim's."""
-    metadata = extra.get("metadata")
+    metadata = _read_metadata(extra, _CONTAINER_METADATA)
     if metadata is not None:
         name, attempt, *pod = metadata
         return ContainerName(name, attempt, SandboxName(*pod))
@@ -116,12 +137,13 @@ def to_engine_labels(
     Raises InvalidArgument for a label that would be taken for one of the shim's own.
     """
     for key in labels:
-        if key in _RESERVED:
+        if key in _RESERVED or key in own:
             raise InvalidArgument(f"labels: {key!r} is reserved for the runtime")
-    prefixed = sorted(key for key in labels if key.startswith(ANNOTATION_PREFIX))
+    # A label with the prefix would be read back as an annotation, and hide the annotation of that name.
+    prefixed = {key: value for key, value in labels.items() if key.startswith(ANNOTATION_PREFIX)}
     more = {**extra, "labels": prefixed} if prefixed else extra
     return {
-        **labels,
+        **{key: value for key, value in labels.items() if key not in prefixed},
         **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()},
         **own,
         **({EXTRA_LABEL: json.dumps(more, separators=(",", ":"), sort_keys=True)} if more else {}),
@@ -134,19 +156,21 @@ def read_extra(engine_labels: Mapping[str, str]) -> dict[str, Any]:
         extra = json.loads(engine_labels.get(EXTRA_LABEL, "{}"))
     except ValueError:
         return {}
-    return extra if isinstance(extra, dict) else {}
+    if not isinstance(extra, dict):
+        return {}
+    whole = all(isinstance(extra[key], kind) for key, kind in _EXTRA_KINDS.items() if key in extra)
+    return extra if whole else {}
 
 
 def from_engine_labels(engine_labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """(labels, annotations) of CRI from the engine's labels."""
-    genuine = set(read_extra(engine_labels).get("labels", ()))
     hidden = _RESERVED
     if engine_labels.get(TYPE_LABEL) == SANDBOX_TYPE:
         hidden = hidden | {CONTAINER_NAME_LABEL}
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = {key: str(value) for key, value in read_extra(engine_labels).get("labels", {}).items()}
     annotations: dict[str, str] = {}
     for key, value in engine_labels.items():
-        if key.startswith(ANNOTATION_PREFIX) and key not in genuine:
+        if key.startswith(ANNOTATION_PREFIX):
             annotations[key.removeprefix(ANNOTATION_PREFIX)] = value
         elif key not in hidden:
             labels[key] = value

@@ -24,12 +24,18 @@ def _engine_name(name: str) -> str:
 _TO_CRI = {_engine_name(name): name for name in cri.Signal.keys()}  # noqa: SIM118
 
 
+#: The names of the numbers: of two names of one number the one that Python has, of two real-time names that from RTMIN.
+_BY_NUMBER = {
+    **{str(64 - distance): f"SIGRTMAX-{distance}" for distance in range(1, 15)},
+    **{str(34 + distance): f"SIGRTMIN+{distance}" for distance in range(1, 16)},
+    **{str(int(one)): one.name for one in os_signal.Signals},
+}
+
+
 def to_cri_signal(signal: str) -> str:
-    """The name in CRI's enum of an engine's stop signal, itself a name or a number; the default where CRI has none."""
-    if signal.isdecimal():
-        try:
-            signal = os_signal.Signals(int(signal)).name
-        except ValueError:
-            return "SIGNAL_RUNTIME_DEFAULT"
-    full = signal if signal.startswith("SIG") else "SIG" + signal
-    return _TO_CRI.get(full, "SIGNAL_RUNTIME_DEFAULT")
+    """The name in CRI's enum of an engine's stop signal; the default where CRI has none.
+
+    An engine takes names in any case, with and without SIG, and numbers (of real-time signals: 34 to 64).
+    """
+    name = _BY_NUMBER.get(signal, signal).upper()
+    return _TO_CRI.get(name if name.startswith("SIG") else "SIG" + name, "SIGNAL_RUNTIME_DEFAULT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +59,5 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
 
 
 def _kernel(release: str) -> tuple[int, int]:
-    parts = release.split(".")
-    try:
-        return int(parts[0]), int(parts[1].split("-")[0])
-    except (ValueError, IndexError):
-        return 0, 0
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

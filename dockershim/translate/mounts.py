@@ -60,7 +60,8 @@ def _check_recursive_read_only(mount: cri.Mount, where: str, can: Capabilities) 
 
 def container_path(path: str) -> str:
     """A mount point as the engine wants it: absolute, clean."""
-    return posixpath.normpath(posixpath.join("/", path))
+    # normpath keeps two slashes at the start, which POSIX lets a system give a meaning; Linux and engines do not.
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def to_engine_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> list[dict[str, Any]]:

@@ -115,7 +115,10 @@ def _check_sysctls(config: cri.PodSandboxConfig) -> None:
         elif _IPC_SYSCTLS.fullmatch(name):
             if options.ipc == cri.NODE:
                 raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own in the node's IPC namespace")
-        elif not _UTS_SYSCTLS.fullmatch(name):
+        elif _UTS_SYSCTLS.fullmatch(name):
+            if options.network == cri.NODE:
+                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own on the node's network")
+        else:
             raise InvalidArgument(f"config.linux.sysctls: {key} is not kept per namespace and cannot be set for a pod")
 
 

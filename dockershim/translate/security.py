@@ -11,6 +11,7 @@ from dockershim.translate.checks import check_text, reject
 
 SecurityContext = cri.LinuxSandboxSecurityContext | cri.LinuxContainerSecurityContext
 
+#: The prefix of the deprecated fields; some clients write it into the new ones too, and every runtime takes it off.
 _LOCALHOST = "localhost/"
 _DEFAULT_PROFILES = ("runtime/default", "docker/default")
 
@@ -23,7 +24,7 @@ def seccomp_profile_path(context: SecurityContext) -> str:
     if context.HasField("seccomp"):
         if context.seccomp.profile_type != cri.SecurityProfile.Localhost:
             return ""
-        path = context.seccomp.localhost_ref
+        path = context.seccomp.localhost_ref.removeprefix(_LOCALHOST)
     elif context.seccomp_profile_path.startswith(_LOCALHOST):
         path = context.seccomp_profile_path.removeprefix(_LOCALHOST)
     else:
@@ -55,7 +56,7 @@ def _apparmor(context: SecurityContext, can: Capabilities) -> list[str]:
     deprecated = getattr(context, "apparmor_profile", "")
     if context.HasField("apparmor"):
         kind = context.apparmor.profile_type
-        name = context.apparmor.localhost_ref if kind == cri.SecurityProfile.Localhost else ""
+        name = context.apparmor.localhost_ref.removeprefix(_LOCALHOST) if kind == cri.SecurityProfile.Localhost else ""
         if kind == cri.SecurityProfile.Localhost and not name:
             raise InvalidArgument("security_context.apparmor.localhost_ref: a profile's name is needed")
         unconfined = kind == cri.SecurityProfile.Unconfined

@@ -1,0 +1,251 @@
+"""Mounts and devices: what is asked becomes the engine's, and is read back from any shim's container."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument, Unsupported
+from dockershim.translate.mounts import (
+    check_mounts,
+    container_path,
+    to_cri_mounts,
+    to_device_requests,
+    to_engine_binds,
+    to_engine_devices,
+    to_engine_mounts,
+)
+from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28
+
+SELINUX = replace(ENGINE_28, selinux=True)
+
+
+def mount(**fields: Any) -> cri.Mount:
+    return cri.Mount(**{"host_path": "/host", "container_path": "/data", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "field"),
+    [
+        pytest.param({"image": cri.ImageSpec()}, Unsupported, ".image:", id="an image volume, even an empty one"),
+        pytest.param({"image_sub_path": "a"}, Unsupported, ".image_sub_path", id="a folder of an image"),
+        pytest.param({"uidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped users"),
+        pytest.param({"gidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped groups"),
+        pytest.param({"mount_options": ["noexec"]}, Unsupported, ".mount_options", id="mount options"),
+        pytest.param({"host_path": "host"}, InvalidArgument, ".host_path", id="a relative host path"),
+        pytest.param({"host_path": ""}, InvalidArgument, ".host_path", id="no host path"),
+        pytest.param({"host_path": "/a\nb"}, InvalidArgument, "host_path", id="a line end in a host path"),
+        pytest.param({"container_path": ""}, InvalidArgument, ".container_path", id="no container path"),
+        pytest.param({"container_path": "/a\0"}, InvalidArgument, "container_path", id="a NUL in a container path"),
+        pytest.param({"recursive_read_only": True}, InvalidArgument, ".recursive_read_only", id="but writable"),
+        pytest.param(
+            {"recursive_read_only": True, "readonly": True, "propagation": cri.PROPAGATION_HOST_TO_CONTAINER},
+            InvalidArgument,
+            ".recursive_read_only",
+            id="recursively read-only with propagation",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception], field: str) -> None:
+    with pytest.raises(error, match=field) as caught:
+        check_mounts([mount(**fields)], ENGINE_28)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("again", ["/data", "/data/", "data", "//data", "/x/../data"])
+def test_two_mounts_at_one_place_are_refused(again: str) -> None:
+    with pytest.raises(InvalidArgument, match="same container_path"):
+        check_mounts([mount(), mount(container_path=again)], ENGINE_28)
+
+
+@pytest.mark.parametrize(
+    "can",
+    [
+        pytest.param(replace(ENGINE_28, api=(1, 43)), id="an engine before 25"),
+        pytest.param(replace(ENGINE_28, kernel=(5, 11)), id="a kernel without mount_setattr"),
+    ],
+)
+def test_recursively_read_only_needs_engine_and_kernel(can: Any) -> None:
+    asked = mount(recursive_read_only=True, readonly=True)
+    check_mounts([asked], ENGINE_28)
+
+    with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25"):
+        check_mounts([asked], can)
+
+
+@pytest.mark.parametrize(
+    ("fields", "can", "read_only", "options"),
+    [
+        pytest.param({}, ENGINE_28, False, {"Propagation": "rprivate"}, id="writable and private"),
+        pytest.param(
+            {"propagation": cri.PROPAGATION_HOST_TO_CONTAINER}, ENGINE_28, False, {"Propagation": "rslave"}, id="slave"
+        ),
+        pytest.param(
+            {"propagation": cri.PROPAGATION_BIDIRECTIONAL}, ENGINE_28, False, {"Propagation": "rshared"}, id="shared"
+        ),
+        pytest.param(
+            {"readonly": True},
+            ENGINE_28,
+            True,
+            {"Propagation": "rprivate", "ReadOnlyNonRecursive": True},
+            id="read-only: from 25 on not recursively",
+        ),
+        pytest.param({"readonly": True}, ENGINE_20, True, {"Propagation": "rprivate"}, id="read-only before 25"),
+        pytest.param(
+            {"readonly": True, "recursive_read_only": True},
+            ENGINE_28,
+            True,
+            {"Propagation": "rprivate", "ReadOnlyForceRecursive": True},
+            id="recursively read-only",
+        ),
+        pytest.param(
+            {"selinux_relabel": True}, ENGINE_28, False, {"Propagation": "rprivate"}, id="a label without SELinux"
+        ),
+    ],
+)
+def test_mounts_of_the_engine(fields: dict[str, Any], can: Any, read_only: bool, options: dict[str, Any]) -> None:
+    expected = {
+        "Type": "bind",
+        "Source": "/host",
+        "Target": "/data",
+        "ReadOnly": read_only,
+        "BindOptions": options,
+    }
+
+    assert to_engine_mounts([mount(**fields)], can) == [expected]
+    assert to_engine_binds([mount(**fields)], can) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, "/host:/data:rw,Z,rprivate", id="writable"),
+        pytest.param({"readonly": True}, "/host:/data:ro,Z,rprivate", id="read-only"),
+        pytest.param({"propagation": cri.PROPAGATION_BIDIRECTIONAL}, "/host:/data:rw,Z,rshared", id="shared"),
+    ],
+)
+def test_a_label_is_asked_for_by_a_bind(fields: dict[str, Any], expected: str) -> None:
+    asked = [mount(selinux_relabel=True, **fields)]
+
+    assert to_engine_binds(asked, SELINUX) == [expected]
+    assert to_engine_mounts(asked, SELINUX) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"host_path": "/a:b"}, id="a host path with a colon"),
+        pytest.param({"container_path": "/a:b"}, id="a container path with a colon"),
+        pytest.param({"readonly": True, "recursive_read_only": True}, id="recursively read-only"),
+    ],
+)
+def test_a_label_that_a_bind_cannot_ask_for_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match="selinux_relabel"):
+        to_engine_binds([mount(selinux_relabel=True, **fields)], SELINUX)
+
+
+@given(
+    st.lists(
+        st.builds(
+            cri.Mount,
+            host_path=st.sampled_from(["/a", "/b/c", "/d:e"]),
+            container_path=st.sampled_from(["/x", "/y z", "/v:w"]),
+            readonly=st.just(True),
+            propagation=st.sampled_from([0, 1, 2]),
+            recursive_read_only=st.booleans(),
+        )
+    )
+)
+def test_mounts_come_back(mounts: list[cri.Mount]) -> None:
+    assert to_cri_mounts({"Mounts": to_engine_mounts(mounts, ENGINE_28)}) == mounts
+
+
+@given(
+    st.lists(
+        st.builds(
+            cri.Mount,
+            host_path=st.sampled_from(["/a", "/b/c"]),
+            container_path=st.sampled_from(["/x", "/y z"]),
+            readonly=st.booleans(),
+            selinux_relabel=st.just(True),
+            propagation=st.sampled_from([0, 1, 2]),
+        )
+    )
+)
+def test_binds_come_back(mounts: list[cri.Mount]) -> None:
+    assert to_cri_mounts({"Binds": to_engine_binds(mounts, SELINUX)}) == mounts
+
+
+@pytest.mark.parametrize(
+    ("bind", "expected"),
+    [
+        pytest.param("/a:/b", {}, id="nothing but the paths"),
+        pytest.param("/a:/b:ro", {"readonly": True}, id="read-only"),
+        pytest.param("/a:/b:z", {"selinux_relabel": True}, id="a shared label"),
+        pytest.param(
+            "/a:/b:rslave", {"propagation": cri.PROPAGATION_HOST_TO_CONTAINER}, id="as cri-dockerd has it before 0.3.12"
+        ),
+    ],
+)
+def test_binds_of_other_shims_are_read(bind: str, expected: dict[str, Any]) -> None:
+    assert to_cri_mounts({"Binds": [bind]}) == [cri.Mount(host_path="/a", container_path="/b", **expected)]
+
+
+@pytest.mark.parametrize("host_config", [{}, {"Mounts": None, "Binds": None}, {"Mounts": [], "Binds": []}])
+def test_a_container_without_mounts(host_config: dict[str, Any]) -> None:
+    assert to_cri_mounts(host_config) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param("/data", "/data", id="as it is"),
+        pytest.param("data", "/data", id="relative: from the root"),
+        pytest.param("//data", "/data", id="two slashes are one"),
+        pytest.param("/a/./b/../c/", "/a/c", id="cleaned"),
+        pytest.param("/../..", "/", id="never above the root"),
+    ],
+)
+def test_container_paths(path: str, expected: str) -> None:
+    assert container_path(path) == expected
+
+
+def test_devices() -> None:
+    devices = [
+        cri.Device(host_path="/dev/fuse", container_path="/dev/fuse0", permissions="mrw"),
+        cri.Device(host_path="/dev/kvm"),
+    ]
+
+    assert to_engine_devices(devices) == [
+        {"PathOnHost": "/dev/fuse", "PathInContainer": "/dev/fuse0", "CgroupPermissions": "mrw"},
+        {"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"host_path": "fuse"}, "absolute path", id="a relative path"),
+        pytest.param({"host_path": ""}, "absolute path", id="no path"),
+        pytest.param({"host_path": "/dev/fuse", "permissions": "rx"}, "permissions", id="a permission that is none"),
+    ],
+)
+def test_a_device_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"devices.*{message}"):
+        to_engine_devices([cri.Device(**fields)])
+
+
+def test_cdi_devices_need_an_engine_with_cdi() -> None:
+    devices = [cri.CDIDevice(name="nvidia.com/gpu=0"), cri.CDIDevice(name="nvidia.com/gpu=1")]
+
+    assert to_device_requests(devices, ENGINE_28) == [
+        {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}
+    ]
+    assert to_device_requests([], ENGINE_20) == []
+    with pytest.raises(Unsupported, match=r"CDI_devices: .*daemon\.json"):
+        to_device_requests(devices, ENGINE_20)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
-from dockershim.translate.checks import reject
+from dockershim.translate.checks import check_text, reject
 
 _LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
 
@@ -22,6 +23,8 @@ _FIELDS = {
     "cpuset_mems": "CpusetMems",
 }
 _UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
+_CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
+_PAGE_SIZE = re.compile(r"[0-9]+[KMGT]B")
 
 
 def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
@@ -33,9 +36,13 @@ def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
             raise InvalidArgument(f"{field}.{name}: {value} is below {lowest}")
     if not _LOWEST_OOM_SCORE <= resources.oom_score_adj <= _HIGHEST_OOM_SCORE:
         raise InvalidArgument(f"{field}.oom_score_adj: {resources.oom_score_adj} is not within -1000 and 1000")
-    for key in resources.unified:
-        if "/" in key or not key.partition(".")[2]:
+    for key, value in resources.unified.items():
+        if not _CGROUP_FILE.fullmatch(key):
             raise InvalidArgument(f"{field}.unified: {key!r} is no file of a cgroup")
+        check_text(value, f"{field}.unified[{key}]")
+    for limit in resources.hugepage_limits:
+        if not _PAGE_SIZE.fullmatch(limit.page_size):
+            raise InvalidArgument(f"{field}.hugepage_limits: {limit.page_size!r} is no page size")
 
 
 def to_engine_resources(resources: cri.LinuxContainerResources, *, swap_limit: bool = True) -> dict[str, Any]:
@@ -72,6 +79,7 @@ def to_cri_resources(host_config: Mapping[str, Any]) -> cri.LinuxContainerResour
 def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int) -> dict[str, str]:
     """Limits that the engine has no field for, as cgroup files and what to write there: huge pages, ``unified``.
 
+    ``resources`` have passed ``check_resources``. Kubelets always limit huge pages, and from cgroup v2 on swap.
     Raises Unsupported where the node's cgroup version has no such files.
     """
     reject(
@@ -79,7 +87,4 @@ def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int)
     )
     suffix = "max" if cgroup_version == 2 else "limit_in_bytes"
     files = {f"hugetlb.{limit.page_size}.{suffix}": str(limit.limit) for limit in resources.hugepage_limits}
-    for limit in resources.hugepage_limits:
-        if not limit.page_size.isalnum():
-            raise InvalidArgument(f"resources.hugepage_limits: {limit.page_size!r} is no page size")
     return {**files, **resources.unified}

@@ -1,0 +1,179 @@
+"""Resources: limits of the request as the engine's fields and as cgroup files, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument, Unsupported
+from dockershim.translate.resources import (
+    check_resources,
+    to_cgroup_files,
+    to_cri_resources,
+    to_engine_resources,
+    to_oom_score,
+)
+
+MIB = 1 << 20
+
+
+def resources(**fields: Any) -> cri.LinuxContainerResources:
+    return cri.LinuxContainerResources(**fields)
+
+
+def pages(size: str, limit: int = 0) -> list[cri.HugepageLimit]:
+    return [cri.HugepageLimit(page_size=size, limit=limit)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        pytest.param({"cpu_period": -1}, "cpu_period", id="a negative period"),
+        pytest.param({"cpu_quota": -2}, "cpu_quota", id="a quota below unlimited"),
+        pytest.param({"cpu_shares": -1}, "cpu_shares", id="negative shares"),
+        pytest.param({"memory_limit_in_bytes": -1}, "memory_limit_in_bytes", id="a negative limit"),
+        pytest.param({"memory_swap_limit_in_bytes": -2}, "memory_swap_limit_in_bytes", id="swap below unlimited"),
+        pytest.param({"oom_score_adj": 1001}, "oom_score_adj", id="a score above the kernel's"),
+        pytest.param({"oom_score_adj": -1001}, "oom_score_adj", id="a score below the kernel's"),
+        pytest.param({"unified": {"memory/../x.y": "1"}}, "unified", id="a file elsewhere"),
+        pytest.param({"unified": {"memory": "1"}}, "unified", id="a controller alone"),
+        pytest.param({"unified": {"memory.": "1"}}, "unified", id="a file without a name"),
+        pytest.param({"unified": {"": "1"}}, "unified", id="no file"),
+        pytest.param({"unified": {"memory.min\0": "1"}}, "unified", id="a NUL in a file's name"),
+        pytest.param({"unified": {"memory.min": "1\n2"}}, "unified", id="two lines for one file"),
+        pytest.param({"hugepage_limits": pages("")}, "hugepage_limits", id="no page size"),
+        pytest.param({"hugepage_limits": pages("../2MB")}, "hugepage_limits", id="a page size with a path"),
+        pytest.param({"hugepage_limits": pages("2Mi")}, "hugepage_limits", id="a page size of another spelling"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^linux\.{field}") as caught:
+        check_resources(resources(**fields), "linux")
+    assert type(caught.value) is InvalidArgument
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="nothing set"),
+        pytest.param({"cpu_quota": -1, "memory_swap_limit_in_bytes": -1}, id="unlimited"),
+        pytest.param({"oom_score_adj": -1000}, id="the lowest score"),
+        pytest.param({"hugepage_limits": pages("64KB"), "unified": {"hugetlb.2MB.rsvd.max": "0"}}, id="huge pages"),
+        pytest.param({"unified": {"io.max": "8:0 rbps=1048576", "cpu.uclamp.min": "max"}}, id="files of cgroup v2"),
+    ],
+)
+def test_what_can_be_is_taken(fields: dict[str, Any]) -> None:
+    check_resources(resources(**fields), "linux")
+
+
+@pytest.mark.parametrize(
+    ("fields", "swap_limit", "expected"),
+    [
+        pytest.param({}, True, {}, id="nothing set: an update leaves all alone"),
+        pytest.param({"cpuset_cpus": "0-1"}, True, {"CpusetCpus": "0-1"}, id="what a CPU manager sends"),
+        pytest.param({"cpu_quota": -1}, True, {"CpuQuota": -1}, id="a quota that is taken away"),
+        pytest.param(
+            {"memory_limit_in_bytes": 64 * MIB}, True, {"Memory": 64 * MIB, "MemorySwap": 64 * MIB}, id="no swap"
+        ),
+        pytest.param(
+            {"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": 96 * MIB},
+            True,
+            {"Memory": 64 * MIB, "MemorySwap": 96 * MIB},
+            id="some swap",
+        ),
+        pytest.param(
+            {"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": -1},
+            True,
+            {"Memory": 64 * MIB, "MemorySwap": -1},
+            id="any swap",
+        ),
+        pytest.param({"memory_limit_in_bytes": 64 * MIB}, False, {"Memory": 64 * MIB}, id="swap cannot be limited"),
+        pytest.param(
+            {"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": 96 * MIB},
+            False,
+            {"Memory": 64 * MIB},
+            id="swap is asked for but cannot be limited",
+        ),
+    ],
+)
+def test_fields_of_the_engine(fields: dict[str, Any], swap_limit: bool, expected: dict[str, Any]) -> None:
+    assert to_engine_resources(resources(**fields), swap_limit=swap_limit) == expected
+
+
+@given(before=st.integers(MIB, 1 << 40), after=st.integers(MIB, 1 << 40))
+def test_memory_can_be_updated_to_less_and_to_more(before: int, after: int) -> None:
+    """An engine refuses a limit above the swap limit that it knows, unless a new swap limit comes along."""
+    known = to_engine_resources(resources(memory_limit_in_bytes=before))
+    update = to_engine_resources(resources(memory_limit_in_bytes=after))
+
+    assert not (update["Memory"] > known["MemorySwap"] and not update.get("MemorySwap"))
+    assert update["MemorySwap"] >= update["Memory"]
+
+
+@given(
+    st.builds(
+        cri.LinuxContainerResources,
+        cpu_period=st.integers(0, 10**6),
+        cpu_quota=st.integers(-1, 10**6),
+        cpu_shares=st.integers(0, 262144),
+        memory_limit_in_bytes=st.integers(1, 1 << 50),
+        memory_swap_limit_in_bytes=st.integers(1, 1 << 50),
+        oom_score_adj=st.integers(-1000, 1000),
+        cpuset_cpus=st.sampled_from(["", "0", "0-3,7"]),
+        cpuset_mems=st.sampled_from(["", "0"]),
+    )
+)
+def test_resources_come_back(asked: cri.LinuxContainerResources) -> None:
+    host_config = {**to_engine_resources(asked), "OomScoreAdj": asked.oom_score_adj}
+
+    assert to_cri_resources(host_config) == asked
+
+
+@pytest.mark.parametrize("host_config", [{}, {"Memory": 0, "OomScoreAdj": None, "CpusetCpus": ""}])
+def test_a_container_without_limits(host_config: dict[str, Any]) -> None:
+    assert to_cri_resources(host_config) == resources()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lowest", "expected"),
+    [
+        pytest.param(-998, -1000, -998, id="an engine that may lower"),
+        pytest.param(-998, 0, 0, id="one that may not"),
+        pytest.param(996, 0, 996, id="raising is always allowed"),
+    ],
+)
+def test_scores(wanted: int, lowest: int, expected: int) -> None:
+    assert to_oom_score(wanted, lowest) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "expected"),
+    [
+        pytest.param({}, 1, {}, id="nothing set, v1"),
+        pytest.param({}, 2, {}, id="nothing set, v2"),
+        pytest.param({"hugepage_limits": pages("2MB", 5)}, 1, {"hugetlb.2MB.limit_in_bytes": "5"}, id="pages, v1"),
+        pytest.param({"hugepage_limits": pages("2MB", 5)}, 2, {"hugetlb.2MB.max": "5"}, id="pages, v2"),
+        pytest.param({"unified": {"memory.min": "7"}}, 2, {"memory.min": "7"}, id="unified"),
+        pytest.param(
+            {"hugepage_limits": pages("2MB", 5), "unified": {"hugetlb.2MB.max": "7"}},
+            2,
+            {"hugetlb.2MB.max": "7"},
+            id="unified has the last word",
+        ),
+        pytest.param(
+            {"hugepage_limits": pages("2MB", 2**64 - 1)}, 2, {"hugetlb.2MB.max": str(2**64 - 1)}, id="the most pages"
+        ),
+    ],
+)
+def test_cgroup_files(fields: dict[str, Any], version: int, expected: dict[str, str]) -> None:
+    assert to_cgroup_files(resources(**fields), version) == expected
+
+
+def test_unified_needs_cgroup_v2() -> None:
+    """A kubelet sends it on v2 only; somebody who sends it elsewhere must learn that it has no effect."""
+    with pytest.raises(Unsupported, match=r"unified: this node has cgroup v1"):
+        to_cgroup_files(resources(unified={"memory.min": "7"}), 1)

@@ -1,0 +1,123 @@
+"""`make run` and `make demo`, with the node's engine; nothing can be installed in a node, so images are named."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from deploy.cri import answers
+from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
+DEMO = [sys.executable, "-m", "deploy.demo"]
+
+
+@pytest.fixture(autouse=True)
+def without_busybox(engine_api: DockerClient) -> None:
+    """The demo pulls what is not there, and removes only what it has pulled."""
+    if engine_api.images.list(BUSYBOX):
+        engine_api.images.remove(BUSYBOX, force=True)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(snapshot: Callable[[], Snapshot]) -> Iterator[None]:
+    before = snapshot()
+    yield
+    assert snapshot().gained(before) == {}
+    assert list(Path("/tmp").glob("dockershim-demo-*")) == []
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+def run_demo(image: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DEMO, f"--image={image}"], capture_output=True, text=True, timeout=90)
+
+
+def test_demo_uses_the_server_that_serves(server: Server, engine_api: DockerClient) -> None:
+    done = run_demo(BUSYBOX)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"The server on {server.target} is used." in done.stdout
+    assert "hello from dockershim-demo" in done.stdout
+    assert "whose process 1 is sh; exit code 7" in done.stdout
+    assert done.stdout.endswith("Nothing is left. The engine runs on.\n")
+    assert engine_api.images.list(BUSYBOX) == []
+
+
+def test_demo_starts_a_server_of_its_own_where_none_serves(server: Server, engine_api: DockerClient) -> None:
+    with stopped(server):
+        if engine_api.images.list(BUILTIN_INFRA_IMAGE):
+            engine_api.images.remove(BUILTIN_INFRA_IMAGE)
+        done = run_demo(BUSYBOX)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not answers(server.target)
+        assert engine_api.images.list(BUILTIN_INFRA_IMAGE) == []
+
+
+def test_demo_leaves_an_image_that_was_there(server: Server, engine_api: DockerClient) -> None:
+    engine_api.images.pull(BUSYBOX)
+    done = run_demo(BUSYBOX)
+    assert done.returncode == 0
+    assert "PullImage" not in done.stdout
+    assert engine_api.images.list(BUSYBOX) != []
+
+
+def test_demo_fails_with_the_call_that_failed(server: Server) -> None:
+    done = run_demo("127.0.0.1:1/nothing:1")
+    assert done.returncode == 1
+    assert "make demo: PullImage: " in done.stderr
+
+
+def test_demo_removes_a_pod_whose_container_does_not_start(server: Server, engine_api: DockerClient) -> None:
+    engine_api.images.load(docker_archive(platform.machine()))
+    done = run_demo(BUILTIN_INFRA_IMAGE)
+    assert done.returncode == 1
+    assert "make demo: StartContainer: " in done.stderr
+
+
+@pytest.mark.parametrize("step", ["PullImage", "RunPodSandbox", "StartContainer", "ExecSync"])
+def test_demo_tidies_up_when_it_is_ended_after(step: str, server: Server) -> None:
+    demo = subprocess.Popen([*DEMO, f"--image={BUSYBOX}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if step in line:
+            break
+    demo.send_signal(signal.SIGTERM)
+    _, said = demo.communicate(timeout=60)
+    assert (demo.returncode, said) == (1, "make demo: interrupted\n")
+
+
+def test_run_serves_says_what_to_try_and_ends_with_a_signal(tmp_path: Path) -> None:
+    endpoint = f"unix://{tmp_path}/run.sock"
+    flags = [f"--container-runtime-endpoint={endpoint}", f"--root-directory={tmp_path}/root"]
+    command = [sys.executable, "-m", "deploy.run", *flags, f"--state-directory={tmp_path}/state"]
+    with (tmp_path / "out").open("w+") as out:
+        serving = subprocess.Popen(command, stdout=out, stderr=out)
+        deadline = time.monotonic() + 30
+        while "Ctrl-C stops dockershim" not in (tmp_path / "out").read_text():
+            assert time.monotonic() < deadline, (tmp_path / "out").read_text()
+            time.sleep(0.05)
+        assert answers(endpoint)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert second.returncode == 1
+        assert f"a server answers on {endpoint} already" in second.stderr
+        serving.terminate()
+        assert serving.wait(40) == 0
+    assert not answers(endpoint)

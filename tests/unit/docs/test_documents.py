@@ -1,0 +1,92 @@
+"""What the documents and the units say of the code, held to the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from dockershim import config
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.images import ImageService
+from dockershim.runtime import RuntimeService
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/socket.conf"]
+# Not options of a configuration, or flags of other programs that a document shows.
+OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint"}
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def test_architecture_lists_exactly_the_calls_that_are_not_built() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    section = text.split("## Not built yet", 1)[1].split("What is planned", 1)[0]
+    services = {"RuntimeService": RuntimeService(MagicMock()), "ImageService": ImageService}
+    missing = {
+        method.name
+        for name, service in services.items()
+        for method in api_pb2.DESCRIPTOR.services_by_name[name].methods
+        if not hasattr(service, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
+    }
+    assert set(re.findall(r"`([A-Z]\w+)`", section)) == missing
+
+
+@each_document
+def test_every_flag_in_a_document_exists(document: Path) -> None:
+    known = {config.flag_name(key) for option in config.OPTIONS for key in option.keys} | OTHER_FLAGS
+    assert set(re.findall(r"--[a-z][a-z-]+", document.read_text())) - known == set()
+
+
+@each_document
+def test_every_make_target_in_a_document_exists(document: Path) -> None:
+    makefiles = [ROOT / "Makefile", *ROOT.glob("*/*.mk"), *ROOT.glob("*/*/*.mk")]
+    targets = {target for file in makefiles for target in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)}
+    assert set(re.findall(r"(?:`|    )make ([a-z-]+)", document.read_text())) - targets == set()
+
+
+@each_document
+def test_every_path_in_a_document_exists(document: Path) -> None:
+    text = document.read_text()
+    linked = {(document.parent / path) for path in re.findall(r"\]\((?!http)([^)#]+)", text)}
+    named = {ROOT / path for path in re.findall(r"\b((?:deploy|tests|docs)/[\w./-]*\w)", text)}
+    assert {str(path) for path in linked | named if not path.exists()} == set()
+
+
+def test_every_table_of_defaults_is_true() -> None:
+    rows = re.findall(r"^\| `(--[^|]+)` \| `([^|]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    shown = {
+        flag: default
+        for flags, defaults in rows
+        for flag, default in zip(flags.split("`, `"), defaults.split("`, `"), strict=True)
+    }
+    real = {config.flag_name(option.key): config.to_toml(option.default).strip('[]"') for option in config.OPTIONS}
+    assert shown == {flag: real[flag] for flag in shown}
+    assert len(shown) >= 10
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_start_the_server_with_flags_that_it_takes(unit: Path) -> None:
+    (command,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
+    _, verb, *flags = shlex.split(command)
+    assert verb == "serve"
+    given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    config.load({key.replace("-", "_"): value for key, value in given.items()}, {})
+
+
+def test_the_service_waits_longer_than_calls_in_flight_may_take() -> None:
+    unit = (ROOT / "deploy/dockershim.service").read_text()
+    timeout = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert timeout is not None
+    assert int(timeout[1]) > config.Config().shutdown_grace
+
+
+def test_the_socket_unit_is_where_the_server_would_serve() -> None:
+    assert (
+        f"ListenStream={config.Config().container_runtime_endpoint.removeprefix('unix://')}\n"
+        in (ROOT / "deploy/dockershim.socket").read_text()
+    )

@@ -70,13 +70,16 @@ class Entry:
     is_folder: bool = False
 
 
+SHELL = {"Cmd": ["sh"]}
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image: `names` are repository:tag without a host, `layers` are keys of LAYERS, lowest first."""
 
     names: tuple[str, ...]
     layers: tuple[str, ...]
-    config: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=lambda: SHELL)
 
 
 def build(source: Path) -> Path:
@@ -213,11 +216,11 @@ STAGING = "k8s-staging-cri-tools"
 
 
 def _with_user(name: str, user: str, *extra: str) -> Image:
-    return Image((f"{STAGING}/test-image-{name}:latest",), ("busybox", *extra), {"User": user})
+    return Image((f"{STAGING}/test-image-{name}:latest",), ("busybox", *extra), SHELL | {"User": user})
 
 
 IMAGES = (
-    Image(("e2e-test-images/busybox:1.29-2",), ("busybox", "tools"), {"Cmd": ["sh"]}),
+    Image(("e2e-test-images/busybox:1.29-2",), ("busybox", "tools")),
     Image(("e2e-test-images/nginx:1.14-2",), ("busybox", "nginx"), {"Cmd": NGINX_COMMAND}),
     Image(
         ("e2e-test-images/httpd:2.4.39-4",),
@@ -238,7 +241,7 @@ IMAGES = (
         ("busybox", "nginx", "nginx-hostnet"),
         {"Cmd": NGINX_COMMAND},
     ),
-    *(Image((f"{STAGING}/test-image-{n}:latest",), ("busybox", f"test-image-{n}"), {"Cmd": ["sh"]}) for n in "123"),
+    *(Image((f"{STAGING}/test-image-{n}:latest",), ("busybox", f"test-image-{n}")) for n in "123"),
     Image(tuple(f"{STAGING}/test-image-tags:{tag}" for tag in "123"), ("busybox", "test-image-tags")),
     Image((f"{STAGING}/test-image-latest:latest",), ("busybox", "test-image-latest")),
     Image((f"{STAGING}/test-image-tag:test",), ("busybox", "test")),

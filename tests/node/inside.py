@@ -60,6 +60,25 @@ CNI_CONFIG = {
         {"type": "bandwidth", "capabilities": {"bandwidth": True}},
     ],
 }
+# A machine may keep CAP_SYS_RESOURCE (capabilities(7), number 24) from root. A privileged container asks for every
+# capability, and runc refuses what it cannot give: so it is asked for all but this one, and privileged containers
+# run on every machine alike.
+CAP_SYS_RESOURCE = 1 << 24
+MODEST_RUNC = """\
+#!/bin/sh
+option= file=
+for word; do
+  case $option in
+    --bundle) file=$word/config.json ;;
+    --process) file=$word ;;
+  esac
+  option=$word
+done
+if [ -n "$file" ]; then
+  sed -i -e 's/"CAP_SYS_RESOURCE",//g' -e 's/,"CAP_SYS_RESOURCE"//g' "$file"
+fi
+exec {runc} "$@"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +107,8 @@ def main(folder: Path, orders: Orders) -> int:
     with IPRoute() as routes:
         routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
     _configure()
-    environment = _environment(orders, _storage_driver(folder))
+    programs = f"{_own_programs(folder, orders.path)}:{orders.path}:{os.environ['PATH']}"
+    environment = _environment(orders.engine, programs, _storage_driver(folder))
     os.environ.clear()
     os.environ.update(environment)
     _start_registry()
@@ -145,17 +165,30 @@ def _storage_driver(folder: Path) -> str:
         return "overlay2"
 
 
-def _environment(orders: Orders, storage: str) -> dict[str, str]:
+def _own_programs(folder: Path, path: str) -> Path:
+    """The folder of programs that stand before all others in the node: none, where root has all capabilities."""
+    programs = folder / "bin"
+    programs.mkdir()
+    status = Path("/proc/self/status").read_text()
+    bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd:"))
+    if not int(bounding, 16) & CAP_SYS_RESOURCE:
+        runc = programs / "runc"
+        runc.write_text(MODEST_RUNC.format(runc=shutil.which("runc", path=path)))
+        runc.chmod(0o755)
+    return programs
+
+
+def _environment(engine: str, path: str, storage: str) -> dict[str, str]:
     """The command's environment: the machine's without its proxies (there is no way out of a node) plus the node's.
 
     The node's own variables do not begin with DOCKERSHIM_: the server takes those for options, and refuses these.
     """
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return kept | {
-        "PATH": f"{orders.path}:{os.environ['PATH']}",
+        "PATH": path,
         "DOCKER_HOST": f"unix://{Engine().socket}",
         "TEST_NODE": "1",
-        "TEST_NODE_ENGINE": orders.engine,
+        "TEST_NODE_ENGINE": engine,
         "TEST_NODE_STORAGE": storage,
     }
 

@@ -17,7 +17,7 @@ ifdef FOCUS
 test: install ## Run everything: lint, unit, node and engine tests, critest (FOCUS=name runs only tests of that name)
 	@found=; \
 	run() { "$$@" && found=1 || test $$? -eq 5; }; \
-	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit tests/node; \
+	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit tests/node tests/conformance; \
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
@@ -25,8 +25,8 @@ test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformanc
 endif
 
 .PHONY: test-node
-test-node: install ## Run the tests of the test node itself
-	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") tests/node
+test-node: install ## Run the tests of the test node and of the conformance runner
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") tests/node tests/conformance
 
 .PHONY: test-engine
 test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28, FOCUS=name)

@@ -1,0 +1,97 @@
+"""The comparison of a report with the list of expectations, and the list itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.conformance.__main__ import EXPECTED
+from tests.conformance.verdict import (
+    Expectation,
+    Outcome,
+    Spec,
+    compare,
+    draft,
+    read_expectations,
+    read_report,
+)
+from tests.node.supplies import ENGINES
+
+REPORT = """\
+<testsuites><testsuite>
+<testcase name="[BeforeSuite]" status="passed" time="0.1"/>
+<testcase name="[It] works" status="passed" time="1.5"><system-err>noise</system-err></testcase>
+<testcase name="[It] is  slow" status="failed" time="2"><failure message="Timed out">trace</failure></testcase>
+<testcase name="[It] is left out" status="skipped" time="0"><skipped message="skipped - no AppArmor"/></testcase>
+<testcase name="[It] breaks" status="panicked" time="0"><error message="boom">trace</error></testcase>
+<testcase name="[AfterSuite]" status="failed" time="0"><failure message="leak"/></testcase>
+</testsuite></testsuites>
+"""
+LIST = """\
+[[group]]
+outcome = "failed"
+reason = "the reason"
+specs = ["a", "b"]
+[[group]]
+outcome = "skipped"
+reason = "old engine"
+engines = ["20"]
+specs = ["c"]
+"""
+
+
+def test_report_is_read_with_failures_of_the_suite_itself() -> None:
+    assert read_report(REPORT) == [
+        Spec("[It] works", "passed", "", 1.5),
+        Spec("[It] is slow", "failed", "Timed out", 2),
+        Spec("[It] is left out", "skipped", "skipped - no AppArmor"),
+        Spec("[It] breaks", "failed", "boom"),
+        Spec("[AfterSuite]", "failed", "leak"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "differs"),
+    [
+        pytest.param("passed", None, False, id="passes, not in the list"),
+        pytest.param("failed", None, True, id="fails, not in the list"),
+        pytest.param("skipped", None, True, id="skipped, not in the list"),
+        pytest.param("failed", "failed", False, id="fails as expected"),
+        pytest.param("skipped", "skipped", False, id="skipped as expected"),
+        pytest.param("passed", "failed", True, id="passes though the list says it fails"),
+        pytest.param("passed", "skipped", True, id="passes though the list says it is skipped"),
+        pytest.param("skipped", "failed", True, id="skipped though the list says it fails"),
+    ],
+)
+def test_comparison(outcome: Outcome, expected: Outcome | None, differs: bool) -> None:
+    expectations = [] if expected is None else [Expectation("a", expected, "why")]
+    assert [found.name for found in compare([Spec("a", outcome)], expectations)] == (["a"] if differs else [])
+
+
+def test_an_expectation_of_a_spec_that_is_gone_is_a_difference() -> None:
+    assert [found.name for found in compare([], [Expectation("gone", "failed", "why")])] == ["gone"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "names"),
+    [
+        pytest.param("20", ["a", "b", "c"], id="a group for this engine counts"),
+        pytest.param("28", ["a", "b"], id="a group for another engine does not"),
+    ],
+)
+def test_expectations_of_an_engine(engine: str, names: list[str]) -> None:
+    assert [expectation.name for expectation in read_expectations(LIST, engine)] == names
+
+
+def test_a_draft_is_a_list_that_its_run_meets() -> None:
+    specs = [Spec("ok", "passed"), Spec('says "no"', "failed", 'expected "x"\nmore'), Spec("left out", "skipped")]
+    assert compare(specs, read_expectations(draft(specs), "28")) == []
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_the_list_names_each_spec_once_and_with_a_reason(engine: str) -> None:
+    expectations = read_expectations(EXPECTED.read_text(), engine)
+    assert all(expectation.reason and expectation.outcome in ("failed", "skipped") for expectation in expectations)
+    repeated = [name for name, count in Counter(expectation.name for expectation in expectations).items() if count > 1]
+    assert repeated == []

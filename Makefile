@@ -55,7 +55,15 @@ clean: ## Remove everything that was built
 ##@ Test
 
 .PHONY: test-unit
-test-unit: install ## Run the tests that need no engine (FOCUS=name runs some)
+test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)
 	$(PYTEST) tests/unit
+
+# The infra image's program is assembled and run again for both architectures.
+.PHONY: assemblers
+assemblers:
+	@command -v as aarch64-linux-gnu-as qemu-aarch64-static >/dev/null || { \
+	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
+	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
+	    binutils binutils-aarch64-linux-gnu qemu-user-static; }
 
 -include tests/node/node.mk bench/bench.mk deploy/run.mk

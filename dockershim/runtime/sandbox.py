@@ -22,6 +22,7 @@ from dockershim.errors import (
     ResourceExhausted,
     ShimError,
 )
+from dockershim.inventory import is_id
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_container
@@ -180,13 +181,15 @@ class Sandboxes:
     async def stop_pod_sandbox(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
         """StopPodSandbox: idempotent, and a success for a sandbox that does not exist (api.proto says so)."""
         _require_id(request.pod_sandbox_id)
-        await complete(self._locked_stop(request.pod_sandbox_id), f"stop sandbox {request.pod_sandbox_id}")
+        if is_id(request.pod_sandbox_id):
+            await complete(self._locked_stop(request.pod_sandbox_id), f"stop sandbox {request.pod_sandbox_id}")
         return cri.StopPodSandboxResponse()
 
     async def remove_pod_sandbox(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
         """RemovePodSandbox: idempotent, forcible, and a success for a sandbox that does not exist."""
         _require_id(request.pod_sandbox_id)
-        await complete(self._locked_remove(request.pod_sandbox_id), f"remove sandbox {request.pod_sandbox_id}")
+        if is_id(request.pod_sandbox_id):
+            await complete(self._locked_remove(request.pod_sandbox_id), f"remove sandbox {request.pod_sandbox_id}")
         return cri.RemovePodSandboxResponse()
 
     async def _locked_stop(self, sandbox_id: str) -> None:
@@ -210,12 +213,23 @@ class Sandboxes:
             return
         if record is not None:
             sandbox_id = record.id
+            self._pin_for_teardown(record)
             with step("stop the containers"):
                 await self._kill_containers(sandbox_id)
         results = await asyncio.gather(
             self._tear_down(sandbox_id, record, checkpoint), self._kill(record), return_exceptions=True
         )
         _raise_failures(f"stopping sandbox {sandbox_id}", results)
+
+    def _pin_for_teardown(self, record: SandboxRecord) -> None:
+        """Hold the namespace of a sandbox that has no pin: another shim's, or one whose maker died before the pin."""
+        attached_by_cni = record.network_mode == self._node.cni.engine_mode
+        if not (attached_by_cni and record.running and record.netns_path) or self._node.pins.is_pinned(record.id):
+            return
+        try:
+            self._node.pins.pin(record.id, Path(record.netns_path))
+        except OSError as error:
+            logger.warning("the network of sandbox %s is torn down without its namespace: %s", record.id, error)
 
     async def _kill_containers(self, sandbox_id: str) -> None:
         running = [
@@ -255,8 +269,10 @@ class Sandboxes:
             containers = await node.inventory.containers(sandbox_id)
             results = await asyncio.gather(*(remove(one.id) for one in containers), return_exceptions=True)
             _raise_failures(f"removing the containers of sandbox {sandbox_id}", results)
-        with step("remove the infra container"):
-            await remove_container(node, sandbox_id)
+        if record is not None:
+            # Without one the id may be that of somebody else's container.
+            with step("remove the infra container"):
+                await remove_container(node, sandbox_id)
         with step("remove the checkpoint"):
             await self._remove_checkpoint(sandbox_id)
         await self._forget(sandbox_id)

@@ -6,9 +6,11 @@ The engine is asked for what can change, with one list; what cannot is read once
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -52,7 +54,7 @@ class Inventory:
         inspect = await self._inspect(container_id)
         record = read_container(inspect) if inspect is not None and _type(inspect) == CONTAINER_TYPE else None
         if record is not None:
-            self._containers[record.id] = record
+            record = self._containers[record.id] = _with_current_score(record)
         return record
 
     async def container(self, container_id: str) -> ContainerRecord:
@@ -135,6 +137,17 @@ def _same_sandbox(summary: SandboxRecord, known: SandboxRecord) -> bool:
 def _same_container(summary: ContainerRecord, known: ContainerRecord) -> bool:
     # A container whose start failed is listed as if it had never been started.
     return summary.state == known.state != cri.CONTAINER_CREATED
+
+
+def _with_current_score(record: ContainerRecord) -> ContainerRecord:
+    """The OOM score of a running container is the kernel's: an engine keeps the one of the creation only."""
+    if not record.pid:
+        return record
+    try:
+        score = int(Path("/proc", str(record.pid), "oom_score_adj").read_text())
+    except OSError:
+        return record
+    return dataclasses.replace(record, host_config={**record.host_config, "OomScoreAdj": score})
 
 
 def is_id(text: str) -> bool:

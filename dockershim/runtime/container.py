@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dockershim.errors import (
 )
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.node import Node, read_profiles
-from dockershim.runtime.removal import remove_container
+from dockershim.runtime.removal import kill_container, remove_container
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject
 from dockershim.translate.container import check_container, to_engine_container
@@ -143,14 +143,23 @@ class Containers:
     async def _start(self, container_id: str) -> None:
         await self._node.engine.post(f"/containers/{container_id}/start")
         record = await self._node.inventory.container(container_id)
-        files = record.extra.get("cgroupFiles")
-        if files and record.pid:
-            await asyncio.to_thread(apply_files, record.pid, files)
+        await self._limit_or_kill(record)
         try:
             await asyncio.to_thread(_link_log, record)
         except OSError as error:
             # The container runs and is not to blame; whoever reads its log finds none and this line.
             logger.warning("the log of container %s cannot be linked: %s", record.id, error)
+
+    async def _limit_or_kill(self, record: ContainerRecord) -> None:
+        """Set the limits that the engine has no field for. A container that cannot have them may not go on."""
+        files = record.extra.get("cgroupFiles")
+        if not files or not record.pid:
+            return
+        try:
+            await asyncio.to_thread(apply_files, record.pid, files)
+        except FailedPrecondition:
+            await kill_container(self._node, record.id)
+            raise
 
     async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
         """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
@@ -195,7 +204,11 @@ class Containers:
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest
     ) -> cri.UpdateContainerResourcesResponse:
-        """UpdateContainerResources: what is set is changed, the rest stays."""
+        """UpdateContainerResources: what is set is changed, the rest stays.
+
+        Raises NotFound, and FailedPrecondition for a container that has ended, or one that was not started where a
+        limit is asked for that the engine has no field for.
+        """
         node, resources = self._node, request.linux
         reject(request.HasField("windows"), "windows", "this is a Linux runtime")
         reject(dict(request.annotations), "annotations", "nothing here reads them")
@@ -203,24 +216,44 @@ class Containers:
         can = await node.capabilities()
         files = to_cgroup_files(resources, can.cgroup_version)
         record = await node.inventory.container(_required_id(request.container_id))
-        if record.state not in (cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING):
+        if record.state == cri.CONTAINER_CREATED:
+            _check_before_start(record, resources, files)
+        elif record.state != cri.CONTAINER_RUNNING:
             raise FailedPrecondition(f"container {record.id} has ended")
+        await complete(self._update(record, resources, files, can), f"update container {record.id}")
+        return cri.UpdateContainerResourcesResponse()
+
+    async def _update(
+        self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
+    ) -> None:
+        node = self._node
         fields = to_engine_resources(resources, swap_limit=can.swap_limit)
         if fields:
             await node.engine.post(f"/containers/{record.id}/update", fields)
-        if record.pid:
-            if files:
-                await asyncio.to_thread(apply_files, record.pid, files)
-            if resources.oom_score_adj:
-                score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
-                await asyncio.to_thread(set_oom_score, record.pid, score)
-        return cri.UpdateContainerResourcesResponse()
+        if record.pid and files:
+            await asyncio.to_thread(apply_files, record.pid, files)
+        if record.pid and resources.oom_score_adj:
+            score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
+            await asyncio.to_thread(set_oom_score, record.pid, score)
+        await node.inventory.find_container(record.id)
 
 
 def _required_id(container_id: str) -> str:
     if not container_id:
         raise InvalidArgument("container_id: a value is needed")
     return container_id
+
+
+def _check_before_start(
+    record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]
+) -> None:
+    """Refuse new values of what the engine does not keep for the start."""
+    known = record.extra.get("cgroupFiles") or {}
+    late = [name for name, value in files.items() if value != known.get(name, "0")]
+    if resources.oom_score_adj and resources.oom_score_adj != record.host_config.get("OomScoreAdj"):
+        late.append("oom_score_adj")
+    if late:
+        raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
 
 
 def _make_host_paths(mounts: Iterable[cri.Mount], undo: Rollback) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.cgroups import cgroup_folder
 from tests.cri_client import CRI
 
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
@@ -141,3 +146,57 @@ async def refused(code: str, *mentions: str) -> AsyncIterator[None]:
     assert failure.value.code().name == code, failure.value
     for text in mentions:
         assert text in (failure.value.details() or ""), failure.value
+
+
+@asynccontextmanager
+async def container(
+    cri: CRI, config: api.ContainerConfig | None = None, sandbox: api.PodSandboxConfig | None = None
+) -> AsyncIterator[str]:
+    """A started container in a pod of its own for the length of a block; its id."""
+    sandbox = sandbox or sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id:
+        yield await start(cri, sandbox_id, config, sandbox)
+
+
+async def stop(cri: CRI, container_id: str, grace: int = 0) -> None:
+    """StopContainer."""
+    await cri.runtime.StopContainer(api.StopContainerRequest(container_id=container_id, timeout=grace))
+
+
+async def remove(cri: CRI, container_id: str) -> None:
+    """RemoveContainer."""
+    await cri.runtime.RemoveContainer(api.RemoveContainerRequest(container_id=container_id))
+
+
+async def ended(cri: CRI, container_id: str, timeout: float = 10) -> api.ContainerStatus:
+    """ContainerStatus, once the container has ended by itself."""
+    async with asyncio.timeout(timeout):
+        while (found := await status(cri, container_id)).state != api.CONTAINER_EXITED:
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def until(condition: Callable[[], bool], timeout: float) -> None:
+    """Wait for what no event tells of; AssertionError where it does not come within ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"it does not come within {timeout:g} s"
+        await asyncio.sleep(0.05)
+
+
+def process(engine_api: DockerClient, container_id: str) -> Path:
+    """/proc/<pid> of a container's first process, which tells what the kernel was asked for."""
+    pid = engine_api.api.inspect_container(container_id)["State"]["Pid"]
+    assert pid, f"container {container_id} does not run"
+    return Path("/proc", str(pid))
+
+
+def process_status(process: Path) -> dict[str, str]:
+    """The fields of /proc/<pid>/status, proc(5)."""
+    lines = (process / "status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def cgroup_file(process: Path, name: str) -> str:
+    """The content of a file, ``controller.name``, of a process's cgroup v1 or v2, without the line's end."""
+    return (cgroup_folder(int(process.name), name.partition(".")[0]) / name).read_text().rstrip("\n")

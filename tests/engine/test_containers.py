@@ -1,0 +1,805 @@
+"""The container calls of the RuntimeService as api.proto describes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    BUSYBOX,
+    cgroup_file,
+    container,
+    container_config,
+    containers,
+    create,
+    ended,
+    linux_container,
+    linux_sandbox,
+    pod,
+    process,
+    process_status,
+    refused,
+    remove,
+    run,
+    sandbox_config,
+    sh,
+    start,
+    status,
+    stop,
+    until,
+)
+
+ENGINE = os.environ.get("TEST_NODE_ENGINE")
+PRIVILEGED = linux_sandbox(privileged=True)
+MIB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True, scope="module")
+def image(engine_api: DockerClient) -> str:
+    found = engine_api.images.pull(BUSYBOX)
+    return str(found.id)
+
+
+async def output(cri: CRI, engine_api: DockerClient, config: api.ContainerConfig) -> str:
+    """What a container prints until its end."""
+    async with container(cri, config) as container_id:
+        await ended(cri, container_id)
+        logs: bytes = engine_api.api.logs(container_id)
+        return logs.decode()
+
+
+def security(**context: Any) -> api.ContainerConfig:
+    return container_config(linux=linux_container(**context))
+
+
+# The process
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "expected"),
+    [
+        pytest.param(["echo", "a b"], [], "a b\n", id="command alone"),
+        pytest.param(["echo"], ["a", "", "$HOME"], "a  $HOME\n", id="command and args, no shell in between"),
+        pytest.param([], ["echo", "of the args"], "of the args\n", id="args alone, an image without an entrypoint"),
+    ],
+)
+async def test_command_and_args(
+    cri: CRI, engine_api: DockerClient, command: list[str], args: list[str], expected: str
+) -> None:
+    config = container_config()
+    config.command[:], config.args[:] = command, args
+    assert await output(cri, engine_api, config) == expected
+
+
+async def test_args_replace_the_images_command_and_keep_its_entrypoint(cri: CRI, engine_api: DockerClient) -> None:
+    name = "with-entrypoint:1"
+    made = engine_api.containers.create(BUSYBOX)
+    made.commit("with-entrypoint", "1", changes='ENTRYPOINT ["echo", "entry"]\nCMD ["cmd"]')
+    made.remove()
+    try:
+        config = container_config(image=api.ImageSpec(image=name))
+        for command, args, expected in (
+            ([], [], "entry cmd\n"),
+            ([], ["args"], "entry args\n"),
+            (["echo", "command"], [], "command\n"),
+            (["echo", "command"], ["args"], "command args\n"),
+        ):
+            config.command[:], config.args[:] = command, args
+            assert await output(cri, engine_api, config) == expected
+    finally:
+        engine_api.images.remove(name)
+
+
+async def test_environment_and_working_directory(cri: CRI, engine_api: DockerClient) -> None:
+    envs = [api.KeyValue(key="A", value=b"1=2 \n\xe2\x9c\x93"), api.KeyValue(key="EMPTY", value=b"")]
+    config = container_config('printf "%s|%s|%s" "$A" "${EMPTY-unset}" "$PWD"', envs=envs, working_dir="/var/run")
+    assert await output(cri, engine_api, config) == "1=2 \n✓||/var/run"
+
+
+async def test_tty(cri: CRI) -> None:
+    for wanted in (True, False):
+        async with container(cri, container_config("tty >/tmp/tty; exec sleep 1000", tty=wanted)) as container_id:
+            await asyncio.sleep(0.1)
+            assert (await sh(cri, container_id, "cat /tmp/tty")).startswith("/dev/") is wanted
+
+
+async def test_without_stdin_a_reader_sees_the_end_at_once(cri: CRI) -> None:
+    async with container(cri, container_config("cat; echo done")) as container_id:
+        assert (await ended(cri, container_id)).exit_code == 0
+
+
+async def test_stdin_stays_open_without_an_attached_client(cri: CRI) -> None:
+    async with container(cri, container_config("exec cat", stdin=True)) as container_id:
+        await asyncio.sleep(0.3)
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_stdin_once_ends_with_the_first_client(cri: CRI, once: bool) -> None:
+    async with container(cri, container_config("exec cat", stdin=True, stdin_once=once)) as container_id:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect("/run/docker.sock")
+            client.sendall(
+                f"POST /containers/{container_id}/attach?stdin=1&stream=1 HTTP/1.1\r\n"
+                "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".encode()
+            )
+            assert client.recv(64).startswith(b"HTTP/1.1 101")
+        if once:
+            assert (await ended(cri, container_id)).exit_code == 0
+        else:
+            await asyncio.sleep(0.3)
+            assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+# Users and rights
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        pytest.param({}, "uid=0(root) gid=0(root)", id="the image's own"),
+        pytest.param({"run_as_user": 1000}, "uid=1000(default-user) gid=1000(default-user)", id="user by id"),
+        pytest.param({"run_as_username": "www-data"}, "uid=33(www-data) gid=33(www-data)", id="user by name"),
+        pytest.param({"run_as_user": 12345, "run_as_group": 54321}, "uid=12345 gid=54321", id="ids nobody knows"),
+        pytest.param({"run_as_username": "www-data", "run_as_group": 7}, "uid=33(www-data) gid=7", id="name and group"),
+        pytest.param({"run_as_user": 0, "run_as_group": 0}, "uid=0(root) gid=0(root)", id="root, explicitly"),
+    ],
+)
+async def test_user_and_group(cri: CRI, context: dict[str, Any], expected: str) -> None:
+    values = {name: api.Int64Value(value=value) if isinstance(value, int) else value for name, value in context.items()}
+    async with container(cri, security(**values)) as container_id:
+        assert (await sh(cri, container_id, "id")).startswith(expected)
+
+
+async def test_supplemental_groups(cri: CRI, engine_api: DockerClient) -> None:
+    context = {"run_as_user": api.Int64Value(value=1000), "supplemental_groups": [4000, 5000]}
+    async with container(cri, security(**context)) as container_id:
+        assert {"4000", "5000"} <= set(process_status(process(engine_api, container_id))["Groups"].split())
+
+
+def capabilities(process: Path) -> int:
+    return int(process_status(process)["CapBnd"], 16)
+
+
+_CHOWN, _NET_ADMIN, _SYS_ADMIN, _SYS_RESOURCE = 0, 12, 21, 24
+
+NEEDS_ALL_CAPABILITIES = pytest.mark.skipif(
+    ENGINE == "20" and not int(process_status(Path("/proc/self"))["CapEff"], 16) >> _SYS_RESOURCE & 1,
+    reason="Docker 20.10 gives all capabilities there are, of which root has not all here: no such container starts",
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "absent"),
+    [
+        pytest.param(api.Capability(), {_CHOWN}, {_NET_ADMIN, _SYS_ADMIN}, id="the engine's own"),
+        pytest.param(api.Capability(add_capabilities=["NET_ADMIN"]), {_NET_ADMIN}, {_SYS_ADMIN}, id="add"),
+        pytest.param(api.Capability(add_capabilities=["CAP_NET_ADMIN"]), {_NET_ADMIN}, set(), id="with the prefix"),
+        pytest.param(api.Capability(drop_capabilities=["CHOWN"]), set(), {_CHOWN}, id="drop"),
+        pytest.param(api.Capability(drop_capabilities=["ALL"]), set(), set(range(41)), id="drop all"),
+        pytest.param(
+            api.Capability(add_capabilities=["ALL"]),
+            {_CHOWN, _NET_ADMIN, _SYS_ADMIN},
+            set(),
+            id="add all",
+            marks=NEEDS_ALL_CAPABILITIES,
+        ),
+        pytest.param(
+            api.Capability(add_capabilities=["NET_ADMIN"], drop_capabilities=["ALL"]),
+            {_NET_ADMIN},
+            set(range(41)) - {_NET_ADMIN},
+            id="all but one",
+        ),
+    ],
+)
+async def test_capabilities(
+    cri: CRI, engine_api: DockerClient, asked: api.Capability, there: set[int], absent: set[int]
+) -> None:
+    async with container(cri, security(capabilities=asked)) as container_id:
+        found = capabilities(process(engine_api, container_id))
+    assert {number for number in there | absent if found >> number & 1} == there
+
+
+async def test_privileged_is_asked_of_the_engine(cri: CRI, engine_api: DockerClient) -> None:
+    sandbox = sandbox_config(linux=PRIVILEGED)
+    async with pod(cri, sandbox) as sandbox_id:
+        container_id = await create(cri, sandbox_id, security(privileged=True), sandbox)
+        assert engine_api.api.inspect_container(container_id)["HostConfig"]["Privileged"] is True
+
+
+@NEEDS_ALL_CAPABILITIES
+async def test_privileged(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri, security(privileged=True), sandbox_config(linux=PRIVILEGED)) as container_id:
+        found = process(engine_api, container_id)
+        assert capabilities(found) >> _SYS_ADMIN & 1
+        assert process_status(found)["Seccomp"] == "0"
+        assert await sh(cri, container_id, "test -w /proc/sys/net && test -e /dev/kmsg && echo yes") == "yes"
+
+
+async def test_privileged_needs_a_privileged_sandbox(cri: CRI) -> None:
+    async with refused("INVALID_ARGUMENT", "privileged"), container(cri, security(privileged=True)):
+        pass
+
+
+@pytest.fixture
+def no_chmod(tmp_path: Path) -> str:
+    """A seccomp profile that lets everything through but the ways to change a file's mode."""
+    profile = {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["chmod", "fchmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO"}],
+    }
+    path = tmp_path / "no-chmod.json"
+    path.write_text(json.dumps(profile))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("context", "mode"),
+    [
+        pytest.param({}, "0", id="nothing asked"),
+        pytest.param({"seccomp": "RuntimeDefault"}, "2", id="RuntimeDefault"),
+        pytest.param({"seccomp": "Unconfined"}, "0", id="Unconfined"),
+        pytest.param({"seccomp_profile_path": "runtime/default"}, "2", id="deprecated field, default"),
+        pytest.param({"seccomp_profile_path": "unconfined"}, "0", id="deprecated field, unconfined"),
+        pytest.param(
+            {"seccomp": "RuntimeDefault", "seccomp_profile_path": "unconfined"}, "2", id="the newer field counts"
+        ),
+    ],
+)
+async def test_seccomp(cri: CRI, engine_api: DockerClient, context: dict[str, str], mode: str) -> None:
+    fields: dict[str, Any] = dict(context)
+    if "seccomp" in context:
+        fields["seccomp"] = api.SecurityProfile(profile_type=context["seccomp"])
+    async with container(cri, security(**fields)) as container_id:
+        assert process_status(process(engine_api, container_id))["Seccomp"] == mode
+
+
+@pytest.mark.parametrize("deprecated", [False, True])
+async def test_seccomp_profile_of_a_file(cri: CRI, no_chmod: str, deprecated: bool) -> None:
+    profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref=no_chmod)
+    context = {"seccomp_profile_path": f"localhost/{no_chmod}"} if deprecated else {"seccomp": profile}
+    async with container(cri, security(**context)) as container_id:
+        refusal = await run(cri, container_id, "sh", "-c", "touch /tmp/f && chmod 700 /tmp/f")
+    assert refusal.exit_code != 0
+    assert b"not permitted" in refusal.stderr
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_no_new_privs(cri: CRI, engine_api: DockerClient, wanted: bool) -> None:
+    async with container(cri, security(no_new_privs=wanted)) as container_id:
+        assert process_status(process(engine_api, container_id))["NoNewPrivs"] == str(int(wanted))
+
+
+async def test_masked_and_readonly_paths_are_exactly_those_asked_for(cri: CRI) -> None:
+    context = {"masked_paths": ["/proc/version", "/home"], "readonly_paths": ["/tmp", "/proc/sys"]}
+    async with container(cri, security(**context)) as container_id:
+        assert await sh(cri, container_id, "cat /proc/version; ls /home") == ""
+        assert (await run(cri, container_id, "touch", "/tmp/file")).exit_code != 0
+        # One of the engine's own masked paths, which were not asked for.
+        assert await sh(cri, container_id, "grep -c /proc/timer_list /proc/mounts || true") == "0"
+
+
+async def test_no_masked_path_is_asked_for_by_an_empty_list(cri: CRI) -> None:
+    async with container(cri, security()) as container_id:
+        assert await sh(cri, container_id, "grep -c -E ' /proc/(kcore|keys|sys) ' /proc/mounts || true") == "0"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_read_only_root(cri: CRI, wanted: bool) -> None:
+    async with container(cri, security(readonly_rootfs=wanted)) as container_id:
+        assert ((await run(cri, container_id, "touch", "/file")).exit_code != 0) is wanted
+
+
+# Mounts and devices
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the host to be mounted, with a file and a folder `below` in it."""
+    made = tmp_path / "folder"
+    (made / "below").mkdir(parents=True)
+    (made / "file").write_text("of the host")
+    yield made
+    subprocess.run(["umount", "-q", "-R", "-l", made / "below"], check=False)
+
+
+def mount(host_path: Path, **fields: Any) -> api.ContainerConfig:
+    return container_config(
+        mounts=[api.Mount(**{"host_path": str(host_path), "container_path": "/mounted", **fields})],
+        linux=linux_container(capabilities=api.Capability(add_capabilities=["SYS_ADMIN"])),
+    )
+
+
+async def test_mount(cri: CRI, folder: Path) -> None:
+    async with container(cri, mount(folder)) as container_id:
+        assert await sh(cri, container_id, "cat /mounted/file; echo written >/mounted/new") == "of the host"
+        assert (folder / "new").read_text() == "written\n"
+
+
+async def test_mounted_single_file_and_relative_container_path(cri: CRI, folder: Path) -> None:
+    async with container(cri, mount(folder / "file", container_path="mounted/./x")) as container_id:
+        assert await sh(cri, container_id, "cat /mounted/x") == "of the host"
+
+
+async def test_read_only_mount(cri: CRI, folder: Path) -> None:
+    async with container(cri, mount(folder, readonly=True)) as container_id:
+        assert (await run(cri, container_id, "touch", "/mounted/new")).exit_code != 0
+
+
+async def test_a_missing_host_path_is_made_as_a_folder(cri: CRI, tmp_path: Path) -> None:
+    async with container(cri, mount(tmp_path / "a" / "b")) as container_id:
+        await sh(cri, container_id, "touch /mounted/new")
+        assert (tmp_path / "a" / "b" / "new").exists()
+
+
+async def test_a_host_path_that_is_a_symlink_mounts_what_it_points_to(cri: CRI, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    async with container(cri, mount(tmp_path / "link")) as container_id:
+        assert await sh(cri, container_id, "cat /mounted/file") == "of the host"
+
+
+async def test_status_tells_the_mounts(cri: CRI, folder: Path) -> None:
+    config = mount(folder, readonly=True, propagation=api.PROPAGATION_HOST_TO_CONTAINER)
+    async with container(cri, config) as container_id:
+        assert list((await status(cri, container_id)).mounts) == list(config.mounts)
+
+
+@pytest.mark.parametrize(
+    ("propagation", "into_container", "to_host"),
+    [
+        pytest.param(api.PROPAGATION_PRIVATE, False, False, id="private"),
+        pytest.param(api.PROPAGATION_HOST_TO_CONTAINER, True, False, id="host to container"),
+        pytest.param(api.PROPAGATION_BIDIRECTIONAL, True, True, id="bidirectional"),
+    ],
+)
+async def test_mount_propagation(cri: CRI, folder: Path, propagation: int, into_container: bool, to_host: bool) -> None:
+    (folder / "above").mkdir()
+    async with container(cri, mount(folder, propagation=propagation)) as container_id:
+        subprocess.run(["mount", "-t", "tmpfs", "none", folder / "below"], check=True)
+        (folder / "below" / "mark").touch()
+        seen = await sh(cri, container_id, "test -e /mounted/below/mark && echo yes || echo no")
+        assert seen == ("yes" if into_container else "no")
+        await sh(cri, container_id, "mount -t tmpfs none /mounted/above && touch /mounted/above/mark")
+        assert (folder / "above" / "mark").exists() is to_host
+        await sh(cri, container_id, "umount /mounted/above")
+
+
+async def _write_below(cri: CRI, folder: Path, **fields: Any) -> int:
+    """The exit code of a write below a mount that itself lies below a read-only one."""
+    subprocess.run(["mount", "-t", "tmpfs", "none", folder / "below"], check=True)
+    async with container(cri, mount(folder, readonly=True, **fields)) as container_id:
+        return int((await run(cri, container_id, "touch", "/mounted/below/file")).exit_code)
+
+
+async def test_read_only_is_not_recursive_unless_asked_for(cri: CRI, folder: Path) -> None:
+    assert await _write_below(cri, folder) == 0
+
+
+@pytest.mark.skipif(ENGINE != "28", reason="recursive read-only mounts came with Docker 25; see the test below")
+async def test_recursive_read_only(cri: CRI, folder: Path) -> None:
+    assert await _write_below(cri, folder, recursive_read_only=True) != 0
+    handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
+    assert all(handler.features.recursive_read_only_mounts for handler in handlers)
+
+
+@pytest.mark.skipif(ENGINE != "20", reason="later engines have recursive read-only mounts; see the test above")
+async def test_recursive_read_only_is_refused_and_not_advertised_without_it(cri: CRI, folder: Path) -> None:
+    async with refused("INVALID_ARGUMENT", "recursive_read_only", "Docker 25"):
+        await _write_below(cri, folder, recursive_read_only=True)
+    handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
+    assert not any(handler.features.recursive_read_only_mounts for handler in handlers)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "writes"), [pytest.param("rwm", True, id="rwm"), pytest.param("r", False, id="read only")]
+)
+async def test_devices(cri: CRI, permissions: str, writes: bool) -> None:
+    device = api.Device(host_path="/dev/loop-control", container_path="/dev/mine", permissions=permissions)
+    async with container(cri, container_config(devices=[device])) as container_id:
+        assert (await run(cri, container_id, "sh", "-c", ": </dev/mine")).exit_code == 0
+        assert ((await run(cri, container_id, "sh", "-c", ": >/dev/mine")).exit_code == 0) is writes
+
+
+# Resources
+
+
+def with_resources(**fields: Any) -> api.ContainerConfig:
+    return container_config(linux=api.LinuxContainerConfig(resources=api.LinuxContainerResources(**fields)))
+
+
+def limits(process: Path) -> dict[str, str]:
+    """What the kernel keeps of a container's limits, by CRI's names (cgroup v1's units)."""
+    files = {
+        "cpu_period": "cpu.cfs_period_us",
+        "cpu_quota": "cpu.cfs_quota_us",
+        "cpu_shares": "cpu.shares",
+        "memory_limit_in_bytes": "memory.limit_in_bytes",
+        "memory_swap_limit_in_bytes": "memory.memsw.limit_in_bytes",
+        "cpuset_cpus": "cpuset.cpus",
+        "cpuset_mems": "cpuset.mems",
+    }
+    found = {name: cgroup_file(process, file) for name, file in files.items()}
+    return found | {"oom_score_adj": (process / "oom_score_adj").read_text().strip()}
+
+
+ALL_RESOURCES: dict[str, Any] = {
+    "cpu_period": 50000,
+    "cpu_quota": 25000,
+    "cpu_shares": 512,
+    "memory_limit_in_bytes": 64 * MIB,
+    "memory_swap_limit_in_bytes": 96 * MIB,
+    "cpuset_cpus": "0",
+    "cpuset_mems": "0",
+    "oom_score_adj": 500,
+}
+
+
+async def test_all_resources_reach_the_kernel_and_the_status(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri, with_resources(**ALL_RESOURCES)) as container_id:
+        found = limits(process(engine_api, container_id))
+        assert found == {name: str(value) for name, value in ALL_RESOURCES.items()}
+        assert (await status(cri, container_id)).resources.linux == api.LinuxContainerResources(**ALL_RESOURCES)
+
+
+async def test_a_memory_limit_alone_leaves_no_swap(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri, with_resources(memory_limit_in_bytes=64 * MIB)) as container_id:
+        assert limits(process(engine_api, container_id))["memory_swap_limit_in_bytes"] == str(64 * MIB)
+
+
+async def update(cri: CRI, container_id: str, **fields: Any) -> None:
+    request = api.UpdateContainerResourcesRequest(
+        container_id=container_id, linux=api.LinuxContainerResources(**fields)
+    )
+    await cri.runtime.UpdateContainerResources(request)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"cpu_quota": 10000}, id="CPU quota"),
+        pytest.param({"cpu_quota": -1}, id="no CPU quota any more"),
+        pytest.param({"cpu_period": 100000, "cpu_quota": 30000}, id="CPU period and quota"),
+        pytest.param({"cpu_shares": 1024}, id="CPU shares"),
+        pytest.param({"cpuset_cpus": "1"}, id="CPU set"),
+        pytest.param({"memory_limit_in_bytes": 80 * MIB, "memory_swap_limit_in_bytes": 96 * MIB}, id="more memory"),
+        pytest.param({"memory_limit_in_bytes": 128 * MIB, "memory_swap_limit_in_bytes": 128 * MIB}, id="both higher"),
+        pytest.param({"memory_limit_in_bytes": 32 * MIB, "memory_swap_limit_in_bytes": 32 * MIB}, id="both lower"),
+        pytest.param({"oom_score_adj": 700}, id="OOM score"),
+    ],
+)
+async def test_update_changes_what_is_given_and_leaves_the_rest(
+    cri: CRI, engine_api: DockerClient, change: dict[str, Any]
+) -> None:
+    async with container(cri, with_resources(**ALL_RESOURCES)) as container_id:
+        await update(cri, container_id, **change)
+        expected = ALL_RESOURCES | change
+        assert limits(process(engine_api, container_id)) == {name: str(value) for name, value in expected.items()}
+        sandbox_id = (await containers(cri))[container_id].pod_sandbox_id
+        of_pod = await cri.runtime.PodSandboxStatus(api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id))
+        for found in (*of_pod.containers_statuses, await status(cri, container_id)):
+            assert found.resources.linux == api.LinuxContainerResources(**expected)
+
+
+async def test_update_before_the_start_counts_from_the_start_on(cri: CRI, engine_api: DockerClient) -> None:
+    async with pod(cri) as sandbox_id:
+        container_id = await create(cri, sandbox_id, with_resources(cpu_shares=100))
+        await update(cri, container_id, cpu_shares=200)
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        assert limits(process(engine_api, container_id))["cpu_shares"] == "200"
+
+
+async def test_update_before_the_start_refuses_what_the_engine_does_not_keep(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        container_id = await create(cri, sandbox_id, with_resources(oom_score_adj=100))
+        async with refused("FAILED_PRECONDITION", "oom_score_adj"):
+            await update(cri, container_id, cpu_shares=200, oom_score_adj=300)
+        huge = [api.HugepageLimit(page_size="2MB", limit=0)]
+        await update(cri, container_id, oom_score_adj=100, hugepage_limits=huge)
+
+
+async def test_update_of_an_ended_or_unknown_container(cri: CRI) -> None:
+    async with container(cri, container_config("true")) as container_id:
+        await ended(cri, container_id)
+        async with refused("FAILED_PRECONDITION", container_id):
+            await update(cri, container_id, cpu_shares=200)
+    async with refused("NOT_FOUND", "f" * 64):
+        await update(cri, "f" * 64, cpu_shares=200)
+
+
+async def test_an_update_with_huge_pages_of_zero_changes_nothing(cri: CRI, engine_api: DockerClient) -> None:
+    """A kubelet names every page size of the node, with 0 for a container that asked for none."""
+    async with container(cri) as container_id:
+        before = limits(process(engine_api, container_id))
+        await update(cri, container_id, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=0)])
+        assert limits(process(engine_api, container_id)) == before
+
+
+# Life and end
+
+
+async def test_states_and_times_of_a_life(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        moments = [time.time_ns()]
+        container_id = await create(cri, sandbox_id, container_config())
+        created = await status(cri, container_id)
+        moments.append(time.time_ns())
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        running = await status(cri, container_id)
+        moments.append(time.time_ns())
+        await stop(cri, container_id)
+        exited = await status(cri, container_id)
+        moments.append(time.time_ns())
+    assert created.state == api.CONTAINER_CREATED
+    assert (created.started_at, created.finished_at, created.reason) == (0, 0, "")
+    assert running.state == api.CONTAINER_RUNNING
+    assert (running.finished_at, running.reason, running.exit_code) == (0, "", 0)
+    assert exited.state == api.CONTAINER_EXITED
+    assert {created.created_at, running.created_at, exited.created_at} == {created.created_at}
+    assert exited.started_at == running.started_at
+    times = [exited.created_at, exited.started_at, exited.finished_at]
+    assert moments[0] <= times[0] <= moments[1] <= times[1] <= moments[2] <= times[2] <= moments[3]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "reason"),
+    [
+        pytest.param("exit 0", 0, "Completed", id="success"),
+        pytest.param("exit 3", 3, "Error", id="failure"),
+        pytest.param("kill -SEGV $$", 139, "Error", id="a signal"),
+    ],
+)
+async def test_exit_code_and_reason(cri: CRI, command: str, code: int, reason: str) -> None:
+    async with container(cri, container_config(command)) as container_id:
+        found = await ended(cri, container_id)
+    assert (found.exit_code, found.reason) == (code, reason)
+
+
+async def test_a_container_that_takes_too_much_memory_is_oom_killed(cri: CRI) -> None:
+    config = with_resources(memory_limit_in_bytes=16 * MIB)
+    config.command[:] = ["sh", "-c", "x=aaaaaaaa; while true; do x=$x$x; done"]
+    async with container(cri, config) as container_id:
+        found = await ended(cri, container_id)
+    assert (found.exit_code, found.reason) == (137, "OOMKilled")
+
+
+async def test_a_container_that_cannot_start(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        config = container_config()
+        config.command[:] = ["no-such-command"]
+        container_id = await create(cri, sandbox_id, config)
+        async with refused("INVALID_ARGUMENT", "no-such-command"):
+            await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        found = await status(cri, container_id)
+        assert (found.state, found.reason) == (api.CONTAINER_EXITED, "ContainerCannotRun")
+        assert found.exit_code in (127, 128)
+        assert "no-such-command" in found.message
+        assert found.started_at == 0
+        assert found.finished_at > 0
+        assert (await containers(cri))[container_id].state == api.CONTAINER_EXITED
+
+
+async def test_start_of_a_running_container_succeeds_and_of_an_ended_one_does_not(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        await stop(cri, container_id)
+        async with refused("FAILED_PRECONDITION", container_id):
+            await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+
+
+TRAPS = "trap 'echo TERM; exit 5' TERM; trap 'echo USR1; exit 6' USR1; echo up; while true; do sleep 0.05; done"
+
+
+async def up(engine_api: DockerClient, container_id: str) -> None:
+    await until(lambda: b"up" in engine_api.api.logs(container_id), 5)
+
+
+@pytest.mark.parametrize(
+    ("signal", "code"),
+    [
+        pytest.param(api.SIGNAL_RUNTIME_DEFAULT, 5, id="SIGTERM unless said otherwise"),
+        pytest.param(api.SIGNAL_SIGUSR1, 6, id="the one asked for"),
+    ],
+)
+async def test_stop_signal(cri: CRI, engine_api: DockerClient, signal: int, code: int) -> None:
+    async with container(cri, container_config(TRAPS, stop_signal=signal)) as container_id:
+        await up(engine_api, container_id)
+        await stop(cri, container_id, grace=10)
+        found = await status(cri, container_id)
+    assert found.exit_code == code
+    assert found.stop_signal == (signal or api.SIGNAL_SIGTERM)
+
+
+async def test_stop_kills_when_the_grace_is_over(cri: CRI, engine_api: DockerClient) -> None:
+    config = container_config("trap '' TERM; echo up; while true; do sleep 0.05; done")
+    async with container(cri, config) as container_id:
+        await up(engine_api, container_id)
+        begun = time.monotonic()
+        await stop(cri, container_id, grace=1)
+        assert 0.9 <= time.monotonic() - begun < 5
+        assert (await status(cri, container_id)).exit_code == 137
+
+
+async def test_stop_without_grace_kills_at_once(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri, container_config(TRAPS)) as container_id:
+        await up(engine_api, container_id)
+        await stop(cri, container_id, grace=0)
+        assert (await status(cri, container_id)).exit_code == 137
+
+
+async def test_a_stop_whose_caller_has_gone_still_kills(cri: CRI, engine_api: DockerClient) -> None:
+    config = container_config("trap '' TERM; echo up; while true; do sleep 0.05; done")
+    async with container(cri, config) as container_id:
+        await up(engine_api, container_id)
+        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+            await cri.runtime.StopContainer(api.StopContainerRequest(container_id=container_id, timeout=1), timeout=0.2)
+        assert (await ended(cri, container_id)).exit_code == 137
+
+
+async def test_stop_and_remove_can_be_repeated_and_are_fine_for_the_unknown(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        for call in (stop, stop, remove, remove):
+            await call(cri, container_id)
+        await stop(cri, "f" * 64)
+        await remove(cri, "f" * 64)
+        async with refused("NOT_FOUND", container_id):
+            await status(cri, container_id)
+
+
+async def test_stop_of_a_container_that_was_never_started(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        container_id = await create(cri, sandbox_id, container_config())
+        await stop(cri, container_id, grace=10)
+        await remove(cri, container_id)
+
+
+async def test_remove_is_forcible(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        await remove(cri, container_id)
+        assert container_id not in await containers(cri)
+
+
+async def test_removes_at_the_same_time_all_succeed(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        await asyncio.gather(
+            *(remove(cri, container_id) for _ in range(4)), *(stop(cri, container_id) for _ in range(2))
+        )
+        assert container_id not in await containers(cri)
+
+
+async def test_calls_of_containers_do_not_reach_sandboxes_or_strangers(cri: CRI, engine_api: DockerClient) -> None:
+    stranger = engine_api.containers.create(BUSYBOX, name="stranger")
+    try:
+        async with pod(cri) as sandbox_id:
+            for other in (sandbox_id, str(stranger.id), "stranger", "../images/json"):
+                await stop(cri, other)
+                await remove(cri, other)
+                async with refused("NOT_FOUND"):
+                    await status(cri, other)
+                async with refused("NOT_FOUND"):
+                    await run(cri, other, "true")
+            assert engine_api.api.inspect_container(sandbox_id)["State"]["Running"]
+            stranger.reload()
+    finally:
+        stranger.remove(force=True)
+
+
+# Names and reading
+
+
+async def test_metadata_labels_annotations_and_log_path_come_back(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    config = container_config(
+        metadata=api.ContainerMetadata(name="under_score", attempt=3),
+        labels={"app": "web", "annotation.of": "a label", "io.kubernetes.container.name": "under_score"},
+        annotations={"io.kubernetes.container.hash": "abc", "text": "two\nlines"},
+        log_path="under_score/3.log",
+    )
+    async with container(cri, config, sandbox) as container_id:
+        found = await status(cri, container_id)
+        assert found.log_path == f"{sandbox.log_directory}/under_score/3.log"
+        for one in (found, (await containers(cri))[container_id]):
+            assert one.metadata == config.metadata
+            assert dict(one.labels) == dict(config.labels)
+            assert dict(one.annotations) == dict(config.annotations)
+
+
+async def test_log_path_shows_the_output_and_goes_with_the_container(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with container(cri, container_config("echo to the log"), sandbox) as container_id:
+        await ended(cri, container_id)
+        path = Path(sandbox.log_directory, "main.log")
+        assert "to the log" in path.read_text()
+        await remove(cri, container_id)
+        assert not path.is_symlink()
+
+
+async def test_image_is_told_alike_everywhere(cri: CRI, image: str) -> None:
+    pulled = await cri.images.PullImage(api.PullImageRequest(image=api.ImageSpec(image=BUSYBOX)))
+    for name in (BUSYBOX, image):
+        config = container_config(image=api.ImageSpec(image=name, user_specified_image=BUSYBOX))
+        async with container(cri, config) as container_id:
+            of_status, of_list = await status(cri, container_id), (await containers(cri))[container_id]
+            assert of_status.image == of_list.image
+            assert of_status.image.user_specified_image == BUSYBOX
+            assert {of_status.image_id, of_list.image_id} == {image}
+            assert {of_status.image_ref, of_list.image_ref} == {pulled.image_ref}
+
+
+async def test_list_filters(cri: CRI) -> None:
+    async with pod(cri) as one, pod(cri) as two:
+        web = await start(cri, one, container_config(name="web", labels={"app": "web"}))
+        db = await create(cri, one, container_config(name="db", labels={"app": "db"}))
+        job = await start(cri, two, container_config("exit 0", name="job", labels={"app": "web", "tier": "batch"}))
+        await ended(cri, job)
+        states = {
+            state: api.ContainerStateValue(state=state)
+            for state in (api.CONTAINER_CREATED, api.CONTAINER_RUNNING, api.CONTAINER_EXITED)
+        }
+        assert set(await containers(cri)) == {web, db, job}
+        assert set(await containers(cri, id=web)) == {web}
+        assert set(await containers(cri, id=web[:12])) == {web}
+        assert set(await containers(cri, pod_sandbox_id=one)) == {web, db}
+        assert set(await containers(cri, pod_sandbox_id=one[:12])) == {web, db}
+        assert set(await containers(cri, state=states[api.CONTAINER_CREATED])) == {db}
+        assert set(await containers(cri, state=states[api.CONTAINER_RUNNING])) == {web}
+        assert set(await containers(cri, state=states[api.CONTAINER_EXITED])) == {job}
+        assert set(await containers(cri, label_selector={"app": "web"})) == {web, job}
+        assert set(await containers(cri, label_selector={"app": "web", "tier": "batch"})) == {job}
+        assert set(await containers(cri, label_selector={"app": "web"}, pod_sandbox_id=one)) == {web}
+        assert set(await containers(cri, id=db, state=states[api.CONTAINER_RUNNING])) == set()
+
+
+async def test_metadata_of_a_container_that_was_started_is_refused(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        sandbox_id = (await containers(cri))[container_id].pod_sandbox_id
+        async with refused("ALREADY_EXISTS", container_id):
+            await create(cri, sandbox_id, container_config())
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+async def test_metadata_of_a_half_made_container_can_be_used_again(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        await create(cri, sandbox_id, container_config())
+        again = await create(cri, sandbox_id, container_config())
+        assert set(await containers(cri)) == {again}
+
+
+async def test_the_next_attempt_lives_beside_the_last_one(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        first = await start(cri, sandbox_id, container_config("exit 1"))
+        metadata = api.ContainerMetadata(name="main", attempt=1)
+        second = await start(cri, sandbox_id, container_config(metadata=metadata))
+        assert set(await containers(cri)) == {first, second}
+
+
+async def test_a_create_whose_caller_has_gone_leaves_nothing(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        request = api.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=container_config())
+        for seconds in (0.001, 0.003, 0.005, 0.01):
+            call = cri.runtime.CreateContainer(request, timeout=seconds)
+            try:
+                await remove(cri, (await call).container_id)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.3)
+            assert await containers(cri) == {}
+
+
+async def test_verbose_status(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri) as container_id:
+        request = api.ContainerStatusRequest(container_id=container_id, verbose=True)
+        info = json.loads((await cri.runtime.ContainerStatus(request)).info["info"])
+        assert info["pid"] == int(process(engine_api, container_id).name)
+        assert info["sandboxID"] == (await containers(cri))[container_id].pod_sandbox_id

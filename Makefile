@@ -61,7 +61,7 @@ test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name r
 # The infra image's program is assembled and run again for both architectures.
 .PHONY: assemblers
 assemblers:
-	@command -v as aarch64-linux-gnu-as qemu-aarch64-static >/dev/null || { \
+	@type as aarch64-linux-gnu-as qemu-aarch64-static >/dev/null 2>&1 || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
 	    binutils binutils-aarch64-linux-gnu qemu-user-static; }

@@ -37,8 +37,10 @@ def error_message(body: bytes) -> str:
     try:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
+        message = None
+    if not isinstance(message, str):
         message = body.decode(errors="replace")
-    return str(message).strip()[:_LONGEST_MESSAGE]
+    return message.strip()[:_LONGEST_MESSAGE]
 
 
 def error_from_response(status: int, body: bytes, what: str) -> ShimError:

@@ -2,8 +2,9 @@
 
 One ``Engine`` is one engine. The API version is negotiated at the first call and again after the engine was
 away, because it may have come back as another version. Every call has a deadline; a cancelled call closes its
-connection, which cancels it in the engine too. Calls that change nothing are repeated on a lost connection,
-others never: the engine may have carried them out.
+connection, which cancels it in the engine too. Calls that change nothing are repeated on a lost connection, a
+POST never: the engine may have carried it out. A DELETE is repeated once where the connection was an old one
+(RFC 9112, 9.3.1); it then says NotFound, or what else a second DELETE says.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Engine:
             read_bufsize=256 * 1024,
         )
         self._api: tuple[int, int] | None = None
+        self._newest_offered = ""
         self._negotiating = asyncio.Lock()
 
     async def __aenter__(self) -> Engine:
@@ -91,7 +93,10 @@ class Engine:
         return self._api
 
     async def _negotiate(self) -> tuple[int, int]:
-        version = await self._answer("GET", self._base + "/version", "version", deadline=_CONNECT_TIMEOUT)
+        async with self._deadline("GET /version", _CONNECT_TIMEOUT):
+            version = await self._answer("GET", self._base + "/version", "GET /version")
+        if not isinstance(version, dict):
+            raise EngineFailure(f"what answers at {self.endpoint} is no Docker Engine: it has no version")
         offered = _parse_api(version.get("ApiVersion"))
         lowest = _parse_api(version.get("MinAPIVersion", "1.12"))
         if offered < OLDEST_API:
@@ -104,17 +109,41 @@ class Engine:
                 f"the engine at {self.endpoint} speaks no API below {lowest[0]}.{lowest[1]};"
                 " a newer dockershim is needed"
             )
+        self._newest_offered = str(version["ApiVersion"])
         return min(offered, NEWEST_API)
+
+    def _notice_version(self, response: aiohttp.ClientResponse, known: str, what: str) -> None:
+        """An engine that was replaced while no call was under way shows it by the header of its next answer.
+
+        It may refuse the version in use, in the same way as a request that is wrong; then nothing was carried out.
+        Raises Unavailable in that case.
+        """
+        newest = response.headers.get("Api-Version", known)
+        if not known or newest == known:
+            return
+        self._api = None
+        if response.status == 400:
+            raise Unavailable(f"{what}: the engine is another one now, of API {newest}; the same call may work again")
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, what: str, seconds: float | None) -> AsyncIterator[None]:
+        limit = seconds if seconds is not None else self._request_timeout()
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{what}: no answer from the engine within {limit:g} s") from error
 
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
         """The JSON answer of a GET, repeated on a lost connection within the deadline."""
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.2),
+            wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.2),
             reraise=True,
         )
-        return await retry(self._call, "GET", path, params=params, deadline=deadline)
+        async with self._deadline(f"GET {path}", deadline):
+            return await retry(self._call, "GET", path, params=params)
 
     async def post(
         self,
@@ -125,26 +154,20 @@ class Engine:
         deadline: float | None = None,
     ) -> JSON:
         """The JSON answer of a POST (None where it has none). "Not modified" counts as done. Never repeated."""
-        return await self._call("POST", path, params=params, body=body, deadline=deadline)
+        async with self._deadline(f"POST {path}", deadline):
+            return await self._call("POST", path, params=params, body=body)
 
     async def delete(
         self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> JSON:
         """The JSON answer of a DELETE (None where it has none)."""
-        return await self._call("DELETE", path, params=params, deadline=deadline)
+        async with self._deadline(f"DELETE {path}", deadline):
+            return await self._call("DELETE", path, params=params)
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: JSON = None,
-        deadline: float | None = None,
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON = None
     ) -> JSON:
-        return await self._answer(
-            method, await self._url(path), f"{method} {path}", params=params, body=body, deadline=deadline
-        )
+        return await self._answer(method, await self._url(path), f"{method} {path}", params=params, body=body)
 
     async def _url(self, path: str) -> str:
         major, minor = await self.api_version()
@@ -156,20 +179,16 @@ class Engine:
         url: str,
         what: str,
         *,
-        deadline: float | None,
         params: Mapping[str, str] | None = None,
         body: JSON = None,
     ) -> JSON:
-        seconds = deadline if deadline is not None else self._request_timeout()
+        known = self._newest_offered
         with self._border(what):
-            try:
-                async with asyncio.timeout(seconds):
-                    async with self._session.request(method, url, params=params, json=body) as response:
-                        content = await _read_bounded(response, what)
-                        _check(response.status, content, what)
-                        return json.loads(content) if content.strip() else None
-            except TimeoutError as error:
-                raise DeadlineExceeded(f"{what}: no answer from the engine within {seconds:g} s") from error
+            async with self._session.request(method, url, params=params, json=body) as response:
+                content = await _read_bounded(response, what)
+                self._notice_version(response, known, what)
+                _check(response.status, content, what)
+                return json.loads(content) if content.strip() else None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -188,9 +207,11 @@ class Engine:
         """
         what = f"{method} {path}"
         url = await self._url(path)
+        known = self._newest_offered
         with self._border(what):
             response = await self._session.request(method, url, params=params, json=json, data=data, headers=headers)
             try:
+                self._notice_version(response, known, what)
                 if response.status >= 400:
                     _check(response.status, await _read_bounded(response, what), what)
                 yield response

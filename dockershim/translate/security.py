@@ -93,12 +93,20 @@ def to_security_opt(
 ) -> list[str]:
     """HostConfig.SecurityOpt. ``profiles`` has the content of each seccomp profile file by its path;
     ``unset_seccomp`` says what a context without any seccomp field gets: "unconfined" or "" (the default)."""
+    privileges = ["no-new-privileges"] if no_new_privs else []
+    if isinstance(context, cri.LinuxContainerSecurityContext) and context.privileged:
+        # Nothing confines a privileged container, whatever the rest says (the CRI's comment on ``privileged``).
+        return [*privileges, "seccomp=unconfined", *_unconfined(can)]
     return [
-        *(["no-new-privileges"] if no_new_privs else []),
+        *privileges,
         *_seccomp(context, profiles, unset_seccomp, can),
         *_apparmor(context, can),
         *_selinux(context.selinux_options, can),
     ]
+
+
+def _unconfined(can: Capabilities) -> list[str]:
+    return [*(["apparmor=unconfined"] if can.apparmor else []), *(["label=disable"] if can.selinux else [])]
 
 
 def to_user(context: SecurityContext) -> str:

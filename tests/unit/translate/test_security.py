@@ -170,6 +170,22 @@ def test_selinux_labels() -> None:
     assert options(context, unset_seccomp="") == []
 
 
+def test_nothing_confines_a_privileged_container() -> None:
+    context = container(
+        privileged=True,
+        seccomp=profile(LOCALHOST, "/profiles/a.json"),
+        apparmor=profile(LOCALHOST, "mine"),
+        selinux_options=cri.SELinuxOption(type="container_t"),
+    )
+    assert options(context, no_new_privs=True, can=replace(SELINUX, apparmor=True)) == [
+        "no-new-privileges",
+        "seccomp=unconfined",
+        "apparmor=unconfined",
+        "label=disable",
+    ]
+    assert options(context, can=replace(ENGINE_28, apparmor=False)) == ["seccomp=unconfined"]
+
+
 def test_a_selinux_label_with_a_line_end_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"selinux_options\.role"):
         options(container(selinux_options=cri.SELinuxOption(role="a\n")), can=SELINUX)

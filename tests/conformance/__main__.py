@@ -6,6 +6,7 @@ import argparse
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -52,11 +53,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(engine: str, report: Path, more: Sequence[str]) -> list[Spec]:
     critest = tools.provide() / "critest"
-    shutil.rmtree(report, ignore_errors=True)
-    report.mkdir(parents=True)
-    inside = (sys.executable, "-m", "tests.conformance.inside", str(critest), str(report), *more)
-    # critest's own exit code says less than its report: it is 1 for failures that are expected, too.
-    ran = subprocess.run([sys.executable, "-m", "tests.node", "--engine", engine, "--", *inside], cwd=REPOSITORY)
+    report.parent.mkdir(exist_ok=True)
+    # Two runs at once keep apart; what the last one wrote stands under the report's name, whatever came of it.
+    own = Path(tempfile.mkdtemp(dir=report.parent, prefix=f".{report.name}-"))
+    inside = (sys.executable, "-m", "tests.conformance.inside", str(critest), str(own), *more)
+    try:
+        # critest's own exit code says less than its report: it is 1 for failures that are expected, too.
+        ran = subprocess.run([sys.executable, "-m", "tests.node", "--engine", engine, "--", *inside], cwd=REPOSITORY)
+    finally:
+        shutil.rmtree(report, ignore_errors=True)
+        own.rename(report)
     written = report / JUNIT
     if not written.exists():
         raise SetupError(f"critest wrote no report (exit code {ran.returncode}), see {report}")

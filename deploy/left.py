@@ -39,7 +39,7 @@ def _look(client: DockerClient, connection: CRI, place: Place, pod: Pod) -> Iter
     yield "container in ListContainers", [one.id for one in containers if one.pod_sandbox_id == pod.sandbox_id]
     names = [one.name for one in client.containers.list(all=True, ignore_removed=True)]
     yield "container on the engine", [name for name in names if pod.uid in name]
-    yield "address in the engine's networks", _networks(client, pod.sandbox_id)
+    yield "endpoint in the engine's networks", _networks(client, pod.sandbox_id)
     if not pod.image_was_there:
         yield "image", [image.id for image in client.images.list(all=True) if image.id == pod.image_id]
     yield "checkpoint", _existing(place.root / "sandbox" / pod.sandbox_id)

@@ -14,12 +14,24 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from deploy.cri import answers
+from deploy.cri import CRI, answers
+from deploy.left import Place, left_behind
+from deploy.pod import Pod
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
+EVERYTHING = {
+    "pod in ListPodSandbox",
+    "container in ListContainers",
+    "container on the engine",
+    "endpoint in the engine's networks",
+    "image",
+    "checkpoint",
+    "network namespace",
+    "log",
+}
 DEMO = [sys.executable, "-m", "deploy.demo"]
 
 
@@ -102,6 +114,38 @@ def test_demo_tidies_up_when_it_is_ended_after(step: str, server: Server) -> Non
     demo.send_signal(signal.SIGTERM)
     _, said = demo.communicate(timeout=60)
     assert (demo.returncode, said) == (1, "make demo: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "never"),
+    [
+        pytest.param("cni", set(), id="a pod on a CNI network"),
+        pytest.param("docker", {"network namespace"}, id="a pod on the engine's bridge"),
+    ],
+)
+def test_the_look_finds_all_that_a_pod_is_while_it_lives(
+    plugin: str,
+    never: set[str],
+    start_server: Callable[..., Server],
+    engine_api: DockerClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = start_server(f"--network-plugin={plugin}")
+    place = Place(server.target, Path("/var/lib", server.name), Path("/run", server.name))
+    found: list[str] = []
+    end = Pod._end
+
+    def look_first(pod: Pod) -> None:
+        found.extend(left_behind(engine_api, connection, place, pod))
+        end(pod)
+
+    monkeypatch.setattr(Pod, "_end", look_first)
+    with CRI(server.target) as connection:
+        pod = Pod(connection, tmp_path / "logs")
+        pod.live(BUSYBOX)
+        assert left_behind(engine_api, connection, place, pod) == []
+    assert {line.partition(": ")[0] for line in found} == EVERYTHING - never
 
 
 def test_run_serves_says_what_to_try_and_ends_with_a_signal(tmp_path: Path) -> None:

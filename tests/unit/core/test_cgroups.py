@@ -1,0 +1,197 @@
+"""Cgroup files of v1, hybrid and v2 nodes, on trees like theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dockershim import cgroups
+from dockershim.cgroups import apply_files, cgroup_folder, set_oom_score
+from dockershim.errors import FailedPrecondition
+
+PID = 4711
+PATH = "/kubepods/burstable/pod1/c0ffee"
+V1 = f"11:hugetlb:{PATH}\n4:memory:{PATH}\n3:cpu,cpuacct:{PATH}\n1:name=systemd:/docker.service\n0::/docker.service\n"
+V2 = f"0::{PATH}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    root: Path
+    proc: Path
+
+    def folder(self, controller: str) -> Path:
+        return cgroup_folder(PID, controller, root=self.root, proc=self.proc)
+
+    def apply(self, files: dict[str, str]) -> None:
+        apply_files(PID, files, root=self.root, proc=self.proc)
+
+    def make(self, path: str, content: str = "") -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        return file
+
+    def end(self) -> None:
+        """The process ends: its folder goes."""
+        (self.proc / str(PID) / "cgroup").unlink()
+        (self.proc / str(PID)).rmdir()
+
+
+def node(tmp_path: Path, cgroup: str) -> Node:
+    made = Node(tmp_path / "cgroup", tmp_path / "proc")
+    made.root.mkdir()
+    (made.proc / str(PID)).mkdir(parents=True)
+    (made.proc / str(PID) / "cgroup").write_text(cgroup)
+    return made
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Node:
+    made = node(tmp_path, V1)
+    made.make(f"hugetlb{PATH}/hugetlb.2MB.limit_in_bytes", "9223372036854771712")
+    made.make(f"memory{PATH}/memory.limit_in_bytes", "9223372036854771712")
+    made.make("unified/docker.service/cgroup.controllers")
+    return made
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Node:
+    made = node(tmp_path, V2)
+    made.make("cgroup.controllers", "cpuset cpu io memory hugetlb pids\n")
+    made.make(f"{PATH[1:]}/cgroup.controllers", "cpu memory hugetlb pids\n")
+    for name in ("hugetlb.2MB.max", "memory.oom.group", "memory.swap.max"):
+        made.make(f"{PATH[1:]}/{name}", "max")
+    return made
+
+
+@pytest.fixture
+def v2_without_hugetlb(tmp_path: Path) -> Node:
+    made = node(tmp_path, V2)
+    made.make("cgroup.controllers", "cpu memory\n")
+    made.make(f"{PATH[1:]}/cgroup.controllers", "cpu memory\n")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("controller", "expected"),
+    [
+        pytest.param("memory", f"memory{PATH}", id="a controller of its own mount"),
+        pytest.param("cpuacct", f"cpu,cpuacct{PATH}", id="one that shares a mount"),
+        pytest.param("hugetlb", f"hugetlb{PATH}", id="huge pages"),
+    ],
+)
+def test_folders_of_v1_and_hybrid(v1: Node, controller: str, expected: str) -> None:
+    assert v1.folder(controller) == v1.root / expected
+
+
+@pytest.mark.parametrize("controller", ["memory", "hugetlb", "cgroup"])
+def test_folders_of_v2(v2: Node, controller: str) -> None:
+    assert v2.folder(controller) == v2.root / PATH[1:]
+
+
+@pytest.mark.parametrize("controller", ["pids", "systemd"])
+def test_a_controller_that_v1_has_not(v1: Node, controller: str) -> None:
+    with pytest.raises(FailedPrecondition, match="no cgroup controller"):
+        v1.folder(controller)
+
+
+def test_a_controller_that_v2_has_not(v2: Node) -> None:
+    with pytest.raises(FailedPrecondition, match="no cgroup controller 'rdma'"):
+        v2.folder("rdma")
+
+
+def test_a_controller_that_is_not_given_down_to_the_container(v2: Node) -> None:
+    """The node has it, a parent does not hand it on: the container's folder has no files of it."""
+    with pytest.raises(FailedPrecondition, match="no cgroup controller 'io'"):
+        v2.folder("io")
+
+
+def test_a_path_with_a_colon(tmp_path: Path) -> None:
+    made = node(tmp_path, "4:memory:/a:b/c\n")
+
+    assert made.folder("memory") == made.root / "memory/a:b/c"
+
+
+def test_files_are_written(v2: Node) -> None:
+    v2.apply({"hugetlb.2MB.max": "0", "memory.oom.group": "1", "memory.swap.max": "0"})
+
+    folder = v2.root / PATH[1:]
+    assert (folder / "hugetlb.2MB.max").read_text() == "0"
+    assert (folder / "memory.oom.group").read_text() == "1"
+    assert (folder / "memory.swap.max").read_text() == "0"
+
+
+def test_files_of_v1_are_written(v1: Node) -> None:
+    v1.apply({"hugetlb.2MB.limit_in_bytes": "0"})
+
+    assert (v1.root / f"hugetlb{PATH}/hugetlb.2MB.limit_in_bytes").read_text() == "0"
+
+
+def test_no_huge_pages_need_no_controller(v2_without_hugetlb: Node, tmp_path: Path) -> None:
+    """A kubelet sends a limit of 0 for every page size of the node with every container."""
+    v2_without_hugetlb.apply({"hugetlb.2MB.max": "0", "hugetlb.1GB.max": "0"})
+    (tmp_path / "v1").mkdir()
+    node(tmp_path / "v1", f"4:memory:{PATH}\n").apply({"hugetlb.2MB.limit_in_bytes": "0"})
+
+
+def test_some_huge_pages_need_it(v2_without_hugetlb: Node) -> None:
+    with pytest.raises(FailedPrecondition, match="no cgroup controller 'hugetlb'"):
+        v2_without_hugetlb.apply({"hugetlb.2MB.max": "2097152"})
+
+
+def test_a_file_that_the_kernel_has_not(v2: Node) -> None:
+    with pytest.raises(FailedPrecondition, match=r"memory\.zswap\.max does not take '0'"):
+        v2.apply({"memory.zswap.max": "0"})
+    assert not (v2.root / PATH[1:] / "memory.zswap.max").exists()
+
+
+def test_a_container_that_has_ended_needs_no_limits(v2: Node) -> None:
+    v2.end()
+
+    v2.apply({"memory.oom.group": "1"})
+
+
+def test_a_container_that_ends_between_two_files(v2: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a short init container does: a start that fails for it would be a start that succeeded."""
+
+    def ending(path: Path, value: str) -> None:
+        v2.end()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(cgroups, "_write", ending)
+
+    v2.apply({"memory.oom.group": "1", "memory.swap.max": "0"})
+
+
+def oom_scores(made: Node, folder: str, processes: dict[str, list[int]]) -> None:
+    for path, pids in processes.items():
+        made.make(f"{folder}{path}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+        for pid in pids:
+            (made.proc / str(pid)).mkdir(exist_ok=True)
+            (made.proc / str(pid) / "oom_score_adj").write_text("0")
+
+
+def test_a_score_is_given_to_every_process(v1: Node) -> None:
+    oom_scores(v1, f"memory{PATH}", {"": [PID, 5], "/child": [6]})
+
+    set_oom_score(PID, -500, root=v1.root, proc=v1.proc)
+
+    assert [(v1.proc / str(pid) / "oom_score_adj").read_text() for pid in (PID, 5, 6)] == ["-500"] * 3
+
+
+def test_a_score_passes_over_what_has_ended(v2: Node) -> None:
+    oom_scores(v2, PATH[1:], {"": [PID, 5]})
+    (v2.proc / "5" / "oom_score_adj").unlink()
+
+    set_oom_score(PID, 100, root=v2.root, proc=v2.proc)
+
+    assert (v2.proc / str(PID) / "oom_score_adj").read_text() == "100"
+
+
+def test_a_score_of_a_container_that_has_ended(v2: Node) -> None:
+    v2.end()
+
+    set_oom_score(PID, 100, root=v2.root, proc=v2.proc)

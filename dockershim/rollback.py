@@ -45,17 +45,29 @@ class Rollback:
         self._steps.append((name, undo))
 
     async def run(self, deadline: float) -> None:
-        """Run every undo step; one that fails does not stop the next."""
+        """Run every undo step; one that fails does not stop the next. What ``deadline`` seconds do not do is logged."""
+        begun = ""
         try:
             async with asyncio.timeout(deadline):
                 while self._steps:
-                    name, undo = self._steps.pop()
-                    try:
-                        await undo()
-                    except Exception as error:
-                        logger.error("undo: %s failed: %s", name, error)
+                    begun, undo = self._steps.pop()
+                    await _attempt(begun, undo)
         except TimeoutError:
-            logger.error("undo: not done within %g s; left: %s", deadline, ", ".join(name for name, _ in self._steps))
+            left = [begun, *(name for name, _ in reversed(self._steps))]
+            logger.error("undo: not done within %g s; left: %s", deadline, ", ".join(left))
+
+
+async def _attempt(name: str, undo: Undo) -> None:
+    try:
+        await undo()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody cancelled this task: the step waited for something that was cancelled, and that is its failure.
+        logger.error("undo: %s failed: what it waited for was cancelled", name)
+    except Exception as error:
+        logger.error("undo: %s failed: %s", name, error)
 
 
 @contextlib.asynccontextmanager

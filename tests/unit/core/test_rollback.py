@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dockershim.rollback import Locks, Rollback, complete, rollback
+from dockershim.rollback import Locks, Rollback, Undo, complete, rollback
 
 done: list[str] = []
 
@@ -20,7 +19,7 @@ def nothing_done() -> None:
     done.clear()
 
 
-def doing(name: str) -> Callable[[], Awaitable[None]]:
+def doing(name: str) -> Undo:
     async def undo() -> None:
         await asyncio.sleep(0)
         done.append(name)
@@ -28,7 +27,7 @@ def doing(name: str) -> Callable[[], Awaitable[None]]:
     return undo
 
 
-def failing(error: BaseException) -> Callable[[], Awaitable[None]]:
+def failing(error: BaseException) -> Undo:
     async def undo() -> None:
         await asyncio.sleep(0)
         raise error
@@ -40,15 +39,20 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
+async def call_that_fails(*steps: tuple[str, Undo], deadline: float = 1) -> None:
+    """Push the steps, then raise KeyError."""
+    async with rollback("call", deadline) as undo:
+        for step in steps:
+            undo.push(*step)
+        raise KeyError
+
+
 # -- rollback -------------------------------------------------------------------------------------------------
 
 
 async def test_steps_are_undone_newest_first() -> None:
     with pytest.raises(KeyError):
-        async with rollback("call", 1) as undo:
-            undo.push("a", doing("a"))
-            undo.push("b", doing("b"))
-            raise KeyError
+        await call_that_fails(("a", doing("a")), ("b", doing("b")))
     assert done == ["b", "a"]
 
 
@@ -70,11 +74,7 @@ async def test_an_undo_that_fails_does_not_stop_the_next(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeyError):
-        async with rollback("call", 1) as undo:
-            undo.push("a", doing("a"))
-            undo.push("bad", failing(error))
-            undo.push("c", doing("c"))
-            raise KeyError
+        await call_that_fails(("a", doing("a")), ("bad", failing(error)), ("c", doing("c")))
     assert done == ["c", "a"]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "bad failed" in caplog.text
@@ -106,13 +106,7 @@ async def test_a_cancellation_does_not_end_the_undo(times: int) -> None:
         await go_on.wait()
         done.append("slow")
 
-    async def call() -> None:
-        async with rollback("call", 1) as undo:
-            undo.push("a", doing("a"))
-            undo.push("slow", slow)
-            raise KeyError
-
-    task = asyncio.create_task(call())
+    task = asyncio.create_task(call_that_fails(("a", doing("a")), ("slow", slow)))
     await begun.wait()
     for _ in range(times):
         task.cancel()
@@ -127,29 +121,13 @@ async def test_a_cancellation_does_not_end_the_undo(times: int) -> None:
 
 
 async def test_an_undo_has_a_deadline_and_names_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    steps = [(name, doing(name)) for name in ("first", "second", "hanging", "last")]
+    steps[2] = ("hanging", hang)
+
     with pytest.raises(KeyError):
-        async with rollback("call", 0.05) as undo:
-            for name in ("first", "second"):
-                undo.push(name, doing(name))
-            undo.push("hanging", hang)
-            undo.push("last", doing("last"))
-            raise KeyError
+        await call_that_fails(*steps, deadline=0.05)
     assert done == ["last"]
     assert "not done within 0.05 s; left: hanging, second, first" in caplog.text
-
-
-async def test_a_step_that_fails_half_way_is_undone_too() -> None:
-    """Steps are pushed before they are taken."""
-
-    async def step() -> None:
-        done.append("half")
-        raise OSError
-
-    with pytest.raises(OSError, match=r"^$"):
-        async with rollback("call", 1) as undo:
-            undo.push("the step", doing("undone"))
-            await step()
-    assert done == ["half", "undone"]
 
 
 async def test_each_step_is_undone_once() -> None:

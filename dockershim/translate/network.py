@@ -106,8 +106,12 @@ def by_preference(addresses: Iterable[str]) -> tuple[str, ...]:
 
 def parse_pod_cidrs(text: str) -> tuple[str, ...]:
     """The pod CIDRs of "10.0.0.0/24,fd00::/64". Raises InvalidArgument."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if "/" not in part:
+            raise InvalidArgument(f"pod_cidr: {part!r} is one address; a network ends in /24 or the like")
     try:
-        return tuple(str(ipaddress.ip_network(part.strip())) for part in text.split(",") if part.strip())
+        return tuple(str(ipaddress.ip_network(part)) for part in parts)
     except ValueError as error:
         raise InvalidArgument(f"pod_cidr: {error}") from error
 

@@ -144,7 +144,7 @@ def test_pod_cidrs(text: str, expected: tuple[str, ...]) -> None:
     assert parse_pod_cidrs(text) == expected
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1/24", "10.0.0.0/33", "pods", "10.0.0.0/24;fd00::/64"])
+@pytest.mark.parametrize("text", ["10.0.0.1/24", "10.0.0.0/33", "10.0.0.0", "pods", "10.0.0.0/24;fd00::/64"])
 def test_what_is_no_pod_cidr_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="pod_cidr"):
         parse_pod_cidrs(text)

@@ -1,0 +1,109 @@
+"""Pins of network namespaces, in mount and network namespaces of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dockershim.netns import Pins, addresses
+
+#: In new mount and network namespaces: pin the network namespace, leave it, and tell what is there.
+SCRIPT = """
+import ctypes, errno, json, os, sys
+from pathlib import Path
+from pyroute2 import IPRoute
+from dockershim.netns import Pins, addresses
+
+folder = Path(sys.argv[1])
+pins, own = Pins(folder / "netns"), Path("/proc/self/ns/net")
+told = {}
+with IPRoute() as route:
+    route.link("add", ifname="eth0", kind="veth", peer="peer")
+    index = route.link_lookup(ifname="eth0")[0]
+    route.link("set", index=index, state="up")
+    for address, mask in (("10.1.0.2", 24), ("fd00::2", 64)):
+        route.addr("add", index=index, address=address, prefixlen=mask)
+inode = os.stat(own).st_ino
+
+told["before"] = pins.is_pinned("a")
+target = pins.pin("a", own)
+pins.pin("a", own)
+told["pinned"] = [pins.is_pinned("a"), target == pins.path("a"), os.stat(target).st_ino == inode]
+
+assert ctypes.CDLL(None).unshare(0x40000000) == 0
+told["left"] = os.stat(own).st_ino != inode
+told["addresses"] = addresses(target, "eth0")
+told["other"] = addresses(target, "eth1")
+told["still elsewhere"] = os.stat(own).st_ino != inode
+
+pins.unpin("a")
+pins.unpin("a")
+told["after"] = [pins.is_pinned("a"), target.exists()]
+
+file = folder / "file"
+file.write_text("x")
+for name, source in (("no namespace", file), ("nothing", folder / "none")):
+    try:
+        pins.pin(name, source)
+    except OSError as error:
+        told[name] = [errno.errorcode[error.errno], pins.path(name).exists()]
+told["mounts"] = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    command = [
+        "unshare",
+        *as_root,
+        "--mount",
+        "--net",
+        sys.executable,
+        "-c",
+        SCRIPT,
+        str(tmp_path_factory.mktemp("ns")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
+
+
+LEFT_MOUNTED = pytest.mark.xfail(reason="a source that is no namespace stays mounted at the pin's path")
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        pytest.param("before", False, id="nothing is pinned at first"),
+        pytest.param("pinned", [True, True, True], id="a pin is the namespace, also when pinned again"),
+        pytest.param("left", True, id="the namespace was left"),
+        pytest.param("addresses", ["10.1.0.2", "fd00::2"], id="its global addresses are read from outside"),
+        pytest.param("other", [], id="an interface that it has not has none"),
+        pytest.param("still elsewhere", True, id="the reader was never inside"),
+        pytest.param("after", [False, False], id="an unpinned one is gone, also when unpinned again"),
+        pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned", marks=LEFT_MOUNTED),
+        pytest.param("nothing", ["ENOENT", False], id="nor what is not there"),
+        pytest.param("mounts", [], id="no mount is left", marks=LEFT_MOUNTED),
+    ],
+)
+def test_pins(told: dict[str, object], what: str, expected: object) -> None:
+    assert told[what] == expected
+
+
+def test_a_file_is_no_pin(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+
+    assert not Pins(tmp_path).is_pinned("a")
+
+
+def test_addresses_of_what_is_no_namespace(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot read the addresses of eth0"):
+        addresses(tmp_path / "none", "eth0")

@@ -1,0 +1,231 @@
+"""A pod's network: what is asked of CNI, and what is remembered of it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import cni
+from dockershim.errors import FailedPrecondition, InvalidArgument, NetworkFailure
+from dockershim.netns import Pins
+from dockershim.network import CNINetwork, EngineNetwork, KubenetSource
+from dockershim.translate.names import SandboxName
+from dockershim.translate.records import SandboxRecord
+from tests.unit.translate.kubelet import SANDBOX_ID, UID, sandbox_config
+
+NETWORK = cni.NetworkList.parse({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}]})
+OLDER = cni.NetworkList.parse({"cniVersion": "0.4.0", "name": "older", "plugins": [{"type": "ptp"}]})
+SANDBOX = SandboxRecord(
+    id=SANDBOX_ID,
+    name=SandboxName("web-0", "default", UID, 0),
+    running=True,
+    created_at=1,
+    labels={},
+    annotations={},
+    runtime_handler="",
+    network_mode="none",
+    made_here=True,
+)
+
+
+def result(*addresses: str) -> cni.Result:
+    return cni.Result(ips=tuple(cni.IPConfig(ipaddress.ip_interface(address)) for address in addresses))
+
+
+@dataclass
+class FakeRuntime:
+    """Records what it was asked; ``failures`` are raised by the calls of that name."""
+
+    result: cni.Result = field(default_factory=lambda: result("fd00::2/64", "10.1.0.2/24"))
+    failures: dict[str, cni.CNIError] = field(default_factory=dict)
+    cached: list[cni.CachedAttachment] = field(default_factory=list)
+    calls: list[tuple[str, cni.NetworkList, cni.Attachment]] = field(default_factory=list)
+
+    async def add(self, network: cni.NetworkList, attachment: cni.Attachment) -> cni.Result:
+        self._call("add", network, attachment)
+        return self.result
+
+    async def delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+        self._call("delete", network, attachment)
+
+    def cached_attachments(self, container_id: str) -> list[cni.CachedAttachment]:
+        return [one for one in self.cached if one.attachment.container_id == container_id]
+
+    def _call(self, name: str, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+        self.calls.append((name, network, attachment))
+        if name in self.failures:
+            raise self.failures[name]
+
+
+@dataclass
+class Source:
+    network: cni.NetworkList | None = NETWORK
+    reason: str = "no configuration in the folder"
+
+
+@pytest.fixture
+def runtime() -> FakeRuntime:
+    return FakeRuntime()
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def network(runtime: FakeRuntime, source: Source, tmp_path: Path) -> CNINetwork:
+    return CNINetwork(
+        cast("cni.Runtime", runtime), source, Pins(tmp_path / "netns"), tmp_path / "locks", ["10.1.0.0/24"]
+    )
+
+
+async def test_an_add_has_all_that_plugins_may_want(runtime: FakeRuntime, network: CNINetwork, tmp_path: Path) -> None:
+    assert await network.set_up(SANDBOX, sandbox_config()) == ("10.1.0.2", "fd00::2")
+
+    [(call, asked, attachment)] = runtime.calls
+    assert (call, asked) == ("add", NETWORK)
+    assert (attachment.container_id, attachment.ifname) == (SANDBOX_ID, "eth0")
+    assert dict(attachment.args)["K8S_POD_UID"] == UID
+    assert set(attachment.capability_args) == {"portMappings", "ipRanges", "dns"}
+    assert attachment.lock_path == tmp_path / "locks" / SANDBOX_ID
+
+
+async def test_addresses_are_remembered(runtime: FakeRuntime, network: CNINetwork) -> None:
+    await network.set_up(SANDBOX, sandbox_config())
+    runtime.result = result("10.1.0.9/24")
+
+    assert await network.addresses(SANDBOX) == ("10.1.0.2", "fd00::2")
+
+
+async def test_after_a_restart_addresses_are_those_of_the_cache(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.cached = [cni.CachedAttachment(NETWORK, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))]
+
+    assert await network.addresses(SANDBOX) == ("10.1.0.7",)
+    assert await network.addresses(replace(SANDBOX, id="5b" * 32)) == ()
+    assert runtime.calls == []
+
+
+async def test_a_sandbox_that_has_ended_has_no_address(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.cached = [cni.CachedAttachment(NETWORK, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))]
+
+    assert await network.addresses(replace(SANDBOX, running=False)) == ()
+
+
+async def test_an_add_that_fails_is_a_failure_of_the_network(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.failures["add"] = cni.PluginNotFound("no bridge")
+
+    with pytest.raises(NetworkFailure, match="CNI network 'pods': no bridge"):
+        await network.set_up(SANDBOX, sandbox_config())
+    assert await network.addresses(SANDBOX) == ()
+
+
+async def test_a_network_without_an_address_is_none(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.result = result()
+
+    with pytest.raises(NetworkFailure, match="gave the pod no address"):
+        await network.set_up(SANDBOX, sandbox_config())
+
+
+async def test_without_a_configuration_nothing_is_set_up(
+    runtime: FakeRuntime, source: Source, network: CNINetwork
+) -> None:
+    assert network.problem() == ""
+    source.network = None
+
+    assert network.problem() == "no configuration in the folder"
+    with pytest.raises(FailedPrecondition, match="no configuration in the folder"):
+        await network.set_up(SANDBOX, sandbox_config())
+    assert runtime.calls == []
+
+
+async def test_a_delete_takes_back_what_the_cache_says(
+    runtime: FakeRuntime, source: Source, network: CNINetwork
+) -> None:
+    """The configuration may be another one by now, and another shim may have made the attachment."""
+    attachment = cni.Attachment(SANDBOX_ID, "/proc/7/ns/net", "net1", (("A", "B"),), {"portMappings": []})
+    runtime.cached = [cni.CachedAttachment(OLDER, attachment, result("10.1.0.7/24"))]
+    source.network = None
+
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+
+    [(call, asked, found)] = runtime.calls
+    assert (call, asked) == ("delete", OLDER)
+    assert (found.ifname, found.args, found.capability_args) == ("net1", (("A", "B"),), {"portMappings": []})
+    assert found.netns is None, "a process id of old can be another process by now"
+
+
+async def test_a_delete_without_a_cache_is_tried_with_the_configuration_in_force(
+    runtime: FakeRuntime, network: CNINetwork
+) -> None:
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+
+    [(call, asked, attachment)] = runtime.calls
+    assert (call, asked, attachment.container_id) == ("delete", NETWORK, SANDBOX_ID)
+
+
+async def test_a_delete_is_done_once(runtime: FakeRuntime, network: CNINetwork) -> None:
+    await network.set_up(SANDBOX, sandbox_config())
+    for _ in range(2):
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert [call for call, _, _ in runtime.calls] == ["add", "delete"]
+    assert await network.addresses(SANDBOX) == ()
+
+    network.forget(SANDBOX_ID)
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert [call for call, _, _ in runtime.calls] == ["add", "delete", "delete"]
+
+
+async def test_a_delete_that_fails_is_done_again(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.failures["delete"] = cni.PluginNotFound("no bridge")
+    with pytest.raises(NetworkFailure, match="CNI network 'pods': no bridge"):
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    runtime.failures.clear()
+
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert len(runtime.calls) == 2
+
+
+async def test_every_attachment_is_deleted_though_one_fails(runtime: FakeRuntime, network: CNINetwork) -> None:
+    runtime.failures["delete"] = cni.PluginNotFound("gone")
+    runtime.cached = [cni.CachedAttachment(one, cni.Attachment(SANDBOX_ID), None) for one in (OLDER, NETWORK)]
+
+    with pytest.raises(NetworkFailure, match=r"'older': gone; CNI network 'pods': gone"):
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+
+
+async def test_a_second_life_of_a_sandbox_is_torn_down_again(runtime: FakeRuntime, network: CNINetwork) -> None:
+    await network.set_up(SANDBOX, sandbox_config())
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    await network.set_up(SANDBOX, sandbox_config())
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+
+    assert [call for call, _, _ in runtime.calls] == ["add", "delete"] * 2
+
+
+def test_kubenet_waits_for_the_nodes_pod_cidrs(runtime: FakeRuntime, tmp_path: Path) -> None:
+    source = KubenetSource(mtu=0, hairpin_mode="none")
+    network = CNINetwork(cast("cni.Runtime", runtime), source, Pins(tmp_path), tmp_path, [])
+    assert "--pod-cidr" in network.problem()
+
+    network.set_pod_cidr("10.1.0.0/24,fd00::/64")
+
+    assert network.problem() == ""
+    assert source.network is not None
+    assert [plugin.type for plugin in source.network.plugins] == ["bridge", "portmap", "firewall", "bandwidth"]
+    with pytest.raises(InvalidArgument, match="pod_cidr"):
+        network.set_pod_cidr("10.1.0.0")
+
+
+async def test_the_engines_own_network_has_the_engines_addresses() -> None:
+    network = EngineNetwork()
+    sandbox = replace(SANDBOX, addresses=("fd00::2", "172.17.0.2"))
+
+    assert await network.set_up(sandbox, sandbox_config()) == ("172.17.0.2", "fd00::2")
+    assert await network.addresses(sandbox) == ("172.17.0.2", "fd00::2")
+    with pytest.raises(NetworkFailure, match="no address"):
+        await network.set_up(SANDBOX, sandbox_config())

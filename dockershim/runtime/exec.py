@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.frames import STDERR, STDOUT, FrameDecoder
-from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, InvalidArgument, Unavailable
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
 from dockershim.rollback import complete
 from dockershim.runtime.node import Node
+from dockershim.runtime.processes import kill_command
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +23,7 @@ _LONGEST_ANSWER = LONGEST_OUTPUT - 4096
 
 _FIRST_POLL, _LONGEST_POLL = 0.002, 0.25
 _KILL_DEADLINE = 10.0
-#: pidfd_send_signal(2), Linux 6.9: the signal goes to the process group.
-_PIDFD_SIGNAL_PROCESS_GROUP = 4
+_IDLE = 1.0
 
 
 class Execs:
@@ -48,6 +45,8 @@ async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncRe
         raise InvalidArgument("cmd: a command is needed")
     if request.timeout < 0:
         raise InvalidArgument(f"timeout: {request.timeout} s is no time")
+    if not request.container_id:
+        raise InvalidArgument("container_id: a value is needed")
     container = await node.inventory.known_container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
     created = await node.engine.post(f"/containers/{container.id}/exec", body)
@@ -62,6 +61,8 @@ async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncRe
     except asyncio.CancelledError:
         await complete(command.kill(), "kill a command whose caller has gone")
         raise
+    except NotFound as error:
+        raise FailedPrecondition(f"container {container.id} ended while the command ran in it") from error
     stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
     stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
     return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)
@@ -74,14 +75,16 @@ class _Command:
         self._engine = node.engine
         self._container_id = container_id
         self._path = f"/exec/{exec_id}"
+        self._asked_to_start = False
         self.output = {STDOUT: bytearray(), STDERR: bytearray()}
 
     async def run(self) -> None:
         """Start it and read its output to the end."""
         decoder = FrameDecoder()
         body = {"Detach": False, "Tty": False}
+        self._asked_to_start = True
         async with self._engine.stream("POST", f"{self._path}/start", json=body) as response:
-            async for chunk in response.content.iter_any():
+            while chunk := await self._next_chunk(response.content.readany):
                 for stream, piece in decoder.feed(chunk):
                     kept = self.output.get(stream)
                     if kept is not None and len(kept) < LONGEST_OUTPUT:
@@ -89,12 +92,24 @@ class _Command:
         if not decoder.at_boundary:
             raise Unavailable("the engine's connection was cut in the middle of the command's output")
 
+    async def _next_chunk(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The next output, empty at its end. Raises NotFound when the container has ended.
+
+        Docker 20.10 does not end the stream then, so an idle one is looked after.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(_IDLE):
+                    return await read()
+            except TimeoutError:
+                await self._inspect()
+
     async def exit_code(self) -> int:
         """The exit code, once the engine has it: the end of the output comes a little before."""
         pause = _FIRST_POLL
         while True:
             state = await self._inspect()
-            if not state["Running"] and state["ExitCode"] is not None:
+            if _has_ended(state):
                 return int(state["ExitCode"])
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_POLL)
@@ -104,38 +119,21 @@ class _Command:
         return state
 
     async def kill(self) -> None:
-        """SIGKILL the command and its process group, and wait until the engine has seen its end."""
+        """SIGKILL the command and what it started, and wait until the engine has seen its end."""
         try:
             async with asyncio.timeout(_KILL_DEADLINE):
-                state = await self._inspect()
-                while state["Running"]:
-                    if state["Pid"]:
-                        await asyncio.to_thread(_kill_process, int(state["Pid"]), self._container_id)
-                    await asyncio.sleep(_LONGEST_POLL / 10)
+                while self._asked_to_start:
                     state = await self._inspect()
-        except (TimeoutError, OSError, EngineFailure, Unavailable, FailedPrecondition) as error:
+                    if state["Pid"]:
+                        await asyncio.to_thread(kill_command, int(state["Pid"]), self._container_id)
+                    if _has_ended(state):
+                        return
+                    await asyncio.sleep(_LONGEST_POLL / 10)
+        except NotFound:
+            return  # The container has ended, and with it all that ran in it.
+        except (TimeoutError, ShimError) as error:
             logger.warning("a command in container %s could not be killed: %s", self._container_id, error)
 
 
-def _kill_process(pid: int, container_id: str) -> None:
-    """Kill a process of this container and its group; whatever else may have got its number meanwhile is spared."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        # The handle is of whatever has the number now; a process of this container is in the container's cgroup.
-        if container_id in Path("/proc", str(pid), "cgroup").read_text():
-            _signal_group(handle)
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    finally:
-        os.close(handle)
-
-
-def _signal_group(handle: int) -> None:
-    try:
-        signal.pidfd_send_signal(handle, signal.SIGKILL, None, _PIDFD_SIGNAL_PROCESS_GROUP)
-    except OSError:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+def _has_ended(state: Mapping[str, Any]) -> bool:
+    return not state["Running"] and state["ExitCode"] is not None

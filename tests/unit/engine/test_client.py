@@ -292,17 +292,16 @@ async def test_the_deadline_holds_for_the_negotiation_too(server: Server, engine
 
 
 async def test_the_deadline_holds_for_all_tries_together(server: Server, engine: Engine) -> None:
+    """Each try alone would end in time, and all of them with a lost connection."""
+
     async def slow_cut(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.12)
         return await cut(request)
 
     server.handlers["GET /thing"] = slow_cut
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
 
-    with pytest.raises(DeadlineExceeded):
-        await engine.get("/thing", deadline=0.2)
-    assert loop.time() - begun < 0.3
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
+        await engine.get("/thing", deadline=0.3)
 
 
 async def test_without_a_deadline_the_configured_one_holds(server: Server) -> None:

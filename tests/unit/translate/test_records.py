@@ -254,6 +254,12 @@ def test_addresses_of_the_engines_network() -> None:
             "ContainerCannotRun",
             id="its start failed",
         ),
+        pytest.param(
+            {"Status": "exited", "StartedAt": STARTED, "FinishedAt": FINISHED, "ExitCode": 1, "Error": "log driver"},
+            cri.CONTAINER_EXITED,
+            "Error",
+            id="it ran, and the engine failed",
+        ),
         pytest.param({"Status": "created", "ExitCode": 128}, cri.CONTAINER_EXITED, "Error", id="failed, without words"),
         pytest.param(
             {"Status": "dead", "StartedAt": STARTED, "FinishedAt": FINISHED},

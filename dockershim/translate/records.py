@@ -38,7 +38,10 @@ def to_nanoseconds(text: str) -> int:
     match = _TIME.fullmatch(text or "")
     if match is None or text.startswith("0001-"):
         return 0
-    seconds = calendar.timegm(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    try:
+        seconds = calendar.timegm(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0
     if match[3] != "Z":
         hours, minutes = match[3][1:].split(":")
         offset = int(hours) * 3600 + int(minutes) * 60

@@ -49,6 +49,7 @@ CREATED_NS = 1767323045 * 10**9 + 1
         pytest.param(NEVER, 0, id="Go's zero time: never"),
         pytest.param("", 0, id="no time"),
         pytest.param("yesterday", 0, id="no time at all"),
+        pytest.param("2026-02-30T00:00:00Z", 0, id="a day that no month has"),
         pytest.param("2026-01-02 03:04:05Z", 0, id="another format"),
     ],
 )

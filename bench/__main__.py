@@ -10,14 +10,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import docker
+from docker import DockerClient
 
 from bench.comparison import Comparison, missed, table
 from bench.engine import BareEngine
@@ -30,6 +31,7 @@ from tests.node.server import Server
 from tests.node.state import capture
 
 RESULTS = Path(__file__).parent / "results"
+LEGEND = "milliseconds; more: ours less bare, the median over the turns; ratio and limit: of the medians"
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 
 #: The life of a pod in its order, and what our server may take of what the bare calls take.
@@ -53,6 +55,8 @@ READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
     "ImageStatus": lambda reads, turn: reads.image_status(turn),
     "ListImages": lambda reads, turn: reads.list_images(turn),
 }
+#: The same stops of ours beside the longer of the bare parts alone, which is the bound of doing both at once.
+LONGER_PART = "StopPodSandbox, longer part"
 #: Before each call of a pod's life, for what the call before it set off in the engine: an exec right after a start
 #: takes a third longer than one a little later.
 SETTLE = 0.05  # seconds
@@ -100,16 +104,34 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with closing(docker.from_env()) as api:
         before = capture(api)
-        server = Server()
-        server.start()
-        try:
+        with _images_removed(api), _running_server() as server:
             report = asyncio.run(_measure(server, given))
-        finally:
-            server.stop()
         left = capture(api).gained(before)
     if left:
         raise RuntimeError(f"the run left behind: {left}")
     return _report(*report, check=given.check)
+
+
+@contextmanager
+def _running_server() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _images_removed(api: DockerClient) -> Iterator[None]:
+    """The images that came meanwhile are gone at the end."""
+    before = {image.id for image in api.images.list()}
+    try:
+        yield
+    finally:
+        for image in api.images.list():
+            if image.id not in before:
+                api.images.remove(image.id, force=True)
 
 
 def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, check: bool) -> int:
@@ -117,7 +139,7 @@ def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, chec
     path = RESULTS / f"{about['date'].replace(':', '')}-engine-{about['engine']}.json"
     path.write_text(json.dumps({**about, "calls": [one.as_json() for one in comparisons]}, indent=1) + "\n")
     facts = ", ".join(f"{key} {value}" for key, value in about.items())
-    sys.stdout.write(f"{facts}\n\n{table(comparisons)}\n{path}\n")
+    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n{path}\n")
     too_slow = missed(comparisons)
     if too_slow:
         sys.stdout.write(f"limit missed: {', '.join(too_slow)}\n")
@@ -136,6 +158,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             reads, versions = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     comparisons = [Comparison("Version (no engine call)", versions)]
     comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
+    comparisons.append(Comparison(LONGER_PART, lives.ours["StopPodSandbox"], lives.bare[LONGER_PART]))
     comparisons += [Comparison(call, reads.ours[call], reads.bare[call]) for call in READS]
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -160,14 +183,12 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
     for turn in range(-warm_up, repetitions):
         ours, bare = bench.ours(str(turn)), bench.bare(str(turn))
         sides: list[tuple[Pod, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
-        try:
+        async with _discarded([ours, bare]):
             for call, (step, _) in LIFE.items():
                 for pod, durations in _in_turn(sides, turn):
                     await asyncio.sleep(SETTLE)
                     durations[call].append(await _timed(step(pod)))
-        finally:
-            await ours.discard()
-            await bare.discard()
+            samples.bare[LONGER_PART].append(bare.longer_part_of_stop)
     return _without(samples, warm_up)
 
 
@@ -188,15 +209,21 @@ async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> tu
 @asynccontextmanager
 async def _pods(bench: Bench, count: int) -> AsyncIterator[list[OurPod]]:
     pods = [bench.ours(f"read-{number}") for number in range(count)]
-    try:
+    async with _discarded(pods):
         for pod in pods:
             await pod.run_pod_sandbox()
             await pod.create_container()
             await pod.start_container()
         yield pods
-    finally:
+
+
+@asynccontextmanager
+async def _discarded(pods: Sequence[Pod]) -> AsyncIterator[None]:
+    """Nothing of these pods is left at the end, whatever happened, and also when one cannot be discarded."""
+    async with AsyncExitStack() as stack:
         for pod in pods:
-            await pod.discard()
+            stack.push_async_callback(pod.discard)
+        yield
 
 
 def _in_turn(sides: list[Any], turn: int) -> list[Any]:

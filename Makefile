@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := dockershim/api/cri/v1/api.proto
 STUBS := $(PROTO:.proto=_pb2.py)
-SOURCES := $(wildcard dockershim cni checkpoints streaming tests bench hatch_build.py)
+SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench hatch_build.py)
 
 # FOCUS=name runs the tests whose name contains it.
 PYTEST = $(BIN)/pytest $(if $(FOCUS),-k '$(FOCUS)')

@@ -21,6 +21,7 @@ from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.inventory import Inventory
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
+from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
 from dockershim.translate.network import parse_pod_cidrs
 
@@ -81,6 +82,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             request_timeout=lambda: current.config.runtime_request_timeout,
         )
         await _look_at_engine(node)
+        stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
 
 

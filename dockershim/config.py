@@ -251,7 +251,7 @@ def _option(
     effective: bool = True,
 ) -> T:
     row = {"read": read, "help": text, "also": also, "reloads": reloads, "effective": effective}
-    return cast(T, dataclasses.field(default=default, metadata={_ROW: row}))
+    return dataclasses.field(default=default, metadata={_ROW: row})
 
 
 @dataclass(frozen=True, slots=True)

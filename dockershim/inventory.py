@@ -126,8 +126,13 @@ class Inventory:
             record = known.get(summary.id)
             return record if record is not None and holds(summary, record) else await find(summary.id)
 
-        found = await asyncio.gather(*(current(summary) for summary in summaries if summary is not None))
-        return [record for record in found if record is not None]
+        found = await asyncio.gather(
+            *(current(summary) for summary in summaries if summary is not None), return_exceptions=True
+        )
+        for failure in found:
+            if isinstance(failure, BaseException):
+                raise failure
+        return [record for record in found if record is not None and not isinstance(record, BaseException)]
 
 
 def _same_sandbox(summary: SandboxRecord, known: SandboxRecord) -> bool:

@@ -181,11 +181,12 @@ class CNINetwork:
         if sandbox_id in self._torn_down:
             return
         self._known.pop(sandbox_id, None)
-        failures = [
-            f"CNI network {network.name!r}: {error}"
-            for network, attachment in await self._to_delete(sandbox_id, name)
-            if (error := await self._delete(network, attachment)) is not None
-        ]
+        try:
+            to_delete = await self._to_delete(sandbox_id, name)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"what to detach cannot be told: {error}") from error
+        results = [await self._delete(network, attachment) for network, attachment in to_delete]
+        failures = [result for result in results if result]
         if failures:
             raise NetworkFailure("; ".join(failures))
         self._pins.unpin(sandbox_id)
@@ -205,12 +206,13 @@ class CNINetwork:
             return []
         return [(self._source.network, self._attachment(sandbox_id, name))]
 
-    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> cni.CNIError | None:
+    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> str:
+        """DEL; the failure in words, or the empty string."""
         try:
             await self._runtime.delete(network, attachment)
         except cni.CNIError as error:
-            return error
-        return None
+            return f"CNI network {network.name!r}: {error}"
+        return ""
 
     def _attachment(
         self,
@@ -245,7 +247,11 @@ class CNINetwork:
         return found
 
     def _read_addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
-        for cached in self._runtime.cached_attachments(sandbox.id):
+        try:
+            attachments = self._runtime.cached_attachments(sandbox.id)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be told: {error}") from error
+        for cached in attachments:
             if cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
         if sandbox.made_here or not sandbox.netns_path:

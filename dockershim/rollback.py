@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -14,12 +14,39 @@ T = TypeVar("T")
 
 Undo = Callable[[], Awaitable[object]]
 
+#: Tasks inside a block or a call of this module: what must be over before its tools are put away.
+_busy: set[asyncio.Task[Any]] = set()
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    task = asyncio.current_task()
+    if task is None or task in _busy:
+        yield
+        return
+    _busy.add(task)
+    try:
+        yield
+    finally:
+        _busy.discard(task)
+
+
+async def settle() -> None:
+    """Wait until nothing is half-way: calls whose callers have gone may still be undoing what they did."""
+    while _busy:
+        await asyncio.wait(set(_busy))
+
 
 async def complete(work: Coroutine[Any, Any, T], name: str) -> T:
     """Run ``work`` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     For what must not stop half-way. ``work`` has to have a deadline of its own.
     """
+    with _counted():
+        return await _complete(work, name)
+
+
+async def _complete(work: Coroutine[Any, Any, T], name: str) -> T:
     task = asyncio.create_task(work, name=name)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -45,16 +72,18 @@ class Rollback:
         self._steps.append((name, undo))
 
     async def run(self, deadline: float) -> None:
-        """Run every undo step; one that fails does not stop the next. What ``deadline`` seconds do not do is logged."""
-        begun = ""
-        try:
-            async with asyncio.timeout(deadline):
-                while self._steps:
-                    begun, undo = self._steps.pop()
-                    await _attempt(begun, undo)
-        except TimeoutError:
-            left = [begun, *(name for name, _ in reversed(self._steps))]
-            logger.error("undo: not done within %g s; left: %s", deadline, ", ".join(left))
+        """Run every undo step within ``deadline`` seconds; one that fails or hangs does not stop the next."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline
+        while self._steps:
+            # An equal share of what is left: one step that hangs must not use up the time of those after it.
+            share = (end - loop.time()) / len(self._steps)
+            name, undo = self._steps.pop()
+            try:
+                async with asyncio.timeout(share):
+                    await _attempt(name, undo)
+            except TimeoutError:
+                logger.error("undo: %s was not done within %.3g s and is left", name, share)
 
 
 async def _attempt(name: str, undo: Undo) -> None:
@@ -74,11 +103,12 @@ async def _attempt(name: str, undo: Undo) -> None:
 async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
     """A block whose failure or cancellation undoes what it pushed, within ``deadline`` seconds."""
     steps = Rollback()
-    try:
-        yield steps
-    except BaseException:
-        await complete(steps.run(deadline), f"undo {what}")
-        raise
+    with _counted():
+        try:
+            yield steps
+        except BaseException:
+            await complete(steps.run(deadline), f"undo {what}")
+            raise
 
 
 class Locks:

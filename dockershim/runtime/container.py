@@ -174,6 +174,10 @@ class Containers:
         return cri.StopContainerResponse()
 
     async def _stop(self, container_id: str, grace: int) -> None:
+        if grace == 0:
+            # The engine would send the stop signal first, and the container could choose its exit code.
+            await kill_container(self._node, container_id)
+            return
         deadline = grace + self._node.request_timeout()
         await self._node.engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
 

@@ -271,6 +271,9 @@ def to_cri_sandbox(record: SandboxRecord, *, ready: bool) -> cri.PodSandbox:
     )
 
 
+_PID_MODES = {"CONTAINER": cri.CONTAINER, "TARGET": cri.TARGET}
+
+
 def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tuple[str, ...]) -> cri.PodSandboxStatus:
     """PodSandboxStatus. ``addresses`` are the pod's own, the primary one first; none on the node's network."""
     node_if_host = {True: cri.NODE, False: cri.POD}
@@ -289,7 +292,7 @@ def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tupl
         status.network.additional_ips.extend(cri.PodIP(ip=address) for address in addresses[1:])
     options = status.linux.namespaces.options
     options.network = node_if_host[record.host_network]
-    options.pid = node_if_host[record.pid_mode == "host"]
+    options.pid = cri.NODE if record.pid_mode == "host" else _PID_MODES.get(str(record.extra.get("pid")), cri.POD)
     options.ipc = node_if_host[record.ipc_mode == "host"]
     return status
 

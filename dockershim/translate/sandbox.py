@@ -208,6 +208,10 @@ def _labels(config: cri.PodSandboxConfig, runtime_handler: str) -> dict[str, str
         extra["runtimeHandler"] = runtime_handler
     if config.log_directory:
         extra["logDirectory"] = config.log_directory
+    pid = config.linux.security_context.namespace_options.pid
+    if pid not in (cri.POD, cri.NODE):
+        # The engine knows only a namespace of its own; whose it is matters to the containers.
+        extra["pid"] = cri.NamespaceMode.Name(pid)
     if needs_metadata([metadata.name, metadata.namespace, metadata.uid]):
         extra["metadata"] = [metadata.name, metadata.namespace, metadata.uid, metadata.attempt]
     for field in ("overhead", "resources"):

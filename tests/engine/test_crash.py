@@ -226,3 +226,18 @@ async def test_after_a_reboot_lost_pods_give_back_their_addresses(
     server.start()
     await remove_all(server)
     assert snapshot().gained(before) == {}
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
+async def test_a_server_that_stops_first_undoes_what_a_caller_gave_up(
+    server: Server, delay: float, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        call = cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=sandbox_config()))
+        await asyncio.sleep(delay)
+        call.cancel()
+        await asyncio.sleep(0.02)
+    assert server.stop() == 0
+    server.start()
+    assert snapshot().gained(before) == {}

@@ -76,9 +76,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return result
 
 
-LEFT_MOUNTED = pytest.mark.xfail(reason="a source that is no namespace stays mounted at the pin's path")
-
-
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
@@ -89,9 +86,9 @@ LEFT_MOUNTED = pytest.mark.xfail(reason="a source that is no namespace stays mou
         pytest.param("other", [], id="an interface that it has not has none"),
         pytest.param("still elsewhere", True, id="the reader was never inside"),
         pytest.param("after", [False, False], id="an unpinned one is gone, also when unpinned again"),
-        pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned", marks=LEFT_MOUNTED),
+        pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned"),
         pytest.param("nothing", ["ENOENT", False], id="nor what is not there"),
-        pytest.param("mounts", [], id="no mount is left", marks=LEFT_MOUNTED),
+        pytest.param("mounts", [], id="no mount is left"),
     ],
 )
 def test_pins(told: dict[str, object], what: str, expected: object) -> None:

@@ -71,6 +71,7 @@ def test_a_sandbox_in_full() -> None:
     assert split_extra(body) == {
         "v": 1,
         "logDirectory": LOG_DIRECTORY,
+        "pid": "CONTAINER",
         "overhead": {},
         "resources": {
             "cpu_period": "100000",

@@ -343,7 +343,7 @@ def test_a_sandbox_status() -> None:
     assert (status.network.ip, [one.ip for one in status.network.additional_ips]) == ("10.0.0.2", ["fd00::2"])
     assert status.metadata == sandbox_config().metadata
     options = status.linux.namespaces.options
-    assert (options.network, options.pid, options.ipc) == (cri.POD, cri.POD, cri.POD)
+    assert (options.network, options.pid, options.ipc) == (cri.POD, cri.CONTAINER, cri.POD)
 
 
 def test_a_sandbox_status_without_addresses_still_has_a_network() -> None:

@@ -61,7 +61,8 @@ class Containers:
             rollback("CreateContainer", _UNDO_DEADLINE) as undo,
         ):
             body = await self._engine_container(request, sandbox, can)
-            await asyncio.to_thread(_make_host_paths, config.mounts, undo)
+            if config.mounts:
+                await asyncio.to_thread(_make_host_paths, config.mounts, undo)
             container_id = await self._create(name, body, undo)
         return cri.CreateContainerResponse(container_id=container_id)
 

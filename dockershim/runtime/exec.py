@@ -21,7 +21,8 @@ LONGEST_OUTPUT = 16 * 1024 * 1024
 #: A gRPC message may have 16 MiB and carries both streams.
 _LONGEST_ANSWER = LONGEST_OUTPUT - 4096
 
-_FIRST_POLL, _LONGEST_POLL = 0.002, 0.25
+#: The exit code comes milliseconds after the end of the output: asked for in small steps, and then in longer ones.
+_FIRST_POLL, _SLOWER, _LONGEST_POLL = 0.001, 1.2, 0.25
 _KILL_DEADLINE = 10.0
 _IDLE = 1.0
 
@@ -112,7 +113,7 @@ class _Command:
             if _has_ended(state):
                 return int(state["ExitCode"])
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_POLL)
+            pause = min(pause * _SLOWER, _LONGEST_POLL)
 
     async def _inspect(self) -> dict[str, Any]:
         state: dict[str, Any] = await self._engine.get(f"{self._path}/json")

@@ -62,20 +62,24 @@ class CachedAttachment:
     """An attachment as the cache remembers it: all that a DEL needs, also with no configuration left on the node.
 
     ``attachment.netns`` is the path at the time of ADD. Where that is ``/proc/<pid>/ns/net`` the process may be
-    another one by now. ``result`` is None when the file's result is damaged.
+    another one by now. ``result`` is None when the file's result is damaged. ``finished`` is false for an ADD that
+    failed or was cut off between its plugins; then ``result`` is of the last one that succeeded.
     """
 
     network: NetworkList
     attachment: Attachment
     result: Result | None
+    finished: bool = True
 
 
-def encode(network: NetworkList, attachment: Attachment, result: Result) -> bytes:
+def encode(network: NetworkList, attachment: Attachment, result: Result, *, finished: bool = True) -> bytes:
     """The content of a cache file."""
     optional = {
         "netns": attachment.netns,
         "cniArgs": [list(pair) for pair in attachment.args],
         "capabilityArgs": dict(attachment.capability_args),
+        # Ours; others do not read it, and detach such an attachment like any other.
+        "unfinished": not finished,
     }
     return _json.encode(
         {
@@ -110,7 +114,7 @@ def decode(data: bytes) -> CachedAttachment:
         )
     except (ValueError, binascii.Error, ConfigError, AttachmentError) as error:
         raise CacheError(str(error)) from error
-    return CachedAttachment(network, attachment, _usable_result(raw, network))
+    return CachedAttachment(network, attachment, _usable_result(raw, network), finished=not raw.get("unfinished"))
 
 
 def decode_result(data: bytes, version: str) -> Result:
@@ -133,12 +137,13 @@ class ResultCache:
         """The file of an attachment; both names were checked, so it is inside the folder."""
         return self._results / f"{network_name}-{attachment.container_id}-{attachment.ifname}"
 
-    def write(self, network: NetworkList, attachment: Attachment, result: Result) -> None:
+    def write(self, network: NetworkList, attachment: Attachment, result: Result, *, finished: bool = True) -> None:
         """Raises :class:`CacheError`."""
         path = self.path(network.name, attachment)
         try:
             self._results.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _files.replace(path, encode(network, attachment, result), unfinished=self._unfinished(path))
+            data = encode(network, attachment, result, finished=finished)
+            _files.replace(path, data, unfinished=self._unfinished(path))
         except (OSError, TypeError, ValueError) as error:
             raise CacheError(f"cannot write {path}: {error}") from error
 

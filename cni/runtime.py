@@ -1,8 +1,8 @@
 """The operations of the specification on whole networks (SPEC.md, section 3 "Execution of Network Configurations").
 
-ADD runs the plugins forward, each with the result of the one before, and caches the last result. DEL runs them
-backward, each with that cached result. What they have in common, running one plugin with the right parameters in the
-time that is left, is :class:`_Operation`.
+ADD runs the plugins forward, each with the result of the one before, and caches each result in the place of the one
+before. DEL runs them backward, each with the cached result. What they have in common, running one plugin with the
+right parameters in the time that is left, is :class:`_Operation`.
 """
 
 from __future__ import annotations
@@ -77,19 +77,21 @@ class Runtime:
     async def add(self, network: NetworkList, attachment: Attachment) -> Result:
         """ADD: attach a container. The first failure ends it.
 
-        After a failure nothing is cached, and what the plugins before it did is still there: the caller deletes.
+        After a failure what the plugins before it did is still there: the caller deletes. For that their last result
+        is cached, marked as unfinished: without it some plugins cannot tell what they did.
         Raises :class:`PluginError`, :class:`PluginNotFound`, :class:`PluginStartError`, :class:`OperationTimeout`,
         :class:`ResultError`, :class:`CacheError`, :class:`AttachmentError`.
         """
         _require_namespace(attachment)
         async with self._on(attachment) as operation:
             result: Result | None = None
-            for plugin in network.plugins:
+            for left in range(len(network.plugins), 0, -1):
+                plugin = network.plugins[-left]
                 previous = None if result is None else result.as_json(network.version)
                 request = _request(network, plugin, attachment, previous)
                 result = await operation.run("ADD", plugin, request, _reader(network, plugin))
+                await _in_thread(self._cache.write, network, attachment, result, finished=left == 1)
             assert result is not None, "a network has at least one plugin"
-            await _in_thread(self._cache.write, network, attachment, result)
         return result
 
     async def delete(self, network: NetworkList, attachment: Attachment) -> None:

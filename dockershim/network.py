@@ -252,7 +252,7 @@ class CNINetwork:
         except cni.CNIError as error:
             raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be told: {error}") from error
         for cached in attachments:
-            if cached.result is not None and (found := self._addresses_of(cached.result)):
+            if cached.finished and cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
         if sandbox.made_here or not sandbox.netns_path:
             # An ADD of ours that succeeded is in the cache; without it the network is half-made.

@@ -108,13 +108,26 @@ class TestAdd:
             pytest.param(cni.PluginStartError("broken"), cni.PluginStartError, id="the plugin cannot start"),
         ],
     )
-    async def test_first_failure_ends_it_and_nothing_is_cached_or_undone(
+    async def test_first_failure_ends_it_and_what_the_plugins_before_said_is_kept_for_the_undo(
         self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path, answer: Any, error: type[cni.CNIError]
     ) -> None:
-        recorder.answers = {"portmap ADD": answer}
+        recorder.answers = {"bridge ADD": result("10.0.0.9/24"), "portmap ADD": answer}
         with pytest.raises(error):
             await runtime.add(network(*CHAIN), ATTACHMENT)
         assert recorder.calls == ["bridge ADD", "portmap ADD"]
+        [kept] = runtime.cached_attachments(CONTAINER)
+        assert not kept.finished
+        recorder.invocations.clear()
+        await runtime.delete(kept.network, kept.attachment)
+        assert [config["prevResult"] for config in recorder.configs] == [result("10.0.0.9/24")] * 3
+        assert cached(tmp_path) == []
+
+    async def test_failure_of_the_first_plugin_leaves_nothing_in_the_cache(
+        self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path
+    ) -> None:
+        recorder.answers = {"bridge ADD": failure(11, "try again")}
+        with pytest.raises(cni.PluginError):
+            await runtime.add(network(*CHAIN), ATTACHMENT)
         assert cached(tmp_path) == []
 
     async def test_plugin_that_is_not_installed(self, runtime: cni.Runtime, tmp_path: Path) -> None:
@@ -444,14 +457,14 @@ async def test_cancelled_add_writes_nothing_behind_the_callers_back(
     writing = threading.Event()
     write = cache.ResultCache.write
 
-    def slow(*args: Any) -> None:
+    def slow(*args: Any, **kwargs: Any) -> None:
         writing.set()
         time.sleep(0.1)
-        write(*args)
+        write(*args, **kwargs)
 
     monkeypatch.setattr(cache.ResultCache, "write", slow)
     add = asyncio.create_task(runtime.add(network("bridge"), ATTACHMENT))
-    await asyncio.to_thread(writing.wait)
+    assert await asyncio.to_thread(writing.wait, 5)
     add.cancel()
     with pytest.raises(asyncio.CancelledError):
         await add

@@ -33,6 +33,7 @@ from dockershim.translate.records import (
     to_cri_container_status,
     to_verbose_info,
 )
+from dockershim.translate.reference import lookup_name
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Containers:
             rollback("CreateContainer", _UNDO_DEADLINE) as undo,
         ):
             body = await self._engine_container(request, sandbox, can)
+            if config.devices:
+                await asyncio.to_thread(_check_devices, config.devices)
             if config.mounts:
                 await asyncio.to_thread(_make_host_paths, config.mounts, undo)
             container_id = await self._create(name, body, undo)
@@ -92,7 +95,7 @@ class Containers:
             request.sandbox_config,
             sandbox_id=sandbox.id,
             pod=sandbox.name,
-            image=request.config.image.image,
+            image=lookup_name(request.config.image.image),
             runtime=sandbox.runtime_handler,
             profiles=await read_profiles(request.config.linux.security_context),
             lowest_oom_score=self._node.lowest_oom_score(),
@@ -259,6 +262,13 @@ def _check_before_start(
         late.append("oom_score_adj")
     if late:
         raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
+
+
+def _check_devices(devices: Iterable[cri.Device]) -> None:
+    """The engine finds out only when the container starts."""
+    for device in devices:
+        if not Path(device.host_path).exists():
+            raise InvalidArgument(f"devices: the node has no {device.host_path!r}")
 
 
 def _make_host_paths(mounts: Iterable[cri.Mount], undo: Rollback) -> None:

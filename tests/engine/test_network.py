@@ -1,0 +1,379 @@
+"""Pod networks: CNI, kubenet and the engine's own bridge, as a pod, its peers and a CNI plugin see them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+from pyroute2 import NetNS
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    BUSYBOX,
+    container,
+    container_config,
+    linux_sandbox,
+    pod,
+    process,
+    refused,
+    remove_pod,
+    run,
+    run_pod,
+    sandbox_config,
+    sandbox_status,
+    sh,
+    start,
+)
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+CONFIGURATIONS = Path("/etc/cni/net.d")
+PLUGINS = Path("/opt/cni/bin")
+REFUSED = r"refused|unreachable|timed out"
+GREETER = "mkdir /tmp/www; hostname >/tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def image(engine_api: DockerClient) -> None:
+    engine_api.images.pull(BUSYBOX)
+
+
+async def fetch(host: str, port: int, timeout: float = 5) -> str:
+    """The answer of the greeter at an address, once it listens."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            async with asyncio.timeout(2):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                answer = await reader.read()
+                writer.close()
+            if answer:
+                return answer.decode().rpartition("\r\n")[2].strip()
+        except (OSError, TimeoutError):
+            pass
+        assert time.monotonic() < end, f"nobody answers at {host}:{port}"
+        await asyncio.sleep(0.05)
+
+
+async def conditions(cri: CRI) -> dict[str, api.RuntimeCondition]:
+    response = await cri.runtime.Status(api.StatusRequest())
+    return {condition.type: condition for condition in response.status.conditions}
+
+
+async def network_ready(cri: CRI, wanted: bool) -> api.RuntimeCondition:
+    """The condition NetworkReady, once it is as wanted."""
+    async with asyncio.timeout(10):
+        while (found := (await conditions(cri))["NetworkReady"]).status is not wanted:
+            await asyncio.sleep(0.05)
+    return found
+
+
+# Addresses
+
+
+async def test_a_pod_has_an_address_of_each_family_and_reports_them_ipv4_first(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        network = (await sandbox_status(cri, sandbox_id)).network
+        addresses = [network.ip, *(other.ip for other in network.additional_ips)]
+        container_id = await start(cri, sandbox_id)
+        seen = await sh(cri, container_id, "ip -o addr show dev eth0")
+    assert [ipaddress.ip_address(address).version for address in addresses] == [4, 6]
+    assert all(f" {address}/" in seen for address in addresses)
+
+
+async def test_the_loopback_of_a_pod_is_up(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        assert (await run(cri, container_id, "ping", "-c", "1", "-w", "2", "127.0.0.1")).exit_code == 0
+
+
+async def test_pods_reach_each_other(cri: CRI) -> None:
+    async with pod(cri, sandbox_config(hostname="greeter")) as greeter, container(cri) as visitor:
+        await start(cri, greeter, container_config(GREETER))
+        address = (await sandbox_status(cri, greeter)).network.ip
+        await fetch(address, 80)
+        assert await sh(cri, visitor, f"wget -q -O - http://{address}/") == "greeter"
+
+
+# Host ports
+
+
+def port(**fields: Any) -> list[api.PortMapping]:
+    return [api.PortMapping(**{"container_port": 80, "host_port": 18080, **fields})]
+
+
+@pytest.fixture(params=["cni", "docker"])
+async def either(request: pytest.FixtureRequest, start_server: Callable[..., Server]) -> AsyncIterator[CRI]:
+    """A server of each kind of network."""
+    server = start_server(f"--network-plugin={request.param}")
+    async with CRI(server.target) as connection:
+        yield connection
+
+
+async def test_a_host_port_reaches_the_pod_until_its_end(either: CRI, snapshot: Callable[[], Snapshot]) -> None:
+    before = snapshot()
+    async with pod(either, sandbox_config(hostname="greeter", port_mappings=port())) as sandbox_id:
+        await start(either, sandbox_id, container_config(GREETER))
+        assert await fetch("127.0.0.1", 18080) == "greeter"
+    with pytest.raises(OSError, match=REFUSED):
+        socket.create_connection(("127.0.0.1", 18080), timeout=1)
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_host_port_of_one_address_is_on_no_other(either: CRI) -> None:
+    config = sandbox_config(hostname="greeter", port_mappings=port(host_ip="127.0.0.1"))
+    async with pod(either, config) as sandbox_id:
+        await start(either, sandbox_id, container_config(GREETER))
+        assert await fetch("127.0.0.1", 18080) == "greeter"
+        with pytest.raises(OSError, match=REFUSED):
+            socket.create_connection(("172.17.0.1", 18080), timeout=1)
+
+
+ECHO = """
+import socket
+with socket.socket(type=socket.SOCK_DGRAM) as echo:
+    echo.bind(("", 53))
+    print("up", flush=True)
+    data, sender = echo.recvfrom(100)
+    echo.sendto(data.upper(), sender)
+"""
+
+
+async def test_a_udp_host_port_reaches_the_pod(either: CRI, engine_api: DockerClient) -> None:
+    config = sandbox_config(port_mappings=port(protocol=api.UDP, container_port=53))
+    async with pod(either, config) as sandbox_id:
+        namespace = process(engine_api, sandbox_id) / "ns" / "net"
+        # In the pod's network but of the node's files: the images have no program that answers datagrams.
+        command = ["nsenter", f"--net={namespace}", sys.executable, "-c", ECHO]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as echo, socket.socket(type=socket.SOCK_DGRAM) as sender:
+            assert echo.stdout is not None
+            assert echo.stdout.readline() == b"up\n"
+            sender.settimeout(5)
+            sender.connect(("172.17.0.1", 18080))
+            sender.send(b"hello")
+            assert sender.recv(100) == b"HELLO"
+
+
+async def test_pod_on_the_nodes_network_publishes_nothing(cri: CRI, snapshot: Callable[[], Snapshot]) -> None:
+    """A kubelet sends the container's ports of such a pod too; there they are the node's own ports."""
+    before = snapshot()
+    linux = linux_sandbox(namespace_options=api.NamespaceOption(network=api.NODE))
+    async with pod(cri, sandbox_config(linux=linux, port_mappings=port(host_port=80))):
+        assert "rules" not in snapshot().gained(before)
+
+
+async def test_two_pods_cannot_have_the_same_host_port_of_the_engine(
+    start_server: Callable[..., Server], snapshot: Callable[[], Snapshot]
+) -> None:
+    server = start_server("--network-plugin=docker")
+    async with CRI(server.target) as cri, pod(cri, sandbox_config(port_mappings=port())):
+        before = snapshot()
+        async with refused("INTERNAL", "18080"):
+            await run_pod(cri, sandbox_config(port_mappings=port()))
+        assert snapshot().gained(before) == {}
+
+
+async def test_the_engines_bridge_gives_pods_addresses(start_server: Callable[..., Server]) -> None:
+    server = start_server("--network-plugin=docker", "--cni-conf-dir=/run/none")
+    async with CRI(server.target) as cri:
+        assert (await conditions(cri))["NetworkReady"].status
+        async with pod(cri) as sandbox_id:
+            address = (await sandbox_status(cri, sandbox_id)).network.ip
+            container_id = await start(cri, sandbox_id)
+            assert f" {address}/" in await sh(cri, container_id, "ip -o addr show dev eth0")
+            assert ipaddress.ip_address(address) in ipaddress.ip_network("172.17.0.0/16")
+
+
+# What plugins are told
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Path]:
+    """A plugin at the end of the chain that appends each call's command, arguments and configuration to a file."""
+    record = tmp_path / "calls"
+    plugin = PLUGINS / "recorder"
+    plugin.write_text(
+        "#!/usr/bin/env python3\n"
+        "import json, os, sys\n"
+        "given = json.load(sys.stdin)\n"
+        "env = {k: v for k, v in os.environ.items() if k.startswith('CNI_')}\n"
+        f"open({str(record)!r}, 'a').write(json.dumps([env, given]) + '\\n')\n"
+        "if env['CNI_COMMAND'] == 'ADD':\n"
+        "    print(json.dumps(given['prevResult']))\n"
+    )
+    plugin.chmod(0o755)
+    config = json.loads((CONFIGURATIONS / "10-test.conflist").read_text())
+    capabilities = {"portMappings": True, "bandwidth": True, "ipRanges": True, "dns": True}
+    config["plugins"].append({"type": "recorder", "capabilities": capabilities})
+    (CONFIGURATIONS / "00-recorder.conflist").write_text(json.dumps(config))
+    time.sleep(0.5)
+    yield record
+    (CONFIGURATIONS / "00-recorder.conflist").unlink()
+    plugin.unlink()
+    time.sleep(0.5)
+
+
+async def test_plugins_are_told_of_the_pod_and_its_wishes(cri: CRI, recorder: Path) -> None:
+    config = sandbox_config(
+        port_mappings=port(),
+        dns_config=api.DNSConfig(servers=["10.96.0.10"], searches=["svc"], options=["ndots:5"]),
+        annotations={"kubernetes.io/ingress-bandwidth": "1M", "kubernetes.io/egress-bandwidth": "2M"},
+    )
+    async with pod(cri, config) as sandbox_id:
+        pass
+    calls = [json.loads(line) for line in recorder.read_text().splitlines()]
+    (add, given), (delete, last) = (
+        next(c for c in calls if c[0]["CNI_COMMAND"] == command) for command in ("ADD", "DEL")
+    )
+    for env in (add, delete):
+        assert env["CNI_CONTAINERID"] == sandbox_id
+        assert env["CNI_NETNS"] == f"/run/dockershim/netns/{sandbox_id}"
+        assert env["CNI_IFNAME"] == "eth0"
+        assert dict(pair.split("=") for pair in env["CNI_ARGS"].split(";")) == {
+            "IgnoreUnknown": "1",
+            "K8S_POD_NAMESPACE": "tests",
+            "K8S_POD_NAME": config.metadata.name,
+            "K8S_POD_UID": config.metadata.uid,
+            "K8S_POD_INFRA_CONTAINER_ID": sandbox_id,
+        }
+    assert last["prevResult"] == given["prevResult"]
+    assert last["runtimeConfig"] == given["runtimeConfig"]
+    wishes = given["runtimeConfig"]
+    assert wishes["portMappings"][0] | {"hostIP": ""} == {
+        "hostPort": 18080,
+        "containerPort": 80,
+        "protocol": "tcp",
+        "hostIP": "",
+    }
+    assert (wishes["bandwidth"]["ingressRate"], wishes["bandwidth"]["egressRate"]) == (1_000_000, 2_000_000)
+    assert wishes["dns"] == {"servers": ["10.96.0.10"], "searches": ["svc"], "options": ["ndots:5"]}
+
+
+async def test_bandwidth_annotations_shape_the_pods_traffic(cri: CRI) -> None:
+    config = sandbox_config(
+        annotations={"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "20M"}
+    )
+    before = _shaped()
+    async with pod(cri, config):
+        assert sorted(_shaped() - before) == ["10Mbit", "20Mbit"]
+    assert _shaped() == before
+
+
+def _shaped() -> set[str]:
+    shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True, check=True).stdout
+    return {line.partition(" rate ")[2].split()[0] for line in shown.splitlines() if line.startswith("qdisc tbf")}
+
+
+# Ready and not
+
+
+async def test_network_is_not_ready_without_a_configuration_and_ready_when_one_comes(
+    start_server: Callable[..., Server], tmp_path: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    server = start_server(f"--cni-conf-dir={tmp_path}")
+    async with CRI(server.target) as cri:
+        found = await network_ready(cri, False)
+        assert found.reason == "NetworkPluginNotReady"
+        assert str(tmp_path) in found.message
+        assert (await conditions(cri))["RuntimeReady"].status
+        before = snapshot()
+        async with refused("FAILED_PRECONDITION", str(tmp_path)):
+            await run_pod(cri, sandbox_config())
+        assert snapshot().gained(before) == {}
+        host = sandbox_config(linux=linux_sandbox(namespace_options=api.NamespaceOption(network=api.NODE)))
+        async with pod(cri, host):
+            pass
+        config = tmp_path / "10-net.conflist"
+        config.write_text((CONFIGURATIONS / "10-test.conflist").read_text())
+        await network_ready(cri, True)
+        async with pod(cri):
+            pass
+        config.write_text("{ not json")
+        assert config.name in (await network_ready(cri, False)).message
+        config.unlink()
+        await network_ready(cri, False)
+
+
+async def test_a_pod_can_be_ended_after_the_configuration_has_gone(
+    start_server: Callable[..., Server], tmp_path: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    config = tmp_path / "10-net.conflist"
+    config.write_text((CONFIGURATIONS / "10-test.conflist").read_text())
+    async with CRI(start_server(f"--cni-conf-dir={tmp_path}").target) as cri:
+        sandbox_id = await run_pod(cri, sandbox_config(port_mappings=port()))
+        config.unlink()
+        await network_ready(cri, False)
+        await remove_pod(cri, sandbox_id)
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_network_namespace_is_pinned_for_as_long_as_it_is_attached(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        pin = Path("/run/dockershim/netns", sandbox_id)
+        address = (await sandbox_status(cri, sandbox_id)).network.ip
+        assert address in await asyncio.to_thread(_addresses, pin)
+        await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+        assert not pin.exists()
+
+
+def _addresses(pin: Path) -> list[str]:
+    with NetNS(str(pin)) as namespace:
+        return [message.get("address") for message in namespace.get_addr()]
+
+
+# kubenet
+
+
+async def check_kubenet(cri: CRI, *cidrs: str) -> None:
+    config = sandbox_config(hostname="greeter", port_mappings=port())
+    async with pod(cri, config) as sandbox_id:
+        network = (await sandbox_status(cri, sandbox_id)).network
+        addresses = [network.ip, *(other.ip for other in network.additional_ips)]
+        await start(cri, sandbox_id, container_config(GREETER))
+        assert await fetch("127.0.0.1", 18080) == "greeter"
+    assert len(addresses) == len(cidrs)
+    assert all(ipaddress.ip_address(a) in ipaddress.ip_network(c) for a, c in zip(addresses, cidrs, strict=True))
+
+
+@pytest.fixture
+def no_kubenet_bridge() -> Iterator[None]:
+    """kubenet's bridge keeps the addresses of its first pod CIDR."""
+    yield
+    subprocess.run(["ip", "link", "delete", "cbr0"], check=True)
+
+
+async def test_kubenet_with_pod_cidrs_of_the_command_line(
+    start_server: Callable[..., Server], no_kubenet_bridge: None, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    server = start_server("--network-plugin=kubenet", "--pod-cidr=10.99.0.0/24,fd00:99::/64")
+    async with CRI(server.target) as cri:
+        await network_ready(cri, True)
+        await check_kubenet(cri, "10.99.0.0/24", "fd00:99::/64")
+    assert snapshot().gained(before) == {}
+
+
+async def test_kubenet_with_pod_cidrs_of_the_kubelet(
+    start_server: Callable[..., Server], no_kubenet_bridge: None, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    server = start_server("--network-plugin=kubenet")
+    async with CRI(server.target) as cri:
+        assert "pod CIDR" in (await network_ready(cri, False)).message
+        config = api.RuntimeConfig(network_config=api.NetworkConfig(pod_cidr="10.98.0.0/24"))
+        await cri.runtime.UpdateRuntimeConfig(api.UpdateRuntimeConfigRequest(runtime_config=config))
+        await network_ready(cri, True)
+        await check_kubenet(cri, "10.98.0.0/24")
+    assert snapshot().gained(before) == {}

@@ -49,6 +49,10 @@ class Inventory:
             self._sandboxes[record.id] = record
         return record
 
+    def known_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
+        """The sandbox as it was last seen, without asking: for what never changes."""
+        return self._sandboxes.get(sandbox_id)
+
     async def find_container(self, container_id: str) -> ContainerRecord | None:
         """The application container with this id, or None where the engine has none."""
         inspect = await self._inspect(container_id)

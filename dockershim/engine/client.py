@@ -134,6 +134,11 @@ class Engine:
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no answer from the engine within {limit:g} s") from error
 
+    async def ping(self, deadline: float) -> None:
+        """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
+        async with self._deadline("GET /_ping", deadline), self.stream("GET", "/_ping") as response:
+            await response.read()
+
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
         """The JSON answer of a GET, repeated on a lost connection within the deadline."""
         retry = tenacity.AsyncRetrying(

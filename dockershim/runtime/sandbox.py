@@ -133,7 +133,15 @@ class Sandboxes:
     async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
         node = self._node
         checkpoint = _to_checkpoint(sandbox_id, config, handler, node.network.kind)
-        undo.push("remove the checkpoint", lambda: self._remove_checkpoint(sandbox_id))
+        attached: list[SandboxRecord] = []
+
+        async def give_back() -> None:
+            # A network that cannot be given back now stays remembered, so that the kubelet's removal tries again.
+            for record in attached:
+                await node.cni.tear_down(sandbox_id, record.name)
+            await self._remove_checkpoint(sandbox_id)
+
+        undo.push("give back the network and the checkpoint", give_back)
         with step("write the checkpoint"):
             await self._write_checkpoint(checkpoint)
         with step("start the infra container"):
@@ -144,14 +152,15 @@ class Sandboxes:
             raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
         host = is_host_network(config)
         if not host and node.network is node.cni:
-            undo.push("tear down the network", lambda: node.cni.tear_down(sandbox_id, record.name))
+            attached.append(record)
             with step("pin the network namespace"):
                 node.pins.pin(sandbox_id, Path(record.netns_path))
         with step("write resolv.conf"):
             await asyncio.to_thread(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
         if not host:
             with step("set up the network"):
-                await node.network.set_up(record, config)
+                # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
+                await complete(node.network.set_up(record, config), f"set up the network of {sandbox_id}")
 
     async def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         try:
@@ -193,7 +202,7 @@ class Sandboxes:
         return cri.RemovePodSandboxResponse()
 
     async def _locked_stop(self, sandbox_id: str) -> None:
-        record = await self._node.inventory.find_sandbox(sandbox_id)
+        record = await self._known(sandbox_id)
         async with self._node.locks.hold(record.id if record else sandbox_id):
             await self._stop(sandbox_id, record)
 
@@ -201,8 +210,17 @@ class Sandboxes:
         async with self._node.locks.hold(sandbox_id):
             await self._remove(sandbox_id)
 
+    async def _known(self, sandbox_id: str) -> SandboxRecord | None:
+        """The sandbox as it is remembered, or else as the engine has it: what its end needs never changes.
+
+        A namespace that is not pinned has to be looked up, and is there only while the infra container runs.
+        """
+        inventory = self._node.inventory
+        known = inventory.known_sandbox(sandbox_id) if self._node.pins.is_pinned(sandbox_id) else None
+        return known or await inventory.find_sandbox(sandbox_id)
+
     async def _stop(self, sandbox_id: str, record: SandboxRecord | None) -> None:
-        """End all that runs in the sandbox, then its network and its infra container together.
+        """End all that runs in the sandbox, and its network at the same time.
 
         The network's namespace is pinned, so neither has to wait for the other. What the engine has lost is torn
         down by what checkpoint and CNI cache say.
@@ -214,8 +232,6 @@ class Sandboxes:
         if record is not None:
             sandbox_id = record.id
             self._pin_for_teardown(record)
-            with step("stop the containers"):
-                await self._kill_containers(sandbox_id)
         results = await asyncio.gather(
             self._tear_down(sandbox_id, record, checkpoint), self._kill(record), return_exceptions=True
         )
@@ -249,13 +265,17 @@ class Sandboxes:
             await self._node.cni.tear_down(sandbox_id, _name_of(record, checkpoint))
 
     async def _kill(self, record: SandboxRecord | None) -> None:
-        if record is not None and record.running:
+        if record is None:
+            return
+        with step("stop the containers"):
+            await self._kill_containers(record.id)
+        if record.running:
             with step("stop the infra container"):
                 await kill_container(self._node, record.id)
 
     async def _remove(self, sandbox_id: str) -> None:
         node = self._node
-        record = await node.inventory.find_sandbox(sandbox_id)
+        record = await self._known(sandbox_id)
         if record is not None:
             sandbox_id = record.id
         await self._stop(sandbox_id, record)

@@ -56,7 +56,7 @@ class NodeStatus:
     async def _engine_problem(self) -> str:
         try:
             async with asyncio.timeout(_PING_DEADLINE):
-                await self._node.engine.get("/version", deadline=_PING_DEADLINE)
+                await self._node.engine.ping(_PING_DEADLINE)
                 await self._node.capabilities()
         except (ShimError, TimeoutError) as error:
             return str(error) or f"the engine does not answer within {_PING_DEADLINE:g} s"

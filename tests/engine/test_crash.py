@@ -239,5 +239,12 @@ async def test_a_server_that_stops_first_undoes_what_a_caller_gave_up(
         call.cancel()
         await asyncio.sleep(0.02)
     assert server.stop() == 0
+    left = snapshot().gained(before)
     server.start()
+    async with CRI(server.target) as cri:
+        whole = await sandboxes(cri)
+    # A call that was over before it was given up has made a whole pod; there is nothing in between.
+    assert all(item.state == api.SANDBOX_READY for item in whole.values())
+    assert bool(left) == bool(whole)
+    await remove_all(server)
     assert snapshot().gained(before) == {}

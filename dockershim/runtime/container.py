@@ -47,6 +47,8 @@ class Containers:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: Made here and not started since: the engine need not be asked whether it ran before.
+        self._unstarted: set[str] = set()
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: the container exists when this returns, or nothing of it is left."""
@@ -67,6 +69,7 @@ class Containers:
             if config.mounts:
                 await asyncio.to_thread(_make_host_paths, config.mounts, undo)
             container_id = await self._create(name, body, undo)
+            self._unstarted.add(container_id)
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
@@ -135,13 +138,17 @@ class Containers:
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer. Raises FailedPrecondition for one that was started before: a container runs once."""
-        node = self._node
-        record = await node.inventory.container(_required_id(request.container_id))
-        if record.state == cri.CONTAINER_RUNNING:
-            return cri.StartContainerResponse()
-        if record.state != cri.CONTAINER_CREATED:
-            raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
-        await complete(self._start(record.id), f"start container {record.id}")
+        container_id = _required_id(request.container_id)
+        if container_id in self._unstarted:
+            self._unstarted.discard(container_id)
+        else:
+            record = await self._node.inventory.container(container_id)
+            if record.state == cri.CONTAINER_RUNNING:
+                return cri.StartContainerResponse()
+            if record.state != cri.CONTAINER_CREATED:
+                raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
+            container_id = record.id
+        await complete(self._start(container_id), f"start container {container_id}")
         return cri.StartContainerResponse()
 
     async def _start(self, container_id: str) -> None:
@@ -194,6 +201,7 @@ class Containers:
 
     async def _remove(self, record: ContainerRecord) -> None:
         await remove_container(self._node, record.id)
+        self._unstarted.discard(record.id)
         await asyncio.to_thread(_unlink_log, record)
 
     async def container_status(self, request: cri.ContainerStatusRequest) -> cri.ContainerStatusResponse:

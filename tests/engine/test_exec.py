@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
@@ -30,6 +31,7 @@ from tests.engine.pods import (
     stop,
     until,
 )
+from tests.node.server import Server
 
 LONGEST = 16 * 1024 * 1024
 
@@ -39,10 +41,10 @@ def image(engine_api: DockerClient) -> None:
     engine_api.images.pull(BUSYBOX)
 
 
-@pytest.fixture
-async def running(cri: CRI) -> AsyncIterator[str]:
-    """A running container."""
-    async with container(cri) as container_id:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(server: Server, image: None) -> AsyncIterator[str]:
+    """A running container, of all tests that leave it as it is."""
+    async with CRI(server.target) as cri, container(cri) as container_id:
         yield container_id
 
 
@@ -145,10 +147,11 @@ async def test_bad_requests(cri: CRI, running: str) -> None:
         await run(cri, "", "true")
 
 
-async def test_a_container_that_does_not_run(cri: CRI, running: str) -> None:
-    await stop(cri, running)
-    async with refused("FAILED_PRECONDITION", running):
-        await run(cri, running, "true")
+async def test_a_container_that_does_not_run(cri: CRI) -> None:
+    async with container(cri) as container_id:
+        await stop(cri, container_id)
+        async with refused("FAILED_PRECONDITION", container_id):
+            await run(cri, container_id, "true")
 
 
 async def test_a_container_that_was_never_started(cri: CRI) -> None:
@@ -230,11 +233,12 @@ async def test_a_child_that_keeps_the_output_open_is_waited_for(cri: CRI, runnin
 
 
 async def test_a_background_child_that_closed_the_output_outlives_the_command(
-    cri: CRI, running: str, engine_api: DockerClient
+    cri: CRI, engine_api: DockerClient
 ) -> None:
-    response = await run(cri, running, "sh", "-c", "sleep 60 >/dev/null 2>&1 & exit 0")
-    assert response.exit_code == 0
-    assert others(process(engine_api, running)) == ["sleep S"]
+    async with container(cri) as container_id:
+        response = await run(cri, container_id, "sh", "-c", "sleep 60 >/dev/null 2>&1 & exit 0")
+        assert response.exit_code == 0
+        assert others(process(engine_api, container_id)) == ["sleep S"]
 
 
 async def test_commands_reach_the_right_one_of_two_containers(cri: CRI) -> None:

@@ -51,9 +51,9 @@ class Node:
     _capabilities_read: float = 0.0
     _lowest_oom_score: int | None = None
 
-    async def capabilities(self) -> Capabilities:
-        """What the engine can do, at most a minute old. Raises Unavailable."""
-        if self._capabilities is None or time.monotonic() - self._capabilities_read > _CAPABILITIES_AGE:
+    async def capabilities(self, *, max_age: float = _CAPABILITIES_AGE) -> Capabilities:
+        """What the engine can do, at most ``max_age`` seconds old. Raises Unavailable."""
+        if self._capabilities is None or time.monotonic() - self._capabilities_read > max_age:
             info = await self.engine.get("/info")
             self._capabilities = read_capabilities(await self.engine.api_version(), info)
             self._capabilities_read = time.monotonic()

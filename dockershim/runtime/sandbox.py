@@ -64,7 +64,10 @@ class Sandboxes:
         node, config = self._node, request.config
         check_sandbox(config, os.uname().nodename)
         can = await node.capabilities()
-        _check_handler(request.runtime_handler, can)
+        if request.runtime_handler and request.runtime_handler not in can.runtimes:
+            # It may have been added to the engine since.
+            can = await node.capabilities(max_age=0)
+            _check_handler(request.runtime_handler, can)
         if not is_host_network(config) and (problem := node.network.problem()):
             raise FailedPrecondition(f"no pod network: {problem}")
         name = sandbox_container_name(sandbox_name(config.metadata))
@@ -345,7 +348,7 @@ class Sandboxes:
 
 
 def _check_handler(handler: str, can: Capabilities) -> None:
-    if handler and handler not in can.runtimes:
+    if handler not in can.runtimes:
         known = ", ".join(sorted(can.runtimes))
         raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
 

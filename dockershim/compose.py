@@ -16,6 +16,8 @@ from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
 from dockershim.errors import ShimError
+from dockershim.follower import Follower
+from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.inventory import Inventory
@@ -24,8 +26,12 @@ from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, Kubenet
 from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
 from dockershim.translate.network import parse_pod_cidrs
+from dockershim.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+
+#: Hundreds of containers are read in about a second; an engine that hangs must not keep the server from serving.
+_FIRST_LOOK_DEADLINE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +67,20 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         pins = Pins(config.state_directory / "netns")
         cni_network = await _cni_network(config, pins, stack)
         store = Store(config.root_directory / "sandbox")
+        follower = Follower(engine, compare_every=config.inventory_check_interval)
+        image_records = ImageRecords(engine, follower)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
         images = ImageService(
             engine,
+            image_records,
             infra_image,
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
         )
         node = Node(
             engine=engine,
-            inventory=Inventory(engine),
+            follower=follower,
+            inventory=Inventory(engine, follower),
             network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
             cni=cni_network,
             pins=pins,
@@ -80,7 +90,11 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             ensure_infra_image=images.ensure_infra_image,
             cgroup_driver=config.cgroup_driver,
             request_timeout=lambda: current.config.runtime_request_timeout,
+            engine_problem=lambda: follower.problem or watchdog.problem,
         )
+        watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
+        await stack.enter_async_context(follower)
+        await stack.enter_async_context(watchdog)
         await _look_at_engine(node)
         stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
@@ -120,9 +134,11 @@ def _load(store: Store) -> dict[str, Checkpoint]:
 
 async def _look_at_engine(node: Node) -> None:
     try:
-        can = await node.capabilities()
-    except ShimError as error:
-        logger.warning("%s; trying again with each call", error)
+        async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
+            await node.follower.current()
+            can = await node.capabilities()
+    except (ShimError, TimeoutError) as error:
+        logger.warning("%s; trying again with each call", str(error) or "the engine does not answer")
         return
     logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
     if (lowest := node.lowest_oom_score()) > LOWEST_OOM_SCORE:

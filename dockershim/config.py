@@ -298,6 +298,11 @@ class Config:
         "Limit of one call to the engine; pull, logs, exec and attach have none. 0 means the default.",
         reloads=True,
     )
+    inventory_check_interval: float = _option(
+        60.0,
+        _positive_duration,
+        "How often what is known of containers and images by events is compared with the engine's lists.",
+    )
     streaming_bind_addr: str = _option(
         DEFAULT_STREAMING_ADDRESS,
         _streaming_address,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,13 +18,15 @@ from urllib.parse import quote
 import tenacity
 
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.encoded import Encoded, in_chunks
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
 from dockershim.engine.messages import MessageStream, refine
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, InvalidArgument, NotFound
+from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.single_flight import SingleFlight
-from dockershim.translate.image import is_named, to_cri_image, to_cri_image_info, to_image_record, to_image_records
+from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
 from dockershim.translate.reference import Reference, lookup_name, parse_reference
 
 logger = logging.getLogger(__name__)
@@ -62,8 +64,9 @@ class _FsInfo:
 
 
 class ImageService:
-    """One coroutine method for each RPC of runtime.v1.ImageService but StreamImages.
+    """One method for each RPC of runtime.v1.ImageService.
 
+    ``records`` are what the node has, which is asked for nothing that they tell.
     ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
     seconds that a pull may go without progress.
     """
@@ -71,12 +74,14 @@ class ImageService:
     def __init__(
         self,
         engine: Engine,
+        records: ImageRecords,
         infra_image: str,
         *,
         pull_progress_deadline: Callable[[], float],
         node_credentials: NodeCredentials,
     ) -> None:
         self._engine = engine
+        self._records = records
         self._infra_image = parse_reference(infra_image)
         self._pull_progress_deadline = pull_progress_deadline
         self._node_credentials = node_credentials
@@ -84,7 +89,7 @@ class ImageService:
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
         self._fs_infos: SingleFlight[None, _FsInfo] = SingleFlight("image filesystem")
         self._fs_info: _FsInfo | None = None
-        self._users: dict[str, str] = {}
+        self._encoded: dict[ImageRecord, bytes] = {}
 
     async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
         """Raises NotFound, Unauthenticated, DeadlineExceeded for a stalled pull, Unavailable, EngineFailure.
@@ -95,25 +100,33 @@ class ImageService:
         credentials = from_cri(request.auth)
         return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
 
-    async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
         """All images, or the one that the filter's image names in any form."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_images(self, request: api_pb2.StreamImagesRequest) -> AsyncIterator[Encoded]:
+        """StreamImages: what ListImages would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
+        """The images that a filter lets pass, each as a response of one item."""
         if request.filter.image.image:
-            inspected = await self._inspect(request.filter.image.image)
-            return api_pb2.ListImagesResponse(images=[] if inspected is None else [self._to_cri(inspected)])
-        listed = await self._engine.get("/images/json")
-        users = await self._users_of([image["Id"] for image in listed])
-        records = to_image_records(listed, users)
-        return api_pb2.ListImagesResponse(
-            images=[to_cri_image(record, is_named(record, self._infra_image)) for record in records]
-        )
+            record = await self._find(request.filter.image.image)
+            return [] if record is None else [self._encode(record)]
+        self._encoded = {record: self._encode(record) for record in await self._records.all()}
+        return list(self._encoded.values())
 
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         """Empty if there is no such image: api.proto, ImageService.ImageStatus."""
-        inspected = await self._inspect(_image_name(request.image))
-        if inspected is None:
+        name = _image_name(request.image)
+        inspected = await self._inspect(name) if request.verbose else None
+        record = to_image_record(inspected) if inspected is not None else await self._find(name)
+        if record is None:
             return api_pb2.ImageStatusResponse()
         return api_pb2.ImageStatusResponse(
-            image=self._to_cri(inspected), info=to_cri_image_info(inspected) if request.verbose else None
+            image=to_cri_image(record, is_named(record, self._infra_image)),
+            info=to_cri_image_info(inspected) if inspected is not None else None,
         )
 
     async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
@@ -196,11 +209,15 @@ class ImageService:
             raise refined from error
 
     async def _arrived(self, reference: Reference) -> str:
-        self._fs_info = None
+        self._note_change()
         inspected = await self._inspect(reference.lookup)
         if inspected is None:
             raise NotFound(f"{reference.normalized} came and was removed at once")
         return str(inspected["Id"])
+
+    def _note_change(self) -> None:
+        self._fs_info = None
+        self._records.changed()
 
     # -- removing
 
@@ -221,7 +238,7 @@ class ImageService:
         try:
             await retry(self._delete, image_id)
         finally:
-            self._fs_info = None
+            self._note_change()
 
     async def _delete(self, image_id: str) -> None:
         try:
@@ -242,20 +259,20 @@ class ImageService:
             return None
         return inspected
 
-    def _to_cri(self, inspected: Mapping[str, Any]) -> api_pb2.Image:
-        record = to_image_record(inspected)
-        return to_cri_image(record, is_named(record, self._infra_image))
+    async def _find(self, name: str) -> ImageRecord | None:
+        """The image of this name; the engine is asked only for what memory does not have."""
+        record = await self._records.find(name)
+        if record is None and (inspected := await self._inspect(name)) is not None:
+            return to_image_record(inspected)
+        return record
 
-    async def _users_of(self, image_ids: list[str]) -> Mapping[str, str]:
-        """The USER of each image that is still there. An id stands for one configuration, so each is asked once."""
-        known: dict[str, str] = {}
-        for image_id in image_ids:
-            if image_id in self._users:
-                known[image_id] = self._users[image_id]
-            elif (inspected := await self._inspect(image_id)) is not None:
-                known[image_id] = to_image_record(inspected).user
-        self._users = known
-        return known
+    def _encode(self, record: ImageRecord) -> bytes:
+        """A list of one; StreamImagesResponse has the same fields."""
+        known = self._encoded.get(record)
+        if known is not None:
+            return known
+        image = to_cri_image(record, is_named(record, self._infra_image))
+        return api_pb2.ListImagesResponse(images=[image]).SerializeToString()
 
     async def _measure(self) -> _FsInfo:
         folder: str = (await self._engine.get("/info"))["DockerRootDir"]

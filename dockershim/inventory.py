@@ -1,22 +1,28 @@
 """What exists now: the one place reads of sandboxes and containers are answered from.
 
-The engine is asked for what can change, with one list; what cannot is read once for each container.
+A record of each is kept in memory, with the messages made of it, and read anew from the engine when an event or a call
+of ours says that it has changed. Reads of one container follow each other, so what is kept never goes back in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
+import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
-from dockershim.errors import NotFound
-from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_ID_LABEL, SANDBOX_TYPE, TYPE_LABEL
+from dockershim.engine.events import CONTAINER, DESTROY, NETWORK, Event
+from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, NotFound, ShimError
+from dockershim.follower import Follower
+from dockershim.rollback import Locks
+from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
@@ -26,40 +32,75 @@ from dockershim.translate.records import (
     read_sandbox_summary,
 )
 
-_INSPECTS_AT_ONCE = 16
+logger = logging.getLogger(__name__)
+
+_INSPECTS_AT_ONCE: Final = 16
+#: An inspect waits for whatever the engine does with the container, as its start.
+_INSPECT_DEADLINE: Final = 10.0
+_OURS: Final = {"label": [TYPE_LABEL]}
+#: A change that a list shows and memory does not is one that was missed if no event tells of it within these seconds.
+_ON_ITS_WAY: Final = 0.5
+_UNSTARTED_AT_ONCE: Final = 16
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
+Record = SandboxRecord | ContainerRecord
 R = TypeVar("R", SandboxRecord, ContainerRecord)
+
+#: Called with the id and the record before and after each change; None stands for "does not exist".
+Listener = Callable[[str, Record | None, Record | None], None]
 
 
 class Inventory:
-    """Sandboxes and containers of any dockershim on one engine; containers of others never appear."""
+    """Sandboxes and containers of any dockershim on one engine; containers of others never appear.
 
-    def __init__(self, engine: Engine) -> None:
+    Ids may be given shortened, as the engine takes them. All reads raise Unavailable while what is known may not be
+    what the engine has.
+    """
+
+    def __init__(self, engine: Engine, follower: Follower) -> None:
         self._engine = engine
+        self._follower = follower
         self._sandboxes: dict[str, SandboxRecord] = {}
         self._containers: dict[str, ContainerRecord] = {}
+        self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
+        self._made: dict[str, tuple[Record, dict[object, bytes]]] = {}
+        #: One count orders what is asked for and what is begun: the begin of the last inspect of each container.
+        self._count = itertools.count(1)
+        self._begun: dict[str, int] = {}
+        self._turns = Locks()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
+        #: Containers that are being inspected, and whether the answer still counts.
+        self._under_way: dict[str, bool] = {}
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self._listeners: list[Listener] = []
+        follower.attach(self)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def sandboxes(self) -> list[SandboxRecord]:
+        """Every sandbox that the engine has."""
+        await self._follower.current()
+        return list(self._sandboxes.values())
+
+    async def containers(self, sandbox_id: str = "") -> list[ContainerRecord]:
+        """Every application container that the engine has, or those of the sandbox with this whole id."""
+        await self._follower.current()
+        found = self._of_sandbox.get(sandbox_id, {}) if sandbox_id else self._containers
+        return list(found.values())
 
     async def find_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
-        """The sandbox with this id, or None where the engine has none."""
-        inspect = await self._inspect(sandbox_id)
-        record = read_sandbox(inspect) if inspect is not None and _type(inspect) == SANDBOX_TYPE else None
-        if record is not None:
-            self._sandboxes[record.id] = record
-        return record
+        """The sandbox with this id, or None. Raises InvalidArgument for the start of several ids."""
+        await self._follower.current()
+        return _find(self._sandboxes, sandbox_id)
 
     def known_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The sandbox as it was last seen, without asking: for what never changes."""
         return self._sandboxes.get(sandbox_id)
 
     async def find_container(self, container_id: str) -> ContainerRecord | None:
-        """The application container with this id, or None where the engine has none."""
-        inspect = await self._inspect(container_id)
-        record = read_container(inspect) if inspect is not None and _type(inspect) == CONTAINER_TYPE else None
-        if record is not None:
-            record = self._containers[record.id] = _with_current_score(record)
-        return record
+        """The application container with this id, or None. Raises InvalidArgument for the start of several ids."""
+        await self._follower.current()
+        return _find(self._containers, container_id)
 
     async def container(self, container_id: str) -> ContainerRecord:
         """The application container with this id. Raises NotFound."""
@@ -68,84 +109,241 @@ class Inventory:
             raise NotFound(f"container {container_id!r} does not exist")
         return record
 
-    async def known_container(self, container_id: str) -> ContainerRecord:
-        """Like ``container``, but whatever is known of it will do: for what never changes. Raises NotFound."""
-        return self._containers.get(container_id) or await self.container(container_id)
+    def ready_made(self, record: R, key: object, make: Callable[[R], bytes]) -> bytes:
+        """``make(record)``, made once for each record and ``key``."""
+        made = self._made.get(record.id)
+        if made is None or made[0] is not record:
+            if self._known(record.id) is not record:
+                return make(record)
+            made = self._made[record.id] = (record, {})
+        wire = made[1].get(key)
+        if wire is None:
+            wire = made[1][key] = make(record)
+        return wire
 
-    async def _inspect(self, container_id: str) -> Mapping[str, Any] | None:
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of every change from now on; what is returned ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    async def refresh_sandbox(
+        self, sandbox_id: str, until: Callable[[SandboxRecord], bool] | None = None
+    ) -> SandboxRecord | None:
+        """Like ``refresh_container``, for a sandbox."""
+        await self._refresh(sandbox_id, lambda: _satisfied(self._sandboxes.get(sandbox_id), until))
+        return self._sandboxes.get(sandbox_id)
+
+    async def refresh_container(
+        self, container_id: str, until: Callable[[ContainerRecord], bool] | None = None
+    ) -> ContainerRecord | None:
+        """What the engine knows now of the container with this whole id, None if there is none.
+
+        For a call that has changed it: when this returns, every read shows the change. ``until`` tells whether a
+        record already does; without it the engine is always asked.
+        """
+        await self._refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
+        return self._containers.get(container_id)
+
+    async def refresh_ended(self, container_id: str) -> None:
+        """Like ``refresh_container``, for a sandbox or container that was made to end."""
+        await self._refresh(container_id, lambda: _has_ended(self._known(container_id)))
+
+    def forget(self, container_id: str) -> None:
+        """It was removed."""
+        if container_id in self._under_way:
+            self._under_way[container_id] = False
+        self._begun.pop(container_id, None)
+        self._put(container_id, None)
+
+    async def _refresh(self, container_id: str, satisfied: Callable[[], bool]) -> None:
+        asked = next(self._count)
+        if satisfied():
+            return
+        async with self._turns.hold(container_id):
+            if self._begun.get(container_id, 0) > asked or satisfied():
+                return
+            begun = next(self._count)
+            self._under_way[container_id] = True
+            try:
+                record = await self._inspect(container_id)
+                if record is None:
+                    self.forget(container_id)
+                elif self._under_way[container_id]:
+                    self._begun[container_id] = begun
+                    self._put(container_id, record)
+            finally:
+                del self._under_way[container_id]
+
+    async def _inspect(self, container_id: str) -> Record | None:
         if not is_id(container_id):
             return None
         try:
             async with self._inspects:
-                inspect: Mapping[str, Any] = await self._engine.get(f"/containers/{container_id}/json")
-                return inspect
+                inspect: Mapping[str, Any] = await self._engine.get(
+                    f"/containers/{container_id}/json", deadline=_INSPECT_DEADLINE
+                )
         except NotFound:
-            self.forget(container_id)
             return None
+        kind = _type((inspect.get("Config") or {}).get("Labels"))
+        if kind == SANDBOX_TYPE:
+            return read_sandbox(inspect)
+        record = read_container(inspect) if kind == CONTAINER_TYPE else None
+        return _with_current_score(record) if record is not None else None
 
-    def forget(self, container_id: str) -> None:
-        """It was removed."""
-        self._sandboxes.pop(container_id, None)
-        self._containers.pop(container_id, None)
+    def _known(self, container_id: str) -> Record | None:
+        return self._containers.get(container_id) or self._sandboxes.get(container_id)
 
-    async def sandboxes(self) -> list[SandboxRecord]:
-        """Every sandbox that the engine has."""
-        items = await self._list(f"{TYPE_LABEL}={SANDBOX_TYPE}")
-        records = await self._refresh(
-            map(read_sandbox_summary, items), self._sandboxes, _same_sandbox, self.find_sandbox
-        )
-        self._sandboxes = {record.id: record for record in records}
-        return records
+    def _put(self, container_id: str, record: Record | None) -> None:
+        before = self._known(container_id)
+        if before == record:
+            return
+        self._made.pop(container_id, None)
+        if isinstance(before, ContainerRecord):
+            self._drop_container(before)
+        if record is None:
+            self._sandboxes.pop(container_id, None)
+        elif isinstance(record, SandboxRecord):
+            self._sandboxes[container_id] = record
+        else:
+            self._containers[container_id] = record
+            self._of_sandbox.setdefault(record.sandbox_id, {})[container_id] = record
+        for listener in self._listeners:
+            listener(container_id, before, record)
 
-    async def containers(self, sandbox_id: str = "") -> list[ContainerRecord]:
-        """Every application container that the engine has, or those of one sandbox."""
-        labels = [f"{TYPE_LABEL}={CONTAINER_TYPE}"]
-        if sandbox_id:
-            labels.append(f"{SANDBOX_ID_LABEL}={sandbox_id}")
-        items = await self._list(*labels)
-        records = await self._refresh(
-            map(read_container_summary, items), self._containers, _same_container, self.find_container
-        )
-        if not sandbox_id:
-            self._containers = {record.id: record for record in records}
-        return records
+    def _drop_container(self, record: ContainerRecord) -> None:
+        del self._containers[record.id]
+        siblings = self._of_sandbox[record.sandbox_id]
+        del siblings[record.id]
+        if not siblings:
+            del self._of_sandbox[record.sandbox_id]
 
-    async def _list(self, *labels: str) -> list[Mapping[str, Any]]:
-        filters = json.dumps({"label": labels})
+    # -- following the engine; see follower.Copy -------------------------------------------------------------
+
+    def take(self, event: Event) -> None:
+        """Note what an event tells. What is not of a dockershim is left out here."""
+        container_id = event.subject
+        if event.kind == NETWORK:
+            container_id = event.attributes.get("container", "")
+            sandbox = self._sandboxes.get(container_id)
+            if sandbox is None or sandbox.network_mode in ("none", "host"):
+                return
+        elif event.kind != CONTAINER or _type(event.attributes) not in (SANDBOX_TYPE, CONTAINER_TYPE):
+            return
+        elif event.action == DESTROY:
+            self.forget(container_id)
+            return
+        self._spawn(container_id)
+
+    def _spawn(self, container_id: str) -> None:
+        task = asyncio.create_task(self._refresh_in_background(container_id), name=f"refresh {container_id}")
+        self._refreshes.add(task)
+        task.add_done_callback(self._refreshes.discard)
+
+    async def _refresh_in_background(self, container_id: str) -> None:
+        try:
+            await self._refresh_or_summarize(container_id)
+        except ShimError as error:
+            self._follower.suspect(str(error))
+        except Exception:
+            logger.exception("container %s cannot be read", container_id)
+            self._follower.suspect(f"container {container_id} cannot be read")
+
+    async def _refresh_or_summarize(self, container_id: str) -> None:
+        """One container that the engine cannot describe must not hide all others: what its list says has to do."""
+        try:
+            await self._refresh(container_id, _never)
+        except (EngineFailure, DeadlineExceeded) as error:
+            logger.warning("%s", error)
+            items = await self._list({"id": [container_id]})
+            summary = _summary(items[0]) if items else None
+            if not _same(summary, self._known(container_id)):
+                self._put(container_id, summary)
+
+    async def resync(self) -> None:
+        """Read every container anew. Raises Unavailable."""
+        listed = {item["Id"] for item in await self._list(_OURS)}
+        await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
+
+    async def compare(self) -> int:
+        """Find by one list what events did not tell; the number of changes."""
+        asked = next(self._count)
+        listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
+        known: dict[str, Record] = {**self._sandboxes, **self._containers}
+        differing = [one for one in {*listed, *known} if not _same(listed.get(one), known.get(one))]
+        if differing:
+            await asyncio.sleep(_ON_ITS_WAY)
+        missed = [one for one in differing if self._begun.get(one, 0) < asked]
+        before = {one: self._known(one) for one in missed}
+        await self._all(self._refresh_or_summarize(one) for one in missed)
+        return sum(before[one] != self._known(one) for one in missed)
+
+    def tick(self) -> None:
+        """Look at containers that were not started: a start that fails is told by no event, and by no list."""
+        unstarted = (one.id for one in self._containers.values() if one.state == cri.CONTAINER_CREATED)
+        idle = sorted((one for one in unstarted if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
+        for container_id in idle[:_UNSTARTED_AT_ONCE]:
+            self._spawn(container_id)
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        for task in self._refreshes:
+            task.cancel()
+        if self._refreshes:
+            await asyncio.wait(self._refreshes)
+
+    async def _list(self, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
         items: list[Mapping[str, Any]] = await self._engine.get(
-            "/containers/json", params={"all": "1", "filters": filters}
+            "/containers/json", params={"all": "1", "filters": json.dumps(filters)}
         )
         return items
 
-    async def _refresh(
-        self,
-        summaries: Iterable[R | None],
-        known: Mapping[str, R],
-        holds: Callable[[R, R], bool],
-        find: Callable[[str], Awaitable[R | None]],
-    ) -> list[R]:
-        """Records of what a list shows: a known one that still holds, a fresh inspect otherwise."""
-
-        async def current(summary: R) -> R | None:
-            record = known.get(summary.id)
-            return record if record is not None and holds(summary, record) else await find(summary.id)
-
-        found = await asyncio.gather(
-            *(current(summary) for summary in summaries if summary is not None), return_exceptions=True
-        )
-        for failure in found:
-            if isinstance(failure, BaseException):
-                raise failure
-        return [record for record in found if record is not None and not isinstance(record, BaseException)]
+    async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        for result in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
-def _same_sandbox(summary: SandboxRecord, known: SandboxRecord) -> bool:
-    return summary.running == known.running
+def _never() -> bool:
+    return False
 
 
-def _same_container(summary: ContainerRecord, known: ContainerRecord) -> bool:
-    # A container whose start failed is listed as if it had never been started.
-    return summary.state == known.state != cri.CONTAINER_CREATED
+def _satisfied(record: R | None, until: Callable[[R], bool] | None) -> bool:
+    return record is not None and until is not None and until(record)
+
+
+def _has_ended(record: Record | None) -> bool:
+    if isinstance(record, SandboxRecord):
+        return not record.running
+    return record is not None and record.state == cri.CONTAINER_EXITED
+
+
+def _find(records: Mapping[str, R], text: str) -> R | None:
+    if text in records or not is_id(text):
+        return records.get(text)
+    found = [record for one, record in records.items() if one.startswith(text)]
+    if len(found) > 1:
+        raise InvalidArgument(f"{text!r} is the start of {len(found)} ids; give more of it")
+    return found[0] if found else None
+
+
+def _summary(item: Mapping[str, Any]) -> Record | None:
+    if _type(item.get("Labels")) == SANDBOX_TYPE:
+        return read_sandbox_summary(item)
+    return read_container_summary(item) if _type(item.get("Labels")) == CONTAINER_TYPE else None
+
+
+def _same(summary: Record | None, known: Record | None) -> bool:
+    """Whether a list shows what is known, as far as it shows anything."""
+    if isinstance(summary, SandboxRecord) and isinstance(known, SandboxRecord):
+        return (summary.running, summary.name) == (known.running, known.name)
+    if isinstance(summary, ContainerRecord) and isinstance(known, ContainerRecord):
+        # A container whose start failed is listed as if it had never been started.
+        failed_to_start = known.state == cri.CONTAINER_EXITED and not known.started_at
+        state = cri.CONTAINER_CREATED if failed_to_start and summary.state == cri.CONTAINER_CREATED else known.state
+        return (summary.state, summary.name) == (state, known.name)
+    return summary is known
 
 
 def _with_current_score(record: ContainerRecord) -> ContainerRecord:
@@ -164,6 +362,5 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def _type(inspect: Mapping[str, Any]) -> str:
-    labels = (inspect.get("Config") or {}).get("Labels") or {}
-    return str(labels.get(TYPE_LABEL, ""))
+def _type(labels: Mapping[str, str] | None) -> str:
+    return (labels or {}).get(TYPE_LABEL, "")

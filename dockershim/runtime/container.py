@@ -7,17 +7,19 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files, set_oom_score
+from dockershim.encoded import Encoded, in_chunks
 from dockershim.errors import (
     AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    ShimError,
 )
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.node import Node, read_profiles
@@ -47,8 +49,6 @@ class Containers:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        #: Made here and not started since: the engine need not be asked whether it ran before.
-        self._unstarted: set[str] = set()
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: the container exists when this returns, or nothing of it is left."""
@@ -69,7 +69,7 @@ class Containers:
             if config.mounts:
                 await asyncio.to_thread(_make_host_paths, config.mounts, undo)
             container_id = await self._create(name, body, undo)
-            self._unstarted.add(container_id)
+            await node.inventory.refresh_container(container_id, until=lambda _: True)
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
@@ -130,7 +130,7 @@ class Containers:
             inspect = await self._node.engine.get(f"/containers/{name}/json")
         except NotFound:
             return
-        record = await self._node.inventory.find_container(inspect["Id"])
+        record = await self._node.inventory.refresh_container(inspect["Id"])
         if record is None or record.state != cri.CONTAINER_CREATED:
             raise AlreadyExists(f"container {inspect['Id']} with the same metadata exists")
         logger.warning("container %s of an unfinished attempt has the same metadata; removing it", record.id)
@@ -138,22 +138,25 @@ class Containers:
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer. Raises FailedPrecondition for one that was started before: a container runs once."""
-        container_id = _required_id(request.container_id)
-        if container_id in self._unstarted:
-            self._unstarted.discard(container_id)
-        else:
-            record = await self._node.inventory.container(container_id)
-            if record.state == cri.CONTAINER_RUNNING:
-                return cri.StartContainerResponse()
-            if record.state != cri.CONTAINER_CREATED:
-                raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
-            container_id = record.id
-        await complete(self._start(container_id), f"start container {container_id}")
+        record = await self._node.inventory.container(_required_id(request.container_id))
+        if record.state == cri.CONTAINER_RUNNING:
+            return cri.StartContainerResponse()
+        if record.state != cri.CONTAINER_CREATED:
+            raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
+        await complete(self._start(record.id), f"start container {record.id}")
         return cri.StartContainerResponse()
 
     async def _start(self, container_id: str) -> None:
-        await self._node.engine.post(f"/containers/{container_id}/start")
-        record = await self._node.inventory.container(container_id)
+        inventory = self._node.inventory
+        try:
+            await self._node.engine.post(f"/containers/{container_id}/start")
+        except ShimError:
+            # The engine keeps a start that failed, and tells nobody of it.
+            await inventory.refresh_container(container_id)
+            raise
+        record = await inventory.refresh_container(container_id, until=_was_started)
+        if record is None:
+            raise NotFound(f"container {container_id} was removed as soon as it was started")
         await self._limit_or_kill(record)
         try:
             await asyncio.to_thread(_link_log, record)
@@ -191,6 +194,7 @@ class Containers:
             return
         deadline = grace + self._node.request_timeout()
         await self._node.engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
+        await self._node.inventory.refresh_ended(container_id)
 
     async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
         """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
@@ -201,21 +205,35 @@ class Containers:
 
     async def _remove(self, record: ContainerRecord) -> None:
         await remove_container(self._node, record.id)
-        self._unstarted.discard(record.id)
         await asyncio.to_thread(_unlink_log, record)
 
-    async def container_status(self, request: cri.ContainerStatusRequest) -> cri.ContainerStatusResponse:
+    async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
         """ContainerStatus. Raises NotFound."""
-        record = await self._node.inventory.container(_required_id(request.container_id))
-        return cri.ContainerStatusResponse(
-            status=to_cri_container_status(record), info=_verbose(record) if request.verbose else None
-        )
+        inventory = self._node.inventory
+        record = await inventory.container(_required_id(request.container_id))
+        wire = inventory.ready_made(record, "ContainerStatus", _encoded_status)
+        if request.verbose:
+            wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
+        return Encoded(wire)
 
-    async def list_containers(self, request: cri.ListContainersRequest) -> cri.ListContainersResponse:
+    async def list_containers(self, request: cri.ListContainersRequest) -> Encoded:
         """ListContainers."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_containers(self, request: cri.StreamContainersRequest) -> AsyncIterator[Encoded]:
+        """StreamContainers: what ListContainers would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
+        """The containers that a filter lets pass, each as a response of one item."""
         check_enums(request, "request")
-        containers = map(to_cri_container, await self._node.inventory.containers())
-        return cri.ListContainersResponse(containers=[one for one in containers if _matches(one, request.filter)])
+        inventory = self._node.inventory
+        return [
+            inventory.ready_made(one, "ListContainers", _encoded_item)
+            for one in await inventory.containers()
+            if _matches(one, request.filter)
+        ]
 
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest
@@ -251,7 +269,7 @@ class Containers:
         if record.pid and resources.oom_score_adj:
             score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
             await asyncio.to_thread(set_oom_score, record.pid, score)
-        await node.inventory.find_container(record.id)
+        await node.inventory.refresh_container(record.id)
 
 
 def _required_id(container_id: str) -> str:
@@ -318,12 +336,25 @@ def _unlink_log(record: ContainerRecord) -> None:
             path.unlink()
 
 
-def _matches(item: cri.Container, wanted: cri.ContainerFilter) -> bool:
+def _was_started(record: ContainerRecord) -> bool:
+    return record.state != cri.CONTAINER_CREATED
+
+
+def _encoded_item(record: ContainerRecord) -> bytes:
+    """A list of one; StreamContainersResponse has the same fields."""
+    return cri.ListContainersResponse(containers=[to_cri_container(record)]).SerializeToString()
+
+
+def _encoded_status(record: ContainerRecord) -> bytes:
+    return cri.ContainerStatusResponse(status=to_cri_container_status(record)).SerializeToString()
+
+
+def _matches(record: ContainerRecord, wanted: cri.ContainerFilter) -> bool:
     return (
-        item.id.startswith(wanted.id)
-        and item.pod_sandbox_id.startswith(wanted.pod_sandbox_id)
-        and (not wanted.HasField("state") or item.state == wanted.state.state)
-        and all(item.labels.get(key) == value for key, value in wanted.label_selector.items())
+        record.id.startswith(wanted.id)
+        and record.sandbox_id.startswith(wanted.pod_sandbox_id)
+        and (not wanted.HasField("state") or record.state == wanted.state.state)
+        and all(record.labels.get(key) == value for key, value in wanted.label_selector.items())
     )
 
 

@@ -48,7 +48,7 @@ async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncRe
         raise InvalidArgument(f"timeout: {request.timeout} s is no time")
     if not request.container_id:
         raise InvalidArgument("container_id: a value is needed")
-    container = await node.inventory.known_container(request.container_id)
+    container = await node.inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
     created = await node.engine.post(f"/containers/{container.id}/exec", body)
     command = _Command(node, container.id, created["Id"])

@@ -12,6 +12,7 @@ from checkpoints import Checkpoint, Store
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.errors import InvalidArgument
+from dockershim.follower import Follower
 from dockershim.inventory import Inventory
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
@@ -20,7 +21,7 @@ from dockershim.translate.capabilities import Capabilities, read_capabilities
 from dockershim.translate.records import SandboxRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
 
-#: An engine's runtimes and options change by a restart or a reload of its configuration.
+#: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
 _CAPABILITIES_AGE = 60.0
 _LONGEST_PROFILE = 1024 * 1024
 
@@ -33,6 +34,7 @@ class Node:
     """
 
     engine: Engine
+    follower: Follower
     inventory: Inventory
     network: PodNetwork
     cni: CNINetwork
@@ -43,21 +45,36 @@ class Node:
     ensure_infra_image: Callable[[], Awaitable[str]]
     cgroup_driver: str
     request_timeout: Callable[[], float]
+    #: Why the engine cannot be used; empty when it can.
+    engine_problem: Callable[[], str]
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.
     unfinished: set[str] = field(default_factory=set)
     _capabilities: Capabilities | None = None
     _capabilities_read: float = 0.0
+    _capabilities_resync: int = -1
     _lowest_oom_score: int | None = None
 
-    async def capabilities(self, *, max_age: float = _CAPABILITIES_AGE) -> Capabilities:
-        """What the engine can do, at most ``max_age`` seconds old. Raises Unavailable."""
-        if self._capabilities is None or time.monotonic() - self._capabilities_read > max_age:
-            info = await self.engine.get("/info")
-            self._capabilities = read_capabilities(await self.engine.api_version(), info)
-            self._capabilities_read = time.monotonic()
-        return self._capabilities
+    async def capabilities(self) -> Capabilities:
+        """What the engine can do, at most a minute old. Raises Unavailable."""
+        known = self._capabilities
+        if (
+            known is not None
+            and time.monotonic() - self._capabilities_read < _CAPABILITIES_AGE
+            and self._capabilities_resync == self.follower.counters.resyncs
+        ):
+            return known
+        return await self.read_capabilities()
+
+    async def read_capabilities(self) -> Capabilities:
+        """What the engine can do now. Raises Unavailable."""
+        resync = self.follower.counters.resyncs
+        info = await self.engine.get("/info")
+        found = self._capabilities = read_capabilities(await self.engine.api_version(), info)
+        self._capabilities_read = time.monotonic()
+        self._capabilities_resync = resync
+        return found
 
     def network_of(self, sandbox: SandboxRecord) -> PodNetwork:
         """Who made the network of this sandbox, which is not on the node's."""

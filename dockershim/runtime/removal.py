@@ -15,8 +15,12 @@ async def kill_container(node: Node, container_id: str) -> None:
     """SIGKILL, and wait for the end. One that does not run, or does not exist, is fine."""
     try:
         await node.engine.post(f"/containers/{container_id}/kill", params={"signal": "KILL"})
-    except (NotFound, FailedPrecondition):
+    except NotFound:
+        node.inventory.forget(container_id)
         return
+    except FailedPrecondition:
+        pass
+    await node.inventory.refresh_ended(container_id)
 
 
 async def remove_container(node: Node, container_id: str) -> None:

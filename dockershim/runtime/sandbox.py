@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from checkpoints import Checkpoint, CheckpointError, PortMapping
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.encoded import Encoded, in_chunks
 from dockershim.errors import (
     AlreadyExists,
     EngineFailure,
@@ -31,6 +33,7 @@ from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums
 from dockershim.translate.names import SandboxName, sandbox_container_name
 from dockershim.translate.records import (
+    ContainerRecord,
     SandboxRecord,
     to_cri_container_status,
     to_cri_sandbox,
@@ -66,7 +69,7 @@ class Sandboxes:
         can = await node.capabilities()
         if request.runtime_handler and request.runtime_handler not in can.runtimes:
             # It may have been added to the engine since.
-            can = await node.capabilities(max_age=0)
+            can = await node.read_capabilities()
             _check_handler(request.runtime_handler, can)
         if not is_host_network(config) and (problem := node.network.problem()):
             raise FailedPrecondition(f"no pod network: {problem}")
@@ -125,7 +128,7 @@ class Sandboxes:
             inspect = await self._node.engine.get(f"/containers/{name}/json")
         except NotFound:
             return
-        record = await self._node.inventory.find_sandbox(inspect["Id"])
+        record = await self._node.inventory.refresh_sandbox(inspect["Id"])
         if record is None:
             raise AlreadyExists(f"a container named {name} that is no sandbox is on the engine; remove it")
         if await self._is_ready(record):
@@ -150,7 +153,7 @@ class Sandboxes:
         with step("start the infra container"):
             await node.engine.post(f"/containers/{sandbox_id}/start")
         with step("inspect the infra container"):
-            record = await node.inventory.find_sandbox(sandbox_id)
+            record = await node.inventory.refresh_sandbox(sandbox_id, until=_runs)
         if record is None or not record.running:
             raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
         host = is_host_network(config)
@@ -205,22 +208,13 @@ class Sandboxes:
         return cri.RemovePodSandboxResponse()
 
     async def _locked_stop(self, sandbox_id: str) -> None:
-        record = await self._known(sandbox_id)
+        record = await self._node.inventory.find_sandbox(sandbox_id)
         async with self._node.locks.hold(record.id if record else sandbox_id):
             await self._stop(sandbox_id, record)
 
     async def _locked_remove(self, sandbox_id: str) -> None:
         async with self._node.locks.hold(sandbox_id):
             await self._remove(sandbox_id)
-
-    async def _known(self, sandbox_id: str) -> SandboxRecord | None:
-        """The sandbox as it is remembered, or else as the engine has it: what its end needs never changes.
-
-        A namespace that is not pinned has to be looked up, and is there only while the infra container runs.
-        """
-        inventory = self._node.inventory
-        known = inventory.known_sandbox(sandbox_id) if self._node.pins.is_pinned(sandbox_id) else None
-        return known or await inventory.find_sandbox(sandbox_id)
 
     async def _stop(self, sandbox_id: str, record: SandboxRecord | None) -> None:
         """End all that runs in the sandbox, and its network at the same time.
@@ -278,7 +272,7 @@ class Sandboxes:
 
     async def _remove(self, sandbox_id: str) -> None:
         node = self._node
-        record = await self._known(sandbox_id)
+        record = await self._node.inventory.find_sandbox(sandbox_id)
         if record is not None:
             sandbox_id = record.id
         await self._stop(sandbox_id, record)
@@ -310,41 +304,62 @@ class Sandboxes:
             return True
         return bool(await self._node.cni.addresses(record))
 
-    async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> cri.PodSandboxStatusResponse:
+    async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
         """PodSandboxStatus. Raises NotFound."""
         _require_id(request.pod_sandbox_id)
-        record = await self._node.inventory.find_sandbox(request.pod_sandbox_id)
-        if record is None:
+        inventory = self._node.inventory
+        record = await inventory.find_sandbox(request.pod_sandbox_id)
+        containers: list[ContainerRecord] = []
+        if record is not None:
+            ready, addresses = await self._network_state(record)
+            status = inventory.ready_made(record, (ready, addresses), _encoded_status(ready, addresses))
+            containers = await inventory.containers(record.id)
+        else:
             checkpoint = self._node.checkpointed.get(request.pod_sandbox_id)
             if checkpoint is None:
                 raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
-            return cri.PodSandboxStatusResponse(
-                status=to_cri_sandbox_status(_to_record(checkpoint), ready=False, addresses=()),
-                timestamp=time.time_ns(),
-            )
-        ready = await self._is_ready(record)
-        addresses = await self._node.network_of(record).addresses(record) if ready and not record.host_network else ()
-        containers = await self._node.inventory.containers(record.id)
-        return cri.PodSandboxStatusResponse(
-            status=to_cri_sandbox_status(record, ready=ready, addresses=addresses),
-            info=_verbose(record) if request.verbose else None,
-            containers_statuses=[to_cri_container_status(container) for container in containers],
-            timestamp=time.time_ns(),
+            status = _encoded_status(ready=False)(_to_record(checkpoint))
+        rest = cri.PodSandboxStatusResponse(
+            info=_verbose(record) if request.verbose and record is not None else None, timestamp=time.time_ns()
         )
+        statuses = (inventory.ready_made(one, "PodSandboxStatus", _encoded_container_status) for one in containers)
+        return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
 
-    async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> cri.ListPodSandboxResponse:
+    async def _network_state(self, record: SandboxRecord) -> tuple[bool, tuple[str, ...]]:
+        """Whether the sandbox is ready, and its addresses."""
+        if not await self._is_ready(record):
+            return False, ()
+        return True, () if record.host_network else await self._node.network_of(record).addresses(record)
+
+    async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> Encoded:
         """ListPodSandbox, with the sandboxes that only a checkpoint remembers."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_pod_sandboxes(self, request: cri.StreamPodSandboxesRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxes: what ListPodSandbox would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: cri.ListPodSandboxRequest | cri.StreamPodSandboxesRequest) -> list[bytes]:
+        """The sandboxes that a filter lets pass, each as a response of one item."""
         check_enums(request, "request")
+        inventory, wanted = self._node.inventory, request.filter
         remembered = dict(self._node.checkpointed)
-        records = await self._node.inventory.sandboxes()
+        records = await inventory.sandboxes()
         present = {record.id for record in records}
-        items = [to_cri_sandbox(record, ready=await self._is_ready(record)) for record in records]
-        items += [
-            to_cri_sandbox(_to_record(checkpoint), ready=False)
+        listed = [
+            inventory.ready_made(record, "ready" if ready else "not ready", _READY_ITEM if ready else _NOT_READY_ITEM)
+            for record in records
+            if _matches(record, wanted) and _has_state(ready := await self._is_ready(record), wanted)
+        ]
+        lost = (
+            _to_record(checkpoint)
             for sandbox_id, checkpoint in remembered.items()
             if sandbox_id not in present and sandbox_id in self._node.checkpointed
+        )
+        return listed + [
+            _NOT_READY_ITEM(record) for record in lost if _matches(record, wanted) and _has_state(False, wanted)
         ]
-        return cri.ListPodSandboxResponse(items=[item for item in items if _matches(item, request.filter)])
 
 
 def _check_handler(handler: str, can: Capabilities) -> None:
@@ -428,12 +443,40 @@ def _to_record(checkpoint: Checkpoint) -> SandboxRecord:
     )
 
 
-def _matches(item: cri.PodSandbox, wanted: cri.PodSandboxFilter) -> bool:
-    return (
-        item.id.startswith(wanted.id)
-        and (not wanted.HasField("state") or item.state == wanted.state.state)
-        and all(item.labels.get(key) == value for key, value in wanted.label_selector.items())
+def _runs(record: SandboxRecord) -> bool:
+    return record.running
+
+
+def _encoded_item(record: SandboxRecord, *, ready: bool) -> bytes:
+    """A list of one; StreamPodSandboxesResponse has the same fields."""
+    return cri.ListPodSandboxResponse(items=[to_cri_sandbox(record, ready=ready)]).SerializeToString()
+
+
+_READY_ITEM = functools.partial(_encoded_item, ready=True)
+_NOT_READY_ITEM = functools.partial(_encoded_item, ready=False)
+
+
+def _encoded_status(ready: bool, addresses: tuple[str, ...] = ()) -> Callable[[SandboxRecord], bytes]:
+    def encode(record: SandboxRecord) -> bytes:
+        status = to_cri_sandbox_status(record, ready=ready, addresses=addresses)
+        return cri.PodSandboxStatusResponse(status=status).SerializeToString()
+
+    return encode
+
+
+def _encoded_container_status(record: ContainerRecord) -> bytes:
+    return cri.PodSandboxStatusResponse(containers_statuses=[to_cri_container_status(record)]).SerializeToString()
+
+
+def _matches(record: SandboxRecord, wanted: cri.PodSandboxFilter) -> bool:
+    return record.id.startswith(wanted.id) and all(
+        record.labels.get(key) == value for key, value in wanted.label_selector.items()
     )
+
+
+def _has_state(ready: bool, wanted: cri.PodSandboxFilter) -> bool:
+    state = cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY
+    return not wanted.HasField("state") or wanted.state.state == state
 
 
 def _verbose(record: SandboxRecord) -> dict[str, str]:

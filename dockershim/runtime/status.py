@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import InvalidArgument, ShimError
+from dockershim.errors import InvalidArgument, Unavailable
 from dockershim.runtime.node import Node
 from dockershim.translate.capabilities import Capabilities
 
 #: The name that kubelets have always seen for Docker: it is the scheme of container ids in a pod's status.
 _RUNTIME_NAME = "docker"
 _VERSION_OF_REQUESTS = "0.1.0"
-_PING_DEADLINE = 3.0
+_FIRST_LOOK_DEADLINE = 2.0
 
 
 class NodeStatus:
@@ -24,8 +25,13 @@ class NodeStatus:
         self._node = node
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
-        """Version: the engine's."""
-        can = await self._node.capabilities()
+        """Version: the engine's, as last seen, so that an engine that hangs keeps nobody waiting.
+
+        Raises Unavailable when none was ever seen.
+        """
+        can = self._node.last_capabilities
+        if can is None:
+            can = await self._first_look()
         return cri.VersionResponse(
             version=_VERSION_OF_REQUESTS,
             runtime_name=_RUNTIME_NAME,
@@ -35,7 +41,7 @@ class NodeStatus:
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
-        engine_problem = await self._engine_problem()
+        engine_problem = self._node.engine_problem()
         network_problem = await self._node.network.examine()
         can = self._node.last_capabilities
         response = cri.StatusResponse(
@@ -53,14 +59,12 @@ class NodeStatus:
             response.info.update(self._info(can))
         return response
 
-    async def _engine_problem(self) -> str:
+    async def _first_look(self) -> Capabilities:
         try:
-            async with asyncio.timeout(_PING_DEADLINE):
-                await self._node.engine.ping(_PING_DEADLINE)
-                await self._node.capabilities()
-        except (ShimError, TimeoutError) as error:
-            return str(error) or f"the engine does not answer within {_PING_DEADLINE:g} s"
-        return ""
+            async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
+                return await self._node.capabilities()
+        except TimeoutError:
+            raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
 
     def _info(self, can: Capabilities | None) -> dict[str, str]:
         config = {
@@ -69,7 +73,11 @@ class NodeStatus:
             "engine": {"version": can.version, "api": ".".join(map(str, can.api))} if can else None,
             "dockershim": __version__,
         }
-        return {"config": json.dumps(config, sort_keys=True)}
+        inventory = dataclasses.asdict(self._node.follower.counters)
+        return {
+            "config": json.dumps(config, sort_keys=True),
+            "inventory": json.dumps(inventory, sort_keys=True),
+        }
 
     async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
         """RuntimeConfig: the cgroup driver, which the kubelet's has to match."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2
@@ -82,8 +82,7 @@ def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:
 
 def is_named(record: ImageRecord, reference: Reference) -> bool:
     """Whether the reference means this image. Its digest decides, as everywhere."""
-    shown = replace(reference, tag="" if reference.digest else reference.tag).familiar
-    return shown in record.tags or shown in record.digests
+    return reference.shown in record.tags or reference.shown in record.digests
 
 
 def to_cri_image_info(inspected: Mapping[str, Any]) -> dict[str, str]:

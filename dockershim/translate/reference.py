@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dockershim.errors import InvalidArgument
@@ -51,6 +51,11 @@ class Reference:
             return self.normalized
         path = self.path.removeprefix(_OFFICIAL)
         return (self.path if "/" in path else path) + self._suffix()
+
+    @property
+    def shown(self) -> str:
+        """The one entry of an engine's RepoTags or RepoDigests that this can be: its digest decides, as everywhere."""
+        return replace(self, tag="").familiar if self.digest else self.familiar
 
     @property
     def version(self) -> str:

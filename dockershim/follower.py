@@ -1,0 +1,270 @@
+"""Copies of the engine's state in memory, kept in step with it by its event stream.
+
+A copy is *current* from the end of a resync, during which events are already taken, to the first sign that an event
+may have been missed: the stream ends, events come late, this process did not run for a while, the engine does not
+answer. What is not current is never answered from: readers wait for the next resync, or are told UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
+
+import aiohttp
+
+from dockershim.engine.client import Engine
+from dockershim.engine.events import FILTERS, Event, EventDecoder
+from dockershim.errors import ShimError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+#: How far back events are asked for: the engine answers a little before it begins to listen.
+_OVERLAP: Final = 1.0
+#: An engine keeps 1,024 events for a slow reader, and drops the next ones without a word.
+_LATE: Final = 2.0
+_BEAT: Final = 0.2
+_STALL: Final = 1.0
+_CONNECT_DEADLINE: Final = 5.0
+_PATIENCE: Final = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_TICK: Final = 1.0
+
+
+class Copy(Protocol):
+    """A part of the engine's state in memory."""
+
+    async def resync(self) -> None:
+        """Read everything anew. Events that come meanwhile are taken as always."""
+
+    async def compare(self) -> int:
+        """Repair cheaply what events did not tell, and give how much that was."""
+
+    def tick(self) -> None:
+        """Once in a second: look at what no event tells of."""
+
+    def take(self, event: Event) -> None:
+        """Note a change."""
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start: events, resyncs, and what comparisons found that no event had told."""
+
+    events: int = 0
+    resyncs: int = 0
+    repairs: int = 0
+
+
+class Follower:
+    """Follows one engine. ``compare_every`` gives the seconds between two comparisons with the engine's lists."""
+
+    def __init__(self, engine: Engine, *, compare_every: float) -> None:
+        self._engine = engine
+        self._compare_every = compare_every
+        self._copies: list[Copy] = []
+        self._task: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._session: asyncio.Task[None] | None = None
+        self._current = False
+        self._attempt: asyncio.Future[None] | None = None
+        self._hurry = asyncio.Event()
+        self._suspected = asyncio.Event()
+        self._last_beat = 0.0
+        self._resync_begun = 0
+        self.counters = Counters()
+        #: Why nothing can be answered, as far as is known; empty when all is well.
+        self.problem = "the engine's state has not been read yet"
+
+    def attach(self, copy: Copy) -> None:
+        """Keep this one in step, too. Before the start."""
+        self._copies.append(copy)
+
+    async def __aenter__(self) -> Self:
+        self._attempt = _future()
+        self._task = asyncio.create_task(self._follow(), name="follow the engine")
+        self._beating = asyncio.create_task(self._beat(), name="heartbeat")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        tasks = [task for task in (self._task, self._beating) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for copy in self._copies:
+            await copy.close()
+
+    async def current(self) -> None:
+        """Return when the copies are what the engine has. Raises Unavailable."""
+        if time.monotonic() - self._last_beat > _STALL:
+            self.suspect("this process did not run for a while")
+        if not self._current:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        # Of an attempt that had begun before, a failure says nothing of now.
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                for _ in range(2):
+                    self._hurry.set()
+                    assert self._attempt is not None, "the follower runs"
+                    with contextlib.suppress(Unavailable):
+                        await asyncio.shield(self._attempt)
+                        return
+        except TimeoutError:
+            raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.problem}") from None
+        raise Unavailable(self.problem)
+
+    def suspect(self, reason: str) -> None:
+        """Events may have been missed: read everything anew before the next answer."""
+        if self._current:
+            logger.warning("%s: the engine's state is read anew", reason)
+            self._lose(reason)
+        self._suspected.set()
+
+    def interrupt(self, reason: str) -> None:
+        """The engine does not answer: give its event stream up, and wait for it to come back."""
+        self._lose(reason)
+        if self._session is not None:
+            self._session.cancel()
+
+    def _lose(self, reason: str) -> None:
+        self.problem = reason
+        if self._current:
+            self._current = False
+            self._attempt = _future()
+
+    def _gain(self) -> None:
+        self._current = True
+        self.problem = ""
+        self.counters.resyncs += 1
+        assert self._attempt is not None, "the follower runs"
+        if not self._attempt.done():
+            self._attempt.set_result(None)
+
+    def _fail(self, reason: str) -> None:
+        self._lose(reason)
+        assert self._attempt is not None, "the follower runs"
+        failed, self._attempt = self._attempt, _future()
+        if not failed.done():
+            failed.set_exception(Unavailable(reason))
+            failed.exception()  # whether or not somebody waits for it
+
+    async def _beat(self) -> None:
+        while True:
+            self._last_beat = time.monotonic()
+            await asyncio.sleep(_BEAT)
+
+    async def _follow(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            before = self.counters.resyncs
+            self._session = asyncio.create_task(self._follow_once(), name="engine session")
+            try:
+                await asyncio.wait([self._session])
+            finally:
+                self._session.cancel()
+                await asyncio.wait([self._session])
+            self._fail(self._why_ended(self._session))
+            pause = _FIRST_PAUSE if self.counters.resyncs > before else min(pause * 2, _LONGEST_PAUSE)
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+
+    def _why_ended(self, session: asyncio.Task[None]) -> str:
+        if session.cancelled():
+            return self.problem or "the engine's event stream was given up"
+        error = session.exception()
+        if isinstance(error, ShimError):
+            if self._current:
+                logger.warning("%s", error)
+            return str(error)
+        logger.error("following the engine failed", exc_info=error)
+        return f"following the engine failed: {error}"
+
+    async def _follow_once(self) -> None:
+        """One event stream, from its begin to its end. Raises the ShimError that ended it."""
+        async with self._events() as response:
+            reading = asyncio.create_task(self._read(response), name="engine events")
+            keeping = asyncio.create_task(self._keep(), name="keep in step")
+            try:
+                done, _ = await asyncio.wait([reading, keeping], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (reading, keeping):
+                    task.cancel()
+                await asyncio.wait([reading, keeping])
+            for task in done:
+                task.result()
+
+    @contextlib.asynccontextmanager
+    async def _events(self) -> AsyncIterator[aiohttp.ClientResponse]:
+        since = time.time() - _OVERLAP
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(_CONNECT_DEADLINE):
+                    response = await stack.enter_async_context(
+                        self._engine.stream("GET", "/events", params={"filters": FILTERS, "since": f"{since:.9f}"})
+                    )
+            except TimeoutError:
+                raise Unavailable(f"the engine gives no events within {_CONNECT_DEADLINE:g} s") from None
+            yield response
+
+    async def _read(self, response: aiohttp.ClientResponse) -> None:
+        decoder = EventDecoder()
+        async for chunk in response.content.iter_any():
+            for event in decoder.feed(chunk):
+                self.counters.events += 1
+                self._check_lag(event)
+                for copy in self._copies:
+                    copy.take(event)
+        raise Unavailable("the engine has ended its event stream")
+
+    def _check_lag(self, event: Event) -> None:
+        late = (time.time_ns() - event.time) / 1e9
+        if event.time > self._resync_begun and late > _LATE:
+            self.suspect(f"an event of the engine came {late:.1f} s late")
+
+    async def _keep(self) -> None:
+        """Resync whenever that is needed, and look after what events do not tell."""
+        while True:
+            self._suspected.clear()
+            self._resync_begun = time.time_ns()
+            for copy in self._copies:
+                await copy.resync()
+            if not self._suspected.is_set():
+                self._gain()
+                await self._stay()
+
+    async def _stay(self) -> None:
+        """Return when events may have been missed."""
+        compared = time.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._suspected.wait()
+                    return
+            for copy in self._copies:
+                copy.tick()
+            if time.monotonic() - compared > self._compare_every:
+                await self._compare()
+                compared = time.monotonic()
+
+    async def _compare(self) -> None:
+        for copy in self._copies:
+            found = await copy.compare()
+            self.counters.repairs += found
+            if found:
+                logger.warning("a comparison with the engine found %d changes that no event had told", found)
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

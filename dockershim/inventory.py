@@ -121,6 +121,24 @@ class Inventory:
             wire = made[1][key] = make(record)
         return wire
 
+    def snapshot(self) -> list[Record]:
+        """Everything as last known, current or not; for those who listen."""
+        return [*self._sandboxes.values(), *self._containers.values()]
+
+    def peek(self, container_id: str) -> Record | None:
+        """One of ``snapshot``, by its whole id."""
+        return self._known(container_id)
+
+    def peek_containers(self, sandbox_id: str) -> list[ContainerRecord]:
+        """The containers of one sandbox in ``snapshot``."""
+        return list(self._of_sandbox.get(sandbox_id, {}).values())
+
+    def tell_again(self, container_id: str) -> None:
+        """Call the listeners for what has changed outside of its record."""
+        record = self._known(container_id)
+        for listener in self._listeners:
+            listener(container_id, record, record)
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell of every change from now on; what is returned ends that."""
         self._listeners.append(listener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dockershim.runtime.container import Containers
+from dockershim.runtime.events import ContainerEvents
 from dockershim.runtime.exec import Execs
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
@@ -28,6 +29,9 @@ class RuntimeService:
         self.remove_pod_sandbox = sandboxes.remove_pod_sandbox
         self.pod_sandbox_status = sandboxes.pod_sandbox_status
         self.list_pod_sandbox = sandboxes.list_pod_sandbox
+        self.stream_pod_sandboxes = sandboxes.stream_pod_sandboxes
+
+        self.get_container_events = ContainerEvents(node, sandboxes).get_container_events
 
         containers = Containers(node)
         self.create_container = containers.create_container
@@ -36,6 +40,7 @@ class RuntimeService:
         self.remove_container = containers.remove_container
         self.container_status = containers.container_status
         self.list_containers = containers.list_containers
+        self.stream_containers = containers.stream_containers
         self.update_container_resources = containers.update_container_resources
 
         self.exec_sync = Execs(node).exec_sync
@@ -43,3 +48,4 @@ class RuntimeService:
         statistics = ContainerStatistics(node)
         self.container_stats = statistics.container_stats
         self.list_container_stats = statistics.list_container_stats
+        self.stream_container_stats = statistics.stream_container_stats

@@ -82,6 +82,7 @@ class Sandboxes:
             async with node.locks.hold(sandbox_id):
                 await self._bring_up(sandbox_id, config, request.runtime_handler, undo)
             node.unfinished.discard(sandbox_id)
+            node.inventory.tell_again(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
     async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
@@ -330,6 +331,15 @@ class Sandboxes:
         if not await self._is_ready(record):
             return False, ()
         return True, () if record.host_network else await self._node.network_of(record).addresses(record)
+
+    async def describe(self, record: SandboxRecord) -> cri.PodSandboxStatus:
+        """Its status now. Raises NetworkFailure."""
+        ready, addresses = await self._network_state(record)
+        return to_cri_sandbox_status(record, ready=ready, addresses=addresses)
+
+    def describe_ended(self, record: SandboxRecord) -> cri.PodSandboxStatus:
+        """The status of one that is no more, or whose network cannot be told."""
+        return to_cri_sandbox_status(record, ready=False, addresses=())
 
     async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> Encoded:
         """ListPodSandbox, with the sandboxes that only a checkpoint remembers."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.encoded import Encoded, in_chunks
 from dockershim.errors import InvalidArgument, ShimError
 from dockershim.runtime.node import Node
 from dockershim.stats.cgroup import Usage, read_usage
@@ -29,11 +31,20 @@ class ContainerStatistics:
 
     async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> cri.ListContainerStatsResponse:
         """ListContainerStats; a container that does not run has attributes only."""
+        return cri.ListContainerStatsResponse(stats=await self._listed(request.filter))
+
+    async def stream_container_stats(self, request: cri.StreamContainerStatsRequest) -> AsyncIterator[Encoded]:
+        """StreamContainerStats: what ListContainerStats would answer, in several messages."""
+        stats = await self._listed(request.filter)
+        parts = (cri.StreamContainerStatsResponse(container_stats=[one]).SerializeToString() for one in stats)
+        for chunk in in_chunks(parts):
+            yield chunk
+
+    async def _listed(self, wanted: cri.ContainerStatsFilter) -> list[cri.ContainerStats]:
         containers = await self._node.inventory.containers()
         present = {record.id for record in containers}
         self._last = {one: reading for one, reading in self._last.items() if one in present}
-        records = [record for record in containers if _matches(record, request.filter)]
-        return cri.ListContainerStatsResponse(stats=await self._read(records))
+        return await self._read([record for record in containers if _matches(record, wanted)])
 
     async def _read(self, records: list[ContainerRecord]) -> list[cri.ContainerStats]:
         version = (await self._node.capabilities()).cgroup_version

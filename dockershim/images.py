@@ -209,13 +209,14 @@ class ImageService:
             raise refined from error
 
     async def _arrived(self, reference: Reference) -> str:
-        self._note_change()
+        self.note_change()
         inspected = await self._inspect(reference.lookup)
         if inspected is None:
             raise NotFound(f"{reference.normalized} came and was removed at once")
         return str(inspected["Id"])
 
-    def _note_change(self) -> None:
+    def note_change(self) -> None:
+        """Images have come or gone, or their names."""
         self._fs_info = None
         self._records.changed()
 
@@ -238,7 +239,7 @@ class ImageService:
         try:
             await retry(self._delete, image_id)
         finally:
-            self._note_change()
+            self.note_change()
 
     async def _delete(self, image_id: str) -> None:
         try:

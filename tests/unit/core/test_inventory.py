@@ -2,99 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+import asyncio
 
 import pytest
-from aiohttp import web
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.engine.client import Engine
-from dockershim.errors import NotFound, Unavailable
-from dockershim.inventory import Inventory, is_id
+from dockershim.errors import InvalidArgument, NotFound
+from dockershim.follower import Follower
+from dockershim.inventory import Inventory, Record, is_id
+from dockershim.translate.records import ContainerRecord
+from tests.unit.core.fake_engine import CONTAINER, FOREIGN, OTHER_SANDBOX, SANDBOX, FakeEngine, labels, until
 from tests.unit.engine.server import Server, answering
 
-SANDBOX, OTHER_SANDBOX, CONTAINER, FOREIGN = ("5a" * 32, "5b" * 32, "c0" * 32, "f0" * 32)
+
+def last_known(inventory: Inventory) -> tuple[int, int]:
+    record = inventory.peek(CONTAINER)
+    assert isinstance(record, ContainerRecord)
+    return record.state, record.exit_code
 
 
-def labels(kind: str, **more: str) -> dict[str, str]:
-    return {"io.kubernetes.docker.type": kind, **more}
-
-
-class FakeEngine:
-    """Containers as an engine shows them; ``inspected`` are the ids that were asked for."""
-
-    def __init__(self, server: Server) -> None:
-        self.containers: dict[str, dict[str, Any]] = {}
-        self.inspected: list[str] = []
-        self._server = server
-        server.handlers["GET /containers/json"] = self._list
-
-    def add(self, container_id: str, name: str, container_labels: dict[str, str], status: str = "running") -> None:
-        self.containers[container_id] = {
-            "Id": container_id,
-            "Name": f"/{name}",
-            "Created": "2026-01-02T03:04:05Z",
-            "Config": {"Labels": container_labels, "Image": "busybox"},
-            "HostConfig": {"NetworkMode": "none"},
-            "State": {"Status": status, "Pid": 0},
-            "NetworkSettings": {},
-        }
-        self._server.handlers[f"GET /containers/{container_id}/json"] = self._inspect
-
-    def remove(self, container_id: str) -> None:
-        del self.containers[container_id]
-
-    async def _inspect(self, request: web.Request) -> web.StreamResponse:
-        container_id = request.path.split("/")[-2]
-        self.inspected.append(container_id)
-        if container_id not in self.containers:
-            return web.json_response({"message": "No such container"}, status=404)
-        return web.json_response(self.containers[container_id])
-
-    async def _list(self, request: web.Request) -> web.StreamResponse:
-        wanted = dict(one.split("=", 1) for one in json.loads(request.query["filters"])["label"])
-        assert request.query["all"] == "1"
-        shown = [
-            {
-                "Id": one["Id"],
-                "Names": [one["Name"]],
-                "Labels": one["Config"]["Labels"],
-                "State": one["State"]["Status"],
-                "Created": 1767323045,
-                "HostConfig": one["HostConfig"],
-            }
-            for one in self.containers.values()
-            if wanted.items() <= one["Config"]["Labels"].items()
-        ]
-        return web.json_response(shown)
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(tmp_path / "engine.sock")
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-def fake(server: Server) -> FakeEngine:
-    fake = FakeEngine(server)
-    fake.add(SANDBOX, "k8s_POD_web_ns_uid_0", labels("podsandbox"))
-    fake.add(OTHER_SANDBOX, "k8s_POD_db_ns_uid2_0", labels("podsandbox"), status="exited")
-    container_labels = labels("container", **{"io.kubernetes.sandbox.id": SANDBOX})
-    fake.add(CONTAINER, "k8s_nginx_web_ns_uid_0", container_labels)
-    fake.add(FOREIGN, "portainer", {})
-    return fake
-
-
-@pytest.fixture
-async def inventory(server: Server, fake: FakeEngine) -> AsyncIterator[Inventory]:
-    async with Engine(server.endpoint, request_timeout=lambda: 5.0) as engine:
-        yield Inventory(engine)
+async def code(inventory: Inventory) -> tuple[int, int]:
+    record = await inventory.container(CONTAINER)
+    return record.state, record.exit_code
 
 
 async def test_lists_have_what_shims_made(inventory: Inventory) -> None:
@@ -116,56 +45,117 @@ async def test_one_is_found_by_its_kind(inventory: Inventory) -> None:
     assert await inventory.find_container(FOREIGN) is None
 
 
+async def test_the_start_of_an_id_is_enough_where_it_is_the_start_of_one(inventory: Inventory) -> None:
+    assert (await inventory.container(CONTAINER[:5])).id == CONTAINER
+    with pytest.raises(InvalidArgument, match="2 ids"):
+        await inventory.find_sandbox("5")
+
+
 @pytest.mark.parametrize("container_id", ["aa" * 32, "", "../info", "C0", "nginx?x=1"])
 async def test_what_does_not_exist(inventory: Inventory, container_id: str) -> None:
     assert await inventory.find_sandbox(container_id) is None
     with pytest.raises(NotFound, match="does not exist"):
         await inventory.container(container_id)
-    with pytest.raises(NotFound):
-        await inventory.known_container(container_id)
 
 
 async def test_what_is_no_id_never_reaches_the_engine(server: Server, inventory: Inventory) -> None:
+    await inventory.sandboxes()
+    server.requests.clear()
     await inventory.find_container("../../info")
+    await inventory.refresh_container("../../info")
 
     assert not server.requests
 
 
-async def test_what_did_not_change_is_not_asked_for_again(fake: FakeEngine, inventory: Inventory) -> None:
+async def test_reads_ask_the_engine_nothing(server: Server, fake: FakeEngine, inventory: Inventory) -> None:
     first = [await inventory.sandboxes(), await inventory.containers()]
-    fake.inspected.clear()
+    server.requests.clear()
 
     assert [await inventory.sandboxes(), await inventory.containers()] == first
-    assert fake.inspected == []
+    await inventory.container(CONTAINER)
+    assert server.requests == []
 
 
-async def test_a_change_is_seen_by_the_next_list(fake: FakeEngine, inventory: Inventory) -> None:
-    await inventory.sandboxes()
+async def test_an_event_changes_what_is_read(fake: FakeEngine, inventory: Inventory) -> None:
     await inventory.containers()
-    fake.containers[CONTAINER]["State"].update(Status="exited", ExitCode=3)
-    fake.containers[SANDBOX]["State"].update(Status="exited")
+    fake.end(CONTAINER, code=3)
+    fake.emit("die", CONTAINER)
 
-    [container] = await inventory.containers()
-    assert (container.state, container.exit_code) == (cri.CONTAINER_EXITED, 3)
-    assert {one.running for one in await inventory.sandboxes()} == {False}
-
-
-async def test_a_start_that_failed_is_seen_though_the_list_hides_it(fake: FakeEngine, inventory: Inventory) -> None:
-    fake.containers[CONTAINER]["State"].update(Status="created")
-    assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_CREATED]
-    fake.containers[CONTAINER]["State"].update(ExitCode=127, Error="no such file")
-
-    assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_EXITED]
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 3))
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 3)
 
 
-async def test_what_was_removed_is_gone(fake: FakeEngine, inventory: Inventory) -> None:
+async def test_a_new_container_appears_and_a_destroyed_one_goes(fake: FakeEngine, inventory: Inventory) -> None:
     await inventory.containers()
-    fake.remove(CONTAINER)
+    new = "c1" * 32
+    fake.add(new, "k8s_sidecar_web_ns_uid_0", labels("container", **{"io.kubernetes.sandbox.id": SANDBOX}))
+    fake.emit("create", new)
+    await until(lambda: inventory.peek(new) is not None)
+    assert {one.id for one in await inventory.containers(SANDBOX)} == {CONTAINER, new}
 
+    fake.emit("destroy", CONTAINER)
+    await until(lambda: inventory.peek(CONTAINER) is None)
+    assert {one.id for one in await inventory.containers(SANDBOX)} == {new}
+
+
+async def test_foreign_containers_are_not_even_looked_at(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.emit("start", FOREIGN)
+    fake.end(CONTAINER)
+    fake.emit("die", CONTAINER)
+    await until(lambda: bool(fake.inspected))
+    assert fake.inspected == [CONTAINER]
+
+
+async def test_a_refresh_shows_what_a_call_of_ours_has_changed(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER, code=5)
+
+    await inventory.refresh_ended(CONTAINER)
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 5)
+    fake.inspected.clear()
+    await inventory.refresh_ended(CONTAINER)
+    assert fake.inspected == [], "the record shows it already"
+    await inventory.refresh_container(CONTAINER)
+    assert fake.inspected == [CONTAINER]
+
+
+async def test_many_refreshes_at_once_are_two_inspects_at_most(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.hold = asyncio.Event()
+    tasks = [asyncio.create_task(inventory.refresh_container(CONTAINER))]
+    await until(lambda: len(fake.inspected) == 1)
+    fake.end(CONTAINER, code=9)
+    tasks += [asyncio.create_task(inventory.refresh_container(CONTAINER)) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    fake.hold.set()
+    found = await asyncio.gather(*tasks)
+    assert len(fake.inspected) == 2
+    assert {one.exit_code for one in found[1:] if one is not None} == {9}, "the later ones see what came before them"
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 9)
+
+
+async def test_an_answer_from_before_a_removal_does_not_bring_it_back(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.hold = asyncio.Event()
+    refresh = asyncio.create_task(inventory.refresh_container(CONTAINER))
+    await until(lambda: len(fake.inspected) == 1)
+    inventory.forget(CONTAINER)
+    fake.hold.set()
+    assert await refresh is None
     assert await inventory.containers() == []
-    assert await inventory.find_container(CONTAINER) is None
-    with pytest.raises(NotFound):
-        await inventory.known_container(CONTAINER)
+
+
+async def test_what_the_engine_cannot_describe_is_shown_by_its_list(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    server.handlers[f"GET /containers/{CONTAINER}/json"] = answering(500, b'{"message": "broken"}')
+
+    assert [(one.id, one.state) for one in await inventory.containers()] == [(CONTAINER, cri.CONTAINER_RUNNING)]
+    assert len(await inventory.sandboxes()) == 2
 
 
 async def test_what_is_removed_between_list_and_inspect_is_left_out(
@@ -176,20 +166,93 @@ async def test_what_is_removed_between_list_and_inspect_is_left_out(
     assert await inventory.containers() == []
 
 
-async def test_what_never_changes_is_known_without_asking(fake: FakeEngine, inventory: Inventory) -> None:
-    await inventory.container(CONTAINER)
+async def test_a_comparison_repairs_what_no_event_told(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.inventory._ON_ITS_WAY", 0.01)
+    await inventory.containers()
+    assert await inventory.compare() == 0
+    fake.end(CONTAINER, code=4)
+    del fake.containers[OTHER_SANDBOX]
+    fake.add("5c" * 32, "k8s_POD_new_ns_uid3_0", labels("podsandbox"))
+
+    assert await inventory.compare() == 3
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 4)
+    assert {one.id for one in await inventory.sandboxes()} == {SANDBOX, "5c" * 32}
+    assert await inventory.compare() == 0
+
+
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER)
+    comparing = asyncio.create_task(inventory.compare())
+    await asyncio.sleep(0.1)
+    fake.emit("die", CONTAINER)
+    assert await comparing == 0
+
+
+async def test_a_start_that_failed_is_seen_though_neither_event_nor_list_tell(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["State"].update(Status="created")
+    assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_CREATED]
+    fake.containers[CONTAINER]["State"].update(ExitCode=127, Error="no such file")
+    inventory.tick()
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 127))
     fake.inspected.clear()
-
-    assert (await inventory.known_container(CONTAINER)).sandbox_id == SANDBOX
+    inventory.tick()
+    await asyncio.sleep(0.01)
     assert fake.inspected == []
+    assert await inventory.compare() == 0, "the list goes on to show it as created"
 
 
-async def test_without_an_engine_no_list_is_given(server: Server, inventory: Inventory) -> None:
-    await inventory.sandboxes()
-    await server.stop()
+async def test_messages_are_made_once_for_each_state(fake: FakeEngine, inventory: Inventory) -> None:
+    made: list[int] = []
 
-    with pytest.raises(Unavailable):
-        await inventory.sandboxes()
+    def make(record: ContainerRecord) -> bytes:
+        made.append(record.exit_code)
+        return str(record.exit_code).encode()
+
+    async def read() -> bytes:
+        return inventory.ready_made(await inventory.container(CONTAINER), "status", make)
+
+    assert [await read(), await read()] == [b"0", b"0"]
+    old = await inventory.container(CONTAINER)
+    fake.end(CONTAINER, code=8)
+    await inventory.refresh_ended(CONTAINER)
+    assert [await read(), await read()] == [b"8", b"8"]
+    assert inventory.ready_made(old, "status", make) == b"0", "who holds an old record is not given the new one's"
+    assert await read() == b"8"
+    assert made == [0, 8, 0]
+
+
+async def test_a_listener_hears_of_every_change_and_of_nothing_else(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    heard: list[tuple[str, Record | None, Record | None]] = []
+    before = inventory.peek(CONTAINER)
+    stop = inventory.listen(lambda *change: heard.append(change))
+    await inventory.refresh_container(CONTAINER)
+    assert heard == []
+    fake.end(CONTAINER)
+    await inventory.refresh_container(CONTAINER)
+    after = inventory.peek(CONTAINER)
+    inventory.forget(CONTAINER)
+    assert heard == [(CONTAINER, before, after), (CONTAINER, after, None)]
+    stop()
+    inventory.forget(SANDBOX)
+    assert len(heard) == 2
+
+
+async def test_nothing_stays_of_what_was_removed(fake: FakeEngine, inventory: Inventory, follower: Follower) -> None:
+    await inventory.containers()
+    for one in await inventory.containers():
+        inventory.ready_made(one, "item", lambda record: record.id.encode())
+    fake.containers.clear()
+    follower.suspect("a test")
+    assert await inventory.sandboxes() == []
+    kept = vars(inventory)
+    sizes = {name: len(value) for name, value in kept.items() if isinstance(value, dict | set)}
+    assert set(sizes.values()) == {0}, sizes
 
 
 @pytest.mark.parametrize(

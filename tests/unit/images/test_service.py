@@ -23,6 +23,8 @@ from dockershim.errors import (
     Unauthenticated,
     Unavailable,
 )
+from dockershim.follower import Follower
+from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 
@@ -76,6 +78,16 @@ class FakeEngine:
                 await asyncio.sleep(step)
 
 
+class AlwaysCurrent:
+    """A follower in whose place nothing is ever missed."""
+
+    def attach(self, copy: object) -> None:
+        pass
+
+    async def current(self) -> None:
+        pass
+
+
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
@@ -85,6 +97,7 @@ def engine() -> FakeEngine:
 def service(engine: FakeEngine) -> ImageService:
     return ImageService(
         cast(Engine, engine),
+        ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent())),
         BUILTIN_INFRA_IMAGE,
         pull_progress_deadline=lambda: DEADLINE,
         node_credentials=NodeCredentials([]),
@@ -193,6 +206,7 @@ async def test_the_built_in_infra_image_is_loaded_once_and_only_if_it_is_missing
 async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine) -> None:
     service = ImageService(
         cast(Engine, engine),
+        ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent())),
         "app:1",
         pull_progress_deadline=lambda: DEADLINE,
         node_credentials=NodeCredentials([]),
@@ -234,13 +248,60 @@ async def test_a_refusal_is_not_tried_again(service: ImageService, engine: FakeE
 # -- list and disk usage
 
 
+async def listed(service: ImageService) -> api_pb2.ListImagesResponse:
+    return api_pb2.ListImagesResponse.FromString((await service.list_images(api_pb2.ListImagesRequest())).wire)
+
+
+async def status(service: ImageService, name: str) -> api_pb2.Image:
+    request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=name))
+    return (await service.image_status(request)).image
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("app:1", id="name"),
+        pytest.param("docker.io/library/app:1", id="whole name"),
+        pytest.param(f"app:2@{ID}", id="digest, with a tag beside it"),
+        pytest.param(ID, id="id"),
+        pytest.param(ID.removeprefix("sha256:"), id="id without its kind"),
+    ],
+)
+async def test_what_memory_knows_is_not_asked_for(service: ImageService, engine: FakeEngine, name: str) -> None:
+    engine.answers["/images/json"] = [{"Id": ID, "RepoTags": ["app:1"], "RepoDigests": [f"app@{ID}"], "Size": 5}]
+    engine.answers[f"/images/{ID}/json"] = {"Id": ID, "Config": {"User": "7"}}
+    (image,) = (await listed(service)).images
+    engine.asked.clear()
+    assert await status(service, name) == image
+    assert (image.size, image.uid.value, list(image.repo_tags)) == (5, 7, ["app:1"])
+    assert engine.asked == []
+
+
+async def test_what_memory_does_not_know_the_engine_is_asked_for(service: ImageService, engine: FakeEngine) -> None:
+    engine.answers["/images/json"] = []
+    assert not (await listed(service)).images
+    assert (await status(service, "app:1")).id == ID, "short ids, and what is built upon, are in no list"
+    assert not (await status(service, "none:1")).id
+
+
+async def test_a_streamed_list_is_the_list(service: ImageService, engine: FakeEngine) -> None:
+    ids = [f"sha256:{number:064}" for number in range(20)]
+    engine.answers["/images/json"] = [{"Id": one} for one in ids]
+    engine.answers |= {f"/images/{one}/json": {"Id": one} for one in ids}
+    chunks = [chunk.wire async for chunk in service.stream_images(api_pb2.StreamImagesRequest())]
+    assert b"".join(chunks) == (await service.list_images(api_pb2.ListImagesRequest())).wire
+    assert [one.id for one in api_pb2.StreamImagesResponse.FromString(chunks[0]).images] == ids
+
+
 async def test_an_images_user_is_asked_for_once(service: ImageService, engine: FakeEngine) -> None:
     gone = "sha256:" + "f" * 64
     engine.answers["/images/json"] = [{"Id": ID}, {"Id": gone}]
     engine.answers[f"/images/{ID}/json"] = {"Id": ID, "Config": {"User": "7"}}
     for _ in range(2):
-        (image,) = (await service.list_images(api_pb2.ListImagesRequest())).images
+        (image,) = (await listed(service)).images
         assert image.uid.value == 7
+        engine.answers["/images/json"] = [{"Id": ID, "Size": 1}]
+        service.note_change()
     assert engine.asked.count(f"/images/{ID}/json") == 1
 
 

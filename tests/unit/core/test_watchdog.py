@@ -1,0 +1,40 @@
+"""The engine's signs of life."""
+
+from __future__ import annotations
+
+import pytest
+
+from dockershim import watchdog as module
+from dockershim.engine.client import Engine
+from dockershim.watchdog import Watchdog
+from tests.unit.core.fake_engine import until
+from tests.unit.engine.server import Hanging, Server
+
+
+@pytest.mark.parametrize("death", ["gone", "hanging"])
+async def test_an_engine_that_does_not_answer_is_known_and_so_is_its_return(
+    server: Server, client: Engine, monkeypatch: pytest.MonkeyPatch, death: str
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "_DEADLINE", 0.1)
+    monkeypatch.setattr(module, "_UPKEEP_EVERY", 2)
+    told: list[str] = []
+    upkept: list[bool] = []
+
+    async def upkeep() -> None:
+        upkept.append(True)
+
+    async with Watchdog(client, silent=told.append, upkeep=upkeep) as watchdog:
+        await until(lambda: len(upkept) > 1)
+        assert watchdog.problem == ""
+        answers = server.handlers["GET /version"]
+        if death == "gone":
+            await server.stop()
+        else:
+            server.handlers["GET /version"] = Hanging()
+        await until(lambda: bool(watchdog.problem))
+        assert told[0] == watchdog.problem
+        server.handlers["GET /version"] = answers
+        if death == "gone":
+            await server.start()
+        await until(lambda: not watchdog.problem)

@@ -1,0 +1,120 @@
+"""Which changes make the images be listed again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from dockershim.engine.client import Engine
+from dockershim.engine.events import Event
+from dockershim.errors import NotFound
+from dockershim.follower import Follower
+from dockershim.image_records import ImageRecords
+
+ID, OTHER = (f"sha256:{digit * 64}" for digit in "12")
+
+
+class FakeEngine:
+    """``lists`` is how often the images were listed; ``hold`` makes a list wait after it was made."""
+
+    def __init__(self) -> None:
+        self.images: list[dict[str, Any]] = [{"Id": ID, "RepoTags": ["app:1"]}]
+        self.lists = 0
+        self.hold: asyncio.Event | None = None
+
+    async def get(self, path: str) -> Any:
+        if path == "/images/json":
+            self.lists += 1
+            answer = list(self.images)
+            if self.hold is not None:
+                await self.hold.wait()
+            return answer
+        if path != f"/images/{ID}/json":
+            raise NotFound(path)
+        return {"Id": ID, "Config": {"User": "me"}}
+
+
+class AlwaysCurrent:
+    def attach(self, copy: object) -> None:
+        pass
+
+    async def current(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def records(engine: FakeEngine) -> ImageRecords:
+    return ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent()))
+
+
+def event(kind: str, action: str) -> Event:
+    return Event(kind, action, ID, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "lists"),
+    [
+        pytest.param(event("image", "tag"), 2, id="a name"),
+        pytest.param(event("image", "delete"), 2, id="a removal"),
+        pytest.param(event("container", "commit"), 2, id="a commit, which old engines tell of the container alone"),
+        pytest.param(event("container", "start"), 1, id="of a container"),
+        pytest.param(event("network", "connect"), 1, id="of a network"),
+    ],
+)
+async def test_events(records: ImageRecords, engine: FakeEngine, told: Event, lists: int) -> None:
+    await records.all()
+    records.take(told)
+    await records.all()
+    await records.all()
+    assert engine.lists == lists
+
+
+async def test_an_image_that_went_while_it_was_listed_is_left_out(records: ImageRecords, engine: FakeEngine) -> None:
+    engine.images.append({"Id": OTHER})
+    assert [(one.id, one.user) for one in await records.all()] == [(ID, "me")]
+
+
+async def test_a_list_from_before_a_change_is_not_enough(records: ImageRecords, engine: FakeEngine) -> None:
+    engine.hold = asyncio.Event()
+    reading = asyncio.create_task(records.all())
+    await asyncio.sleep(0.01)
+    engine.images[0]["RepoTags"] = ["app:1", "app:2"]
+    engine.images[0] = dict(engine.images[0])
+    records.take(event("image", "tag"))
+    engine.hold.set()
+    assert [one.tags for one in await reading] == [("app:1", "app:2")]
+    assert engine.lists == 2
+
+
+async def test_a_name_is_not_told_from_memory_that_is_old(records: ImageRecords) -> None:
+    assert await records.find("app:1") is None
+    await records.all()
+    assert await records.find("app:1") is not None
+    assert await records.find("app:2") is None
+    records.changed()
+    assert await records.find("app:1") is None
+
+
+async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageRecords, engine: FakeEngine) -> None:
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert await records.find("app:1") is not None
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 1
+    await records.close()
+
+
+async def test_a_comparison_counts_what_no_event_told(records: ImageRecords, engine: FakeEngine) -> None:
+    await records.all()
+    assert await records.compare() == 0
+    engine.images = []
+    assert await records.compare() == 1
+    assert await records.all() == []

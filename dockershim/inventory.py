@@ -93,10 +93,6 @@ class Inventory:
         await self._follower.current()
         return _find(self._sandboxes, sandbox_id)
 
-    def known_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
-        """The sandbox as it was last seen, without asking: for what never changes."""
-        return self._sandboxes.get(sandbox_id)
-
     async def find_container(self, container_id: str) -> ContainerRecord | None:
         """The application container with this id, or None. Raises InvalidArgument for the start of several ids."""
         await self._follower.current()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
 from dockershim.engine.client import Engine
-from dockershim.errors import ShimError
+from dockershim.errors import ShimError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Watchdog:
 
     async def _look(self) -> None:
         try:
-            await self._engine.ping(_DEADLINE)
+            await self._ping()
         except ShimError as error:
             if not self.problem:
                 logger.warning("the engine does not answer: %s", error)
@@ -60,6 +60,13 @@ class Watchdog:
             self._silent(self.problem)
         else:
             self.problem = ""
+
+    async def _ping(self) -> None:
+        try:
+            await self._engine.ping(_DEADLINE)
+        except Unavailable:
+            # Perhaps only a connection that had been idle for long.
+            await self._engine.ping(_DEADLINE)
 
     async def _keep_up(self) -> None:
         try:

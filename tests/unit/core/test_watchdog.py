@@ -27,14 +27,14 @@ async def test_an_engine_that_does_not_answer_is_known_and_so_is_its_return(
     async with Watchdog(client, silent=told.append, upkeep=upkeep) as watchdog:
         await until(lambda: len(upkept) > 1)
         assert watchdog.problem == ""
-        answers = server.handlers["GET /version"]
+        answers = server.handlers["GET /_ping"]
         if death == "gone":
             await server.stop()
         else:
-            server.handlers["GET /version"] = Hanging()
+            server.handlers["GET /_ping"] = Hanging()
         await until(lambda: bool(watchdog.problem))
         assert told[0] == watchdog.problem
-        server.handlers["GET /version"] = answers
+        server.handlers["GET /_ping"] = answers
         if death == "gone":
             await server.start()
         await until(lambda: not watchdog.problem)

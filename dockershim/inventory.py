@@ -40,7 +40,8 @@ _INSPECT_DEADLINE: Final = 10.0
 _OURS: Final = {"label": [TYPE_LABEL]}
 #: A change that a list shows and memory does not is one that was missed if no event tells of it within these seconds.
 _ON_ITS_WAY: Final = 0.5
-_UNSTARTED_AT_ONCE: Final = 16
+#: There are few of these, and each is looked at once a second unless there are more.
+NEVER_RAN_AT_ONCE: Final = 16
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
 Record = SandboxRecord | ContainerRecord
@@ -294,10 +295,10 @@ class Inventory:
         return sum(before[one] != self._known(one) for one in missed)
 
     def tick(self) -> None:
-        """Look at containers that were not started: a start that fails is told by no event, and by no list."""
-        unstarted = (one.id for one in self._containers.values() if one.state == cri.CONTAINER_CREATED)
-        idle = sorted((one for one in unstarted if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
-        for container_id in idle[:_UNSTARTED_AT_ONCE]:
+        """Look at containers that never ran: a start that fails is told by no event, and by no list."""
+        never_ran = (one.id for one in self._containers.values() if not one.started_at)
+        idle = sorted((one for one in never_ran if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
+        for container_id in idle[:NEVER_RAN_AT_ONCE]:
             self._spawn(container_id)
 
     async def close(self) -> None:

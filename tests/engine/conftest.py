@@ -26,6 +26,11 @@ _servers: list[Server] = []
 _numbers = itertools.count(2)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--operations", type=int, default=150, help="operations of the randomized test")
+    parser.addoption("--operations-seed", type=int, default=1, help="which operations those are")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:

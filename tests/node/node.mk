@@ -35,6 +35,15 @@ test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=
 $(ENGINES:%=test-engine-%): test-engine-%: install
 	$(NODE) $* -- $(ENGINE_TESTS)
 
+# The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
+OPERATIONS ?= 2000
+SEED ?= 1
+
+.PHONY: test-inventory
+test-inventory: install ## Compare the inventory with the engine after random operations (ENGINE=20|28, OPERATIONS=, SEED=)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --operations=$(OPERATIONS) \
+	  --operations-seed=$(SEED) tests/engine/test_random_operations.py
+
 .PHONY: conformance
 conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression)
 

@@ -1,0 +1,60 @@
+"""A socket before the engine's, whose connections a test can cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+
+class Proxy:
+    """Passes every connection on to the engine, for as long as the test lets it."""
+
+    def __init__(self, path: Path, engine: Path) -> None:
+        self._path = path
+        self._engine = engine
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def endpoint(self) -> str:
+        return f"unix://{self._path}"
+
+    def cut(self) -> None:
+        """End every connection, in the middle of whatever it carries."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine_reader, engine_writer = await asyncio.open_unix_connection(str(self._engine))
+        both = {writer, engine_writer}
+        self._writers |= both
+        try:
+            await asyncio.gather(_pass(reader, engine_writer), _pass(engine_reader, writer))
+        finally:
+            self._writers -= both
+            for one in both:
+                one.close()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+
+
+@contextlib.asynccontextmanager
+async def proxy(path: Path, engine: Path) -> AsyncIterator[Proxy]:
+    """A proxy at ``path`` for the length of a block."""
+    made = Proxy(path, engine)
+    server = await asyncio.start_unix_server(made.serve, path)
+    try:
+        yield made
+    finally:
+        server.close()
+        made.cut()
+        await server.wait_closed()
+        await asyncio.sleep(0.1)

@@ -47,7 +47,7 @@ def truth(engine: DockerClient) -> Truth:
                 sandboxes[sandbox.id] = sandbox
             if kind == CONTAINER_TYPE and (container := read_container(inspect)) is not None:
                 containers[container.id] = _with_score(container)
-    checkpoints = {path.name for path in CHECKPOINTS.iterdir() if path.is_file() and len(path.name) == 64}
+    checkpoints = {path.name for path in CHECKPOINTS.glob("?" * 64)}
     return Truth(sandboxes, containers, frozenset(checkpoints - sandboxes.keys()))
 
 

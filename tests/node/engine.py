@@ -97,6 +97,10 @@ class Engine:
                 raise EngineError(f"dockerd ({pid}) is still there {timeout:.0f} s after {number.name}")
         finally:
             os.close(descriptor)
+        # The next dockerd takes a dead one that nobody has taken note of for a living one.
+        deadline = time.monotonic() + timeout
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _command(self) -> list[str]:
         # Without CAP_SYS_RESOURCE no container may have a lower score than the engine has. Newer engines leave

@@ -59,7 +59,7 @@ class FakeEngine:
             "Created": "2026-01-02T03:04:05Z",
             "Config": {"Labels": container_labels, "Image": "busybox"},
             "HostConfig": {"NetworkMode": "none"},
-            "State": {"Status": status, "Pid": 0},
+            "State": {"Status": status, "Pid": 0, "StartedAt": "2026-01-02T03:04:06Z"},
             "NetworkSettings": {},
         }
         self._server.handlers[f"GET /containers/{container_id}/json"] = self._inspect

@@ -194,7 +194,7 @@ async def test_a_change_whose_event_is_on_its_way_is_no_repair(fake: FakeEngine,
 async def test_a_start_that_failed_is_seen_though_neither_event_nor_list_tell(
     server: Server, fake: FakeEngine, inventory: Inventory
 ) -> None:
-    fake.containers[CONTAINER]["State"].update(Status="created")
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
     assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_CREATED]
     fake.containers[CONTAINER]["State"].update(ExitCode=127, Error="no such file")
     inventory.tick()

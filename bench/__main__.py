@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with closing(docker.from_env()) as api:
         before = capture(api)
-        with _images_removed(api), _running_server() as server:
+        with images_removed(api), running_server() as server:
             report = asyncio.run(_measure(server, given))
         left = capture(api).gained(before)
     if left:
@@ -113,7 +113,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _running_server() -> Iterator[Server]:
+def running_server() -> Iterator[Server]:
+    """The server, for the length of a block."""
     server = Server()
     server.start()
     try:
@@ -123,7 +124,7 @@ def _running_server() -> Iterator[Server]:
 
 
 @contextmanager
-def _images_removed(api: DockerClient) -> Iterator[None]:
+def images_removed(api: DockerClient) -> Iterator[None]:
     """The images that came meanwhile are gone at the end."""
     before = {image.id for image in api.images.list()}
     try:
@@ -148,7 +149,7 @@ def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, chec
 
 async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comparison], dict[str, Any]]:
     await asyncio.sleep(IDLE)
-    idle = _resident_mib(server.pid)
+    idle = resident_mib(server.pid)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with CRI(server.target) as cri, BareEngine() as engine:
             workload = Workload(Path(folder))
@@ -170,7 +171,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
         "repetitions": given.repetitions,
         "pods at reads": given.pods,
         "MiB resident idle": idle,
-        "MiB resident at the end": _resident_mib(server.pid),
+        "MiB resident at the end": resident_mib(server.pid),
     }
     return comparisons, about
 
@@ -243,7 +244,8 @@ def _without(samples: Samples, warm_up: int) -> Samples:
     return samples
 
 
-def _resident_mib(pid: int) -> float:
+def resident_mib(pid: int) -> float:
+    """What a process has in memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
 

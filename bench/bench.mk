@@ -6,3 +6,7 @@ BENCH ?=
 .PHONY: bench
 bench: install ## Put each CRI call beside the bare engine calls that it needs (ENGINE=20|28, BENCH=options)
 	$(NODE) $(ENGINE) -- python -m bench $(BENCH)
+
+.PHONY: bench-relist
+bench-relist: install ## Measure relists at 10 to 200 pods beside the engine's reads (ENGINE=20|28, BENCH='--churn 1000')
+	$(NODE) $(ENGINE) -- python -m bench.relist $(BENCH)

@@ -67,7 +67,7 @@ async def differences(cri: CRI, real: Truth) -> list[str]:
     for one in listed.keys() & real.containers.keys():
         found += _differs("list", listed[one], to_cri_container(real.containers[one]))
         status = (await cri.runtime.ContainerStatus(api.ContainerStatusRequest(container_id=one))).status
-        found += _differs("status", status, to_cri_container_status(real.containers[one]))
+        found += _differs("status", status, _status(real.containers[one], status))
     pods = {one.id: one for one in (await cri.runtime.ListPodSandbox(api.ListPodSandboxRequest())).items}
     if pods.keys() != real.sandboxes.keys() | real.lost:
         found.append(f"sandboxes {_ids(pods)}, the engine has {_ids(real.sandboxes)}, checkpoints {_ids(real.lost)}")
@@ -90,8 +90,17 @@ async def _sandbox(cri: CRI, listed: api.PodSandbox, real: Truth) -> list[str]:
         found.append(f"sandbox {listed.id} has other containers: {_ids(within)}")
     for status in answer.containers_statuses:
         if status.id in within:
-            found += _differs("in its pod", status, to_cri_container_status(real.containers[status.id]))
+            found += _differs("in its pod", status, _status(real.containers[status.id], status))
     return found
+
+
+def _status(record: ContainerRecord, shown: api.ContainerStatus) -> api.ContainerStatus:
+    """What is to be shown. A container that ran, and that somebody then failed to start again, gets a new exit code and
+    a message from the engine, which no event and no list tell of; it is the one thing that may be out of date."""
+    status = to_cri_container_status(record)
+    if record.started_at and record.error and record.state == api.CONTAINER_EXITED == shown.state:
+        status.exit_code, status.message, status.reason = shown.exit_code, shown.message, shown.reason
+    return status
 
 
 def _differs(what: str, shown: Any, expected: Any) -> list[str]:

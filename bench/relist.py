@@ -1,0 +1,331 @@
+"""`python -m bench.relist`, in a test node: what a kubelet's relists cost as pods grow, beside the engine's own reads.
+
+A round is what a kubelet does each second: both lists, and the status of a fifth of the pods and their containers. Its
+CPU is that of server and engine. For the engine's reads it is that of the engine and of whoever asks it, which is this
+process, in the place of a server that asks the engine each time; the engine's alone is printed, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from bench.__main__ import RESULTS, images_removed, resident_mib, running_server
+from bench.engine import BareEngine
+from bench.pods import OurPod
+from bench.reads import BareReads, OurReads, Reads, pull
+from bench.workload import Workload
+from tests.cri_client import CRI
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import capture
+
+READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
+    "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
+    "ListContainers": lambda reads, turn: reads.list_containers(turn),
+    "PodSandboxStatus": lambda reads, turn: reads.pod_sandbox_status(turn),
+    "ContainerStatus": lambda reads, turn: reads.container_status(turn),
+}
+LISTS = ("ListPodSandbox", "ListContainers")
+#: The limits: milliseconds for a median at LIMITS_AT pods, the growth of a median by item, the part of the other CPU.
+LIMITS_AT = 100
+LIMITS = {"ListPodSandbox": 2.0, "ListContainers": 2.0, "PodSandboxStatus": 1.0, "ContainerStatus": 1.0}
+GROWTH_BETWEEN, GROWTH_LIMIT = (50, 200), 1.1
+CPU_LIMIT = 0.25
+MEMORY_AT, MEMORY_LIMIT = 200, 90.0
+AT_ONCE = 4
+SETTLE = 3.0  # seconds that the engine has after pods were made
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Durations in seconds of one call at one number of pods."""
+
+    name: str
+    pods: int
+    ours: Sequence[float]
+    bare: Sequence[float]
+
+    def as_json(self) -> dict[str, Any]:
+        sides = {"ours": self.ours, "engine": self.bare}
+        return {"call": self.name, "pods": self.pods} | {
+            f"{side}_{name}_ms": round(value * 1000, 3)
+            for side, samples in sides.items()
+            for name, value in (("p50", statistics.median(samples)), ("p99", percentile99(samples)))
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds of CPU that a round takes, and the server's memory."""
+
+    pods: int
+    ours: float
+    engine: float
+    asker: float
+    resident_mib: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / (self.engine + self.asker)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pods": self.pods,
+            "ours_cpu_ms": round(self.ours * 1000, 2),
+            "engine_cpu_ms": round(self.engine * 1000, 2),
+            "asker_cpu_ms": round(self.asker * 1000, 2),
+            "ratio": round(self.ratio, 3),
+            "MiB resident": self.resident_mib,
+        }
+
+
+def percentile99(samples: Sequence[float]) -> float:
+    """Interpolated between the samples around it; at least two are needed."""
+    return statistics.quantiles(samples, n=100, method="inclusive")[-1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    parser = argparse.ArgumentParser(prog="python -m bench.relist", description=__doc__)
+    parser.add_argument("--pods", default="10,50,100,200", help="how many pods, one after the other, growing")
+    parser.add_argument("--samples", type=int, default=200, help="of each call")
+    parser.add_argument("--rounds", type=int, default=20, help="of each side")
+    parser.add_argument(
+        "--churn", type=int, default=0, help="pods made and removed at the end, for the memory after it"
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
+    given = parser.parse_args(arguments)
+    if os.environ.get("TEST_NODE") != "1":
+        sys.stderr.write("bench: it runs in a test node: make bench-relist ENGINE=20 (or 28)\n")
+        return 2
+    with closing(docker.from_env()) as api:
+        before = capture(api)
+        with images_removed(api), running_server() as server:
+            report = asyncio.run(_measure(server, [int(one) for one in given.pods.split(",")], given))
+        left = capture(api).gained(before)
+    if left:
+        raise RuntimeError(f"the run left behind: {left}")
+    return _report(report, check=given.check)
+
+
+@dataclass(slots=True)
+class Report:
+    about: dict[str, Any]
+    calls: list[Call]
+    rounds: list[Round]
+    churn: dict[str, Any] | None
+
+
+async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespace) -> Report:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        async with CRI(server.target) as cri, BareEngine() as engine, AsyncExitStack() as stack:
+            workload = Workload(Path(folder))
+            workload.prepare()
+            image = await pull(engine)
+            report = Report(await _about(engine), [], [], None)
+            pods: list[OurPod] = []
+
+            def pod(name: str) -> OurPod:
+                return OurPod(cri, workload, name, image)
+
+            stack.push_async_callback(_discard, pods)
+            for count in steps:
+                grown = [pod(f"relist-{number}") for number in range(len(pods), count)]
+                pods += grown
+                await _bounded(_bring_up(one) for one in grown)
+                await asyncio.sleep(SETTLE)
+                ours, bare = OurReads(cri, pods), BareReads(engine, pods)
+                report.calls += [await _call(name, ours, bare, count, given.samples) for name in READS]
+                report.rounds.append(await _rounds(server, ours, bare, count, given.rounds))
+            await _discard(pods)
+            pods.clear()
+            if given.churn:
+                report.churn = await _churn(server, pod, given.churn)
+    return report
+
+
+async def _about(engine: BareEngine) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": (await engine.capabilities()).version,
+        "kernel": os.uname().release,
+        "cpus": os.cpu_count(),
+        "load average": round(os.getloadavg()[0], 1),
+    }
+
+
+async def _bring_up(pod: OurPod) -> None:
+    await pod.run_pod_sandbox()
+    await pod.create_container()
+    await pod.start_container()
+
+
+async def _discard(pods: Sequence[OurPod]) -> None:
+    await _bounded(pod.discard() for pod in pods)
+
+
+async def _bounded(work: Iterable[Awaitable[None]]) -> None:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(job: Awaitable[None]) -> None:
+        async with turns:
+            await job
+
+    await asyncio.gather(*map(one, work))
+
+
+async def _call(name: str, ours: Reads, bare: Reads, pods: int, samples: int) -> Call:
+    read = READS[name]
+    durations: tuple[list[float], list[float]] = ([], [])
+    for turn in range(-5, samples):
+        for side, found in ((ours, durations[0]), (bare, durations[1]))[:: 1 if turn % 2 else -1]:
+            begun = time.perf_counter()
+            await read(side, turn)
+            if turn >= 0:
+                found.append(time.perf_counter() - begun)
+    return Call(name, pods, *durations)
+
+
+async def _rounds(server: Server, ours: Reads, bare: Reads, pods: int, count: int) -> Round:
+    """The CPU of both, turn about."""
+    engine = Engine().pid
+    assert engine is not None, "the engine runs"
+    used = dict.fromkeys(("ours", "engine", "asker"), 0.0)
+    for turn in range(count):
+        for side in (ours, bare)[:: 1 if turn % 2 else -1]:
+            begun = [cpu(pid) for pid in (engine, server.pid, os.getpid())]
+            await _round(side, pods, turn)
+            by_engine, by_server, by_us = (
+                cpu(pid) - before for pid, before in zip((engine, server.pid, os.getpid()), begun, strict=True)
+            )
+            if side is ours:
+                used["ours"] += by_engine + by_server
+            else:
+                used["engine"] += by_engine
+                used["asker"] += by_us
+    means = {name: seconds / count for name, seconds in used.items()}
+    return Round(pods, **means, resident_mib=resident_mib(server.pid))
+
+
+async def _round(reads: Reads, pods: int, turn: int) -> None:
+    await reads.list_pod_sandbox(turn)
+    await reads.list_containers(turn)
+    for number in range(max(1, pods // 5)):
+        await reads.pod_sandbox_status(turn + number)
+        await reads.container_status(turn + number)
+
+
+def cpu(pid: int) -> float:
+    """Seconds on a CPU of all threads of a process, those that have ended apart (proc(5), schedstat)."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue
+    return total / 1e9
+
+
+async def _churn(server: Server, pod: Callable[[str], OurPod], count: int) -> dict[str, Any]:
+    """The server's memory after a tenth of the pods, when all that is made once is there, and after all of them."""
+
+    async def live(number: int) -> None:
+        one = pod(f"churn-{number}")
+        try:
+            await _bring_up(one)
+        finally:
+            await one.discard()
+
+    await _bounded(live(number) for number in range(count // 10))
+    first = resident_mib(server.pid)
+    await _bounded(live(number) for number in range(count // 10, count))
+    return {"pods": count, "MiB after a tenth": first, "MiB at the end": resident_mib(server.pid)}
+
+
+def _missed(report: Report) -> list[str]:
+    found = [
+        f"{one.name} at {one.pods} pods: p50 {statistics.median(one.ours) * 1000:.2f} ms, limit {LIMITS[one.name]:g}"
+        for one in report.calls
+        if one.pods == LIMITS_AT and statistics.median(one.ours) * 1000 > LIMITS[one.name]
+    ]
+    found += [
+        f"{name}: cost of an item grows by {growth:.2f}"
+        for name, growth in _growth(report).items()
+        if growth > GROWTH_LIMIT
+    ]
+    found += [
+        f"CPU of a round at {one.pods} pods: {one.ratio:.2f} of the engine's reads, limit {CPU_LIMIT}"
+        for one in report.rounds
+        if one.ratio > CPU_LIMIT
+    ]
+    found += [
+        f"{one.resident_mib} MiB at {one.pods} pods, limit {MEMORY_LIMIT:g}"
+        for one in report.rounds
+        if one.pods <= MEMORY_AT and one.resident_mib > MEMORY_LIMIT
+    ]
+    return found
+
+
+def _growth(report: Report) -> dict[str, float]:
+    """By how much the median of a list by item grows between two numbers of pods."""
+    medians = {(one.name, one.pods): statistics.median(one.ours) / one.pods for one in report.calls}
+    few, many = GROWTH_BETWEEN
+    return {
+        name: medians[name, many] / medians[name, few]
+        for name in LISTS
+        if {(name, few), (name, many)} <= medians.keys()
+    }
+
+
+def _report(report: Report, *, check: bool) -> int:
+    missed = _missed(report)
+    content = {
+        **report.about,
+        "calls": [one.as_json() for one in report.calls],
+        "rounds": [one.as_json() for one in report.rounds],
+        "growth": {name: round(value, 3) for name, value in _growth(report).items()},
+        "churn": report.churn,
+        "missed": missed,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"relist-{report.about['date'].replace(':', '')}-engine-{report.about['engine']}.json"
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    write = sys.stdout.write
+    write(", ".join(f"{key} {value}" for key, value in report.about.items()) + "\n\n")
+    write(f"{'call, ms':18}{'pods':>6}{'ours p50':>10}{'p99':>8}{'engine p50':>12}{'p99':>8}\n")
+    for call in (one.as_json() for one in report.calls):
+        write(
+            f"{call['call']:18}{call['pods']:6}{call['ours_p50_ms']:10.2f}{call['ours_p99_ms']:8.2f}"
+            f"{call['engine_p50_ms']:12.2f}{call['engine_p99_ms']:8.2f}\n"
+        )
+    write(
+        f"\n{'CPU of a round, ms':18}{'pods':>6}{'ours':>10}{'engine':>12}{'and asker':>11}{'ratio':>8}{'MiB resident':>14}\n"
+    )
+    for one in (one.as_json() for one in report.rounds):
+        write(
+            f"{'':18}{one['pods']:6}{one['ours_cpu_ms']:10.1f}{one['engine_cpu_ms']:12.1f}{one['asker_cpu_ms']:11.1f}{one['ratio']:8.2f}"
+            f"{one['MiB resident']:14.1f}\n"
+        )
+    write(f"\ncost of an item, 200 pods by 50: {content['growth']}\nchurn: {report.churn}\n{path}\n")
+    for one_missed in missed:
+        write(f"limit missed: {one_missed}\n")
+    return 1 if check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

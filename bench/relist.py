@@ -313,9 +313,8 @@ def _report(report: Report, *, check: bool) -> int:
             f"{call['call']:18}{call['pods']:6}{call['ours_p50_ms']:10.2f}{call['ours_p99_ms']:8.2f}"
             f"{call['engine_p50_ms']:12.2f}{call['engine_p99_ms']:8.2f}\n"
         )
-    write(
-        f"\n{'CPU of a round, ms':18}{'pods':>6}{'ours':>10}{'engine':>12}{'and asker':>11}{'ratio':>8}{'MiB resident':>14}\n"
-    )
+    columns = f"{'ours':>10}{'engine':>12}{'and asker':>11}{'ratio':>8}{'MiB resident':>14}"
+    write(f"\n{'CPU of a round, ms':18}{'pods':>6}{columns}\n")
     for one in (one.as_json() for one in report.rounds):
         write(
             f"{'':18}{one['pods']:6}{one['ours_cpu_ms']:10.1f}{one['engine_cpu_ms']:12.1f}{one['asker_cpu_ms']:11.1f}{one['ratio']:8.2f}"

@@ -28,12 +28,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
     parser.add_argument("--focus", metavar="REGEX", help="run only the specs whose name matches")
+    parser.add_argument("--processes", type=int, default=1, help="how many run specs at the same time")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
     given = parser.parse_args(arguments)
     report = REPOSITORY / "build" / f"conformance-{given.engine}"
     started = time.monotonic()
     try:
-        specs = _run(given.engine, report, [f"--ginkgo.focus={given.focus}"] if given.focus else [])
+        specs = _run(given.engine, report, given.processes, [f"--ginkgo.focus={given.focus}"] if given.focus else [])
     except SetupError as error:
         sys.exit(f"conformance: {error}")
     if given.write:
@@ -51,12 +52,13 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if differences else 0
 
 
-def _run(engine: str, report: Path, more: Sequence[str]) -> list[Spec]:
+def _run(engine: str, report: Path, processes: int, more: Sequence[str]) -> list[Spec]:
     critest = tools.provide() / "critest"
+    ginkgo = [f"--ginkgo={tools.provide_ginkgo()}", f"--processes={processes}"] if processes > 1 else []
     report.parent.mkdir(exist_ok=True)
     # Two runs at once keep apart; what the last one wrote stands under the report's name, whatever came of it.
     own = Path(tempfile.mkdtemp(dir=report.parent, prefix=f".{report.name}-"))
-    inside = (sys.executable, "-m", "tests.conformance.inside", str(critest), str(own), *more)
+    inside = (sys.executable, "-m", "tests.conformance.inside", str(critest), str(own), *ginkgo, *more)
     try:
         # critest's own exit code says less than its report: it is 1 for failures that are expected, too.
         ran = subprocess.run([sys.executable, "-m", "tests.node", "--engine", engine, "--", *inside], cwd=REPOSITORY)

@@ -1,4 +1,4 @@
-"""critest and crictl, built from the Go module of this folder into the cache."""
+"""critest and crictl, built from the Go module of this folder into the cache; ginkgo from the one below it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,34 @@ from tests.node.cache import CACHE, appearing, locked
 from tests.node.packages import run
 
 MODULE = Path(__file__).parent
+GINKGO_MODULE = MODULE / "ginkgo"
+GINKGO = "github.com/onsi/ginkgo/v2"
 CRI_TOOLS = "sigs.k8s.io/cri-tools"
 
 
 def provide() -> Path:
     """The folder that holds `critest` and `crictl`, built once for each content of go.mod."""
-    key = hashlib.sha256((MODULE / "go.mod").read_bytes()).hexdigest()[:8]
-    target = CACHE / f"cri-tools-{key}"
-    with locked("cri-tools"):
+    build = ("build", "-o", "crictl", f"{CRI_TOOLS}/cmd/crictl")
+    build_test = ("test", "-c", "-o", "critest", f"{CRI_TOOLS}/cmd/critest")
+    return _provide("cri-tools", MODULE, build, build_test)
+
+
+def provide_ginkgo() -> Path:
+    """The program `ginkgo`, of the version that critest has in it: it runs critest in several processes."""
+    return _provide("ginkgo", GINKGO_MODULE, ("build", "-o", "ginkgo", f"{GINKGO}/ginkgo")) / "ginkgo"
+
+
+def _provide(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
+    """The folder of what Go builds from a module. The word after `-o` is put into that folder."""
+    key = hashlib.sha256((module / "go.mod").read_bytes()).hexdigest()[:8]
+    target = CACHE / f"{name}-{key}"
+    with locked(name):
         if not target.is_dir():
             with appearing(target) as made:
-                go = _go()
                 # Without cgo the programs need nothing of the machine, and building needs no C compiler.
                 environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-                build = (go, "build", "-o", made / "crictl", f"{CRI_TOOLS}/cmd/crictl")
-                build_test = (go, "test", "-c", "-o", made / "critest", f"{CRI_TOOLS}/cmd/critest")
-                for command in (build, build_test):
-                    run(*command, env=environment, cwd=MODULE)
+                for *options, output, package in builds:
+                    run(_go(), *options, made / output, package, env=environment, cwd=module)
     return target
 
 

@@ -8,7 +8,9 @@ export FOCUS
 NODE = $(BIN)/python -m tests.node --engine
 # Without pytest's cache, two nodes at once do not write over each other's.
 ENGINE_TESTS = $(BIN)/python -m pytest -p no:cacheprovider $(if $(FOCUS),-k "$$FOCUS") tests/engine
-CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --engine
+# PROCESSES=8 runs that many specs of critest at the same time.
+CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") \
+  $(if $(PROCESSES),--processes $(PROCESSES)) --engine
 
 ##@ Test
 
@@ -45,7 +47,7 @@ test-inventory: install ## Compare the inventory with the engine after random op
 	  --operations-seed=$(SEED) tests/engine/test_random_operations.py
 
 .PHONY: conformance
-conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression)
+conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=8)
 
 .PHONY: $(ENGINES:%=conformance-%)
 $(ENGINES:%=conformance-%): conformance-%: install

@@ -64,6 +64,7 @@ async def listening(cri: CRI) -> AsyncIterator[Heard]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await asyncio.sleep(0.2)  # gRPC's own tasks of the call end a little after it
 
 
 def states(event: api.ContainerEventResponse) -> dict[str, int]:

@@ -97,7 +97,7 @@ class Engine:
                 raise EngineError(f"dockerd ({pid}) is still there {timeout:.0f} s after {number.name}")
         finally:
             os.close(descriptor)
-        # The next dockerd takes one whose end its parent has not taken note of, be that us or the node, for a living one.
+        # The next dockerd takes one whose end its parent, us or the node, has not taken note of for a living one.
         deadline = time.monotonic() + timeout
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             for started in _started:

@@ -454,14 +454,13 @@ async def test_another_runtime_of_the_engine_runs_the_infra_container_and_the_co
     second.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nexec {shutil.which("runc")} "$@"\n')
     second.chmod(0o755)
     engine.restart(f"--add-runtime=second={second}")
-    async with CRI(server.target) as cri:
-        async with pod(cri, runtime_handler="second") as sandbox_id:
-            handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
-            assert {"", "runc", "second"} <= {handler.name for handler in handlers}
-            container_id = await start(cri, sandbox_id)
-            called = (tmp_path / "called").read_text()
-            assert sandbox_id in called
-            assert container_id in called
+    async with CRI(server.target) as cri, pod(cri, runtime_handler="second") as sandbox_id:
+        handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
+        assert {"", "runc", "second"} <= {handler.name for handler in handlers}
+        container_id = await start(cri, sandbox_id)
+        called = (tmp_path / "called").read_text()
+        assert sandbox_id in called
+        assert container_id in called
     engine.restart()
     server.restart()
 

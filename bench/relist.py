@@ -323,7 +323,8 @@ def _report(report: Report, *, check: bool) -> int:
     write(f"\n{'CPU of a round, ms':18}{'pods':>6}{columns}\n")
     for one in (one.as_json() for one in report.rounds):
         write(
-            f"{'':18}{one['pods']:6}{one['server_cpu_ms']:10.1f}{one['engine_beside_cpu_ms']:9.1f}{one['engine_cpu_ms']:12.1f}{one['asker_cpu_ms']:9.1f}{one['ratio']:8.2f}"
+            f"{'':18}{one['pods']:6}{one['server_cpu_ms']:10.1f}{one['engine_beside_cpu_ms']:9.1f}"
+            f"{one['engine_cpu_ms']:12.1f}{one['asker_cpu_ms']:9.1f}{one['ratio']:8.2f}"
             f"{one['MiB resident']:14.1f}\n"
         )
     write(f"\ncost of an item, 200 pods by 50: {content['growth']}\nchurn: {report.churn}\n{path}\n")

@@ -161,9 +161,11 @@ class Inventory:
         await self._refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
         return self._containers.get(container_id)
 
-    async def refresh_ended(self, container_id: str) -> None:
-        """Like ``refresh_container``, for a sandbox or container that was made to end."""
+    async def refresh_ended(self, container_id: str) -> bool:
+        """Like ``refresh_container``, for a sandbox or container that was made to end; whether it has."""
         await self._refresh(container_id, lambda: _has_ended(self._known(container_id)))
+        known = self._known(container_id)
+        return known is None or _has_ended(known)
 
     def forget(self, container_id: str) -> None:
         """It was removed."""

@@ -179,6 +179,8 @@ class CNINetwork:
         Raises NetworkFailure, and is to be called again then.
         """
         if sandbox_id in self._torn_down:
+            # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
+            self._pins.unpin(sandbox_id)
             return
         self._known.pop(sandbox_id, None)
         try:

@@ -211,6 +211,8 @@ class Sandboxes:
     async def _locked_stop(self, sandbox_id: str) -> None:
         record = await self._node.inventory.find_sandbox(sandbox_id)
         async with self._node.locks.hold(record.id if record else sandbox_id):
+            # Who held the lock may have stopped or removed it.
+            record = await self._node.inventory.find_sandbox(record.id if record else sandbox_id)
             await self._stop(sandbox_id, record)
 
     async def _locked_remove(self, sandbox_id: str) -> None:

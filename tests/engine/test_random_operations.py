@@ -212,6 +212,8 @@ async def compare(cri: CRI, engine_api: DockerClient) -> None:
         assert time.monotonic() < end, "the engine does not come to rest"
 
 
+# Docker's client leaves its connections to the garbage collector where the engine dies.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(3600)
 async def test_reads_are_the_engines_truth_whatever_happens(
     cri: CRI, engine_api: DockerClient, engine: Engine, request: pytest.FixtureRequest

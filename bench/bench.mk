@@ -10,3 +10,7 @@ bench: install ## Put each CRI call beside the bare engine calls that it needs (
 .PHONY: bench-relist
 bench-relist: install ## Measure relists at 10 to 200 pods beside the engine's reads (ENGINE=20|28, BENCH='--churn 1000')
 	$(NODE) $(ENGINE) -- python -m bench.relist $(BENCH)
+
+.PHONY: bench-logs
+bench-logs: install ## Put lines a second into CRI logs beside the engine's own rate (ENGINE=20|28, BENCH=options)
+	$(NODE) $(ENGINE) -- python -m bench.logs $(BENCH)

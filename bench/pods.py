@@ -9,10 +9,11 @@ from bench.engine import BareEngine
 from bench.plugins import Attachment, Network
 from bench.workload import COMMAND, GRACE, Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.config import Config
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.translate.capabilities import Capabilities
-from dockershim.translate.container import to_engine_container
+from dockershim.translate.container import EngineLog, to_engine_container
 from dockershim.translate.names import (
     SANDBOX_ID_LABEL,
     TYPE_LABEL,
@@ -23,6 +24,8 @@ from dockershim.translate.names import (
 from dockershim.translate.network import to_capability_args, to_cni_args
 from dockershim.translate.sandbox import sandbox_name, to_infra_container
 from tests.cri_client import CRI
+
+_ENGINE_LOG = EngineLog(Config().engine_log_max_size, Config().engine_log_max_files)
 
 
 class Pod(Protocol):
@@ -144,6 +147,7 @@ class BarePod:
             profiles={},
             lowest_oom_score=self._lowest_oom_score,
             can=self._can,
+            engine_log=_ENGINE_LOG,
         )
         self._container_id = await self._create(container_name("main", 0, self._name), body)
 

@@ -21,10 +21,13 @@ from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.inventory import Inventory
+from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
+from dockershim.runtime.logs import logs_taken_up
+from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
 
@@ -91,11 +94,14 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             cgroup_driver=config.cgroup_driver,
             request_timeout=lambda: current.config.runtime_request_timeout,
             engine_problem=lambda: follower.problem or watchdog.problem,
+            logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
+            engine_log=_engine_log(config),
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)
         await stack.enter_async_context(watchdog)
         await _look_at_engine(node)
+        await stack.enter_async_context(logs_taken_up(node))
         stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
 
@@ -123,6 +129,12 @@ async def _cni_network(config: Config, pins: Pins, stack: AsyncExitStack) -> CNI
     )
     network.set_pod_cidr(config.pod_cidr)
     return network
+
+
+def _engine_log(config: Config) -> EngineLog | None:
+    if config.container_log_format == "docker":
+        return None
+    return EngineLog(config.engine_log_max_size, config.engine_log_max_files)
 
 
 def _load(store: Store) -> dict[str, Checkpoint]:

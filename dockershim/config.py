@@ -84,6 +84,22 @@ def _mtu(value: object) -> int:
     return value
 
 
+def _files(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    # With one file the engine empties it in place, and what was not copied yet is gone.
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 1000:
+        raise ValueError("must be a whole number from 2 to 1000")
+    return value
+
+
+def _size(value: object) -> str:
+    text = _text(value).lower()
+    if re.fullmatch(r"[1-9]\d{0,8}[kmg]", text, re.ASCII) is None:
+        raise ValueError('must be a size such as "512k", "32m" or "1g"')
+    return text
+
+
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _PLAIN_NUMBER: Final = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
@@ -330,7 +346,17 @@ class Config:
     cgroup_driver: str = _option(
         "", _choice("", "cgroupfs", "systemd"), "The engine's cgroup driver. Empty: ask the engine."
     )
-    container_log_format: str = _option("docker", _choice("docker"), "Format of the files at a container's log path.")
+    container_log_format: str = _option(
+        "cri",
+        _choice("cri", "docker"),
+        "What is at the log path of a new container: cri for a file of its own, docker for a link to the json-file.",
+    )
+    engine_log_max_size: str = _option(
+        "32m", _size, "With cri: size of the engine's own json-file of a container, before the engine rotates it."
+    )
+    engine_log_max_files: int = _option(
+        3, _files, "With cri: how many such files the engine keeps. One that is being copied is never lost by that."
+    )
     log_level: str = _option(
         "info",
         _level,

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # How long an example takes says something about the machine; a test as a whole has its limit from pytest-timeout.
-settings.register_profile("dockershim", deadline=None)
+settings.register_profile("dockershim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dockershim")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dockershim.runtime.container import Containers
 from dockershim.runtime.events import ContainerEvents
 from dockershim.runtime.exec import Execs
+from dockershim.runtime.logs import Logs
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.stats import ContainerStatistics
@@ -42,6 +43,8 @@ class RuntimeService:
         self.list_containers = containers.list_containers
         self.stream_containers = containers.stream_containers
         self.update_container_resources = containers.update_container_resources
+
+        self.reopen_container_log = Logs(node).reopen_container_log
 
         self.exec_sync = Execs(node).exec_sync
 

@@ -22,8 +22,9 @@ from dockershim.errors import (
     ShimError,
 )
 from dockershim.rollback import Rollback, complete, rollback
+from dockershim.runtime.logs import LAST_LINES_AT_A_READ, begin_log, finish_log, prepare_log
 from dockershim.runtime.node import Node, read_profiles
-from dockershim.runtime.removal import kill_container, remove_container
+from dockershim.runtime.removal import kill_container, remove_application, remove_container
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject
 from dockershim.translate.container import check_container, to_engine_container
@@ -103,6 +104,7 @@ class Containers:
             profiles=await read_profiles(request.config.linux.security_context),
             lowest_oom_score=self._node.lowest_oom_score(),
             can=can,
+            engine_log=self._node.engine_log,
         )
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
@@ -143,11 +145,12 @@ class Containers:
             return cri.StartContainerResponse()
         if record.state != cri.CONTAINER_CREATED:
             raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
-        await complete(self._start(record.id), f"start container {record.id}")
+        await complete(self._start(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
-    async def _start(self, container_id: str) -> None:
-        inventory = self._node.inventory
+    async def _start(self, created: ContainerRecord) -> None:
+        inventory, container_id = self._node.inventory, created.id
+        await prepare_log(self._node, created)
         try:
             await self._node.engine.post(f"/containers/{container_id}/start")
         except ShimError:
@@ -158,11 +161,7 @@ class Containers:
         if record is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
         await self._limit_or_kill(record)
-        try:
-            await asyncio.to_thread(_link_log, record)
-        except OSError as error:
-            # The container runs and is not to blame; whoever reads its log finds none and this line.
-            logger.warning("the log of container %s cannot be linked: %s", record.id, error)
+        await begin_log(self._node, record)
 
     async def _limit_or_kill(self, record: ContainerRecord) -> None:
         """Set the limits that the engine has no field for. A container that cannot have them may not go on."""
@@ -184,10 +183,14 @@ class Containers:
         if record is None or record.state != cri.CONTAINER_RUNNING:
             return cri.StopContainerResponse()
         with contextlib.suppress(NotFound):
-            await complete(self._stop(record.id, request.timeout), f"stop container {record.id}")
+            await complete(self._stop(record, request.timeout), f"stop container {record.id}")
         return cri.StopContainerResponse()
 
-    async def _stop(self, container_id: str, grace: int) -> None:
+    async def _stop(self, record: ContainerRecord, grace: int) -> None:
+        await self._end(record.id, grace)
+        await finish_log(self._node, record)
+
+    async def _end(self, container_id: str, grace: int) -> None:
         if grace == 0:
             # The engine would send the stop signal first, and the container could choose its exit code.
             await kill_container(self._node, container_id)
@@ -200,17 +203,16 @@ class Containers:
         """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
         record = await self._node.inventory.find_container(_required_id(request.container_id))
         if record is not None:
-            await complete(self._remove(record), f"remove container {record.id}")
+            await complete(remove_application(self._node, record), f"remove container {record.id}")
         return cri.RemoveContainerResponse()
-
-    async def _remove(self, record: ContainerRecord) -> None:
-        await remove_container(self._node, record.id)
-        await asyncio.to_thread(_unlink_log, record)
 
     async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
         """ContainerStatus. Raises NotFound."""
         inventory = self._node.inventory
         record = await inventory.container(_required_id(request.container_id))
+        if record.state == cri.CONTAINER_EXITED:
+            # Who learns that it has ended reads its log next, and reads it once.
+            await finish_log(self._node, record, LAST_LINES_AT_A_READ)
         wire = inventory.ready_made(record, "ContainerStatus", _encoded_status)
         if request.verbose:
             wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
@@ -314,26 +316,6 @@ def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _link_log(record: ContainerRecord) -> None:
-    """The CRI log path as a link to the engine's own log file; replaced if there."""
-    if not record.log_path or not record.engine_log_path:
-        return
-    path = Path(record.log_path)
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{record.id}.link")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(record.engine_log_path)
-    temporary.replace(path)
-
-
-def _unlink_log(record: ContainerRecord) -> None:
-    """Remove the link, if it is this container's."""
-    path = Path(record.log_path)
-    with contextlib.suppress(OSError):
-        if record.log_path and record.engine_log_path and str(path.readlink()) == record.engine_log_path:
-            path.unlink()
 
 
 def _was_started(record: ContainerRecord) -> bool:

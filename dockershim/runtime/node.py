@@ -14,10 +14,12 @@ from dockershim.engine.oom import lowest_oom_score
 from dockershim.errors import InvalidArgument
 from dockershim.follower import Follower
 from dockershim.inventory import Inventory
+from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
 from dockershim.rollback import Locks
 from dockershim.translate.capabilities import Capabilities, read_capabilities
+from dockershim.translate.container import EngineLog
 from dockershim.translate.records import SandboxRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
 
@@ -47,6 +49,9 @@ class Node:
     request_timeout: Callable[[], float]
     #: Why the engine cannot be used; empty when it can.
     engine_problem: Callable[[], str]
+    logs: ContainerLogs
+    #: Of new containers; None where their log path is a link to the engine's json-file.
+    engine_log: EngineLog | None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.

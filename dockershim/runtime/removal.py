@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound
+from dockershim.runtime.logs import finish_log, forget_log
 from dockershim.runtime.node import Node
+from dockershim.translate.records import ContainerRecord
 
 _POLL = 0.05
 _LATE_END = 20.0
@@ -48,6 +51,15 @@ async def remove_container(node: Node, container_id: str) -> None:
                 raise DeadlineExceeded(f"container {container_id}: its removal by the engine does not end") from None
             await asyncio.sleep(_POLL)
     node.inventory.forget(container_id)
+
+
+async def remove_application(node: Node, record: ContainerRecord) -> None:
+    """Remove an application container; all that it wrote is in its log first. The log stays, a link to one goes."""
+    if record.has_cri_log and record.state == cri.CONTAINER_RUNNING:
+        await kill_container(node, record.id)
+    await finish_log(node, record)
+    await remove_container(node, record.id)
+    await forget_log(node, record)
 
 
 async def _exists(node: Node, container_id: str) -> bool:

@@ -27,7 +27,7 @@ from dockershim.errors import (
 from dockershim.inventory import is_id
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.node import Node, read_profiles
-from dockershim.runtime.removal import kill_container, remove_container
+from dockershim.runtime.removal import kill_container, remove_application, remove_container
 from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums
@@ -282,12 +282,12 @@ class Sandboxes:
         with step("remove the containers"):
             limit = asyncio.Semaphore(_REMOVALS_AT_ONCE)
 
-            async def remove(container_id: str) -> None:
+            async def remove(container: ContainerRecord) -> None:
                 async with limit:
-                    await remove_container(node, container_id)
+                    await remove_application(node, container)
 
             containers = await node.inventory.containers(sandbox_id)
-            results = await asyncio.gather(*(remove(one.id) for one in containers), return_exceptions=True)
+            results = await asyncio.gather(*map(remove, containers), return_exceptions=True)
             _raise_failures(f"removing the containers of sandbox {sandbox_id}", results)
         if record is not None:
             # Without one the id may be that of somebody else's container.

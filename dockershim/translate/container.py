@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -35,6 +36,14 @@ from dockershim.translate.security import (
     to_user,
 )
 from dockershim.translate.signals import to_engine_signal
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLog:
+    """Bounds of the engine's own json-files of a container whose CRI log is a file of its own."""
+
+    max_size: str
+    max_files: int
 
 
 def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig, can: Capabilities) -> None:
@@ -92,6 +101,18 @@ def to_env(config: cri.ContainerConfig) -> list[str]:
     return result
 
 
+def to_log_config(engine_log: EngineLog | None) -> dict[str, Any]:
+    """HostConfig.LogConfig: json-file, whatever the engine's own default is.
+
+    What is left out comes from the node's daemon.json, if that has options of json-files.
+    """
+    if engine_log is None:
+        return {"Type": "json-file"}
+    # A compressed file could not be read on from where reading stopped.
+    options = {"max-size": engine_log.max_size, "max-file": str(engine_log.max_files), "compress": "false"}
+    return {"Type": "json-file", "Config": options}
+
+
 def to_engine_container(
     config: cri.ContainerConfig,
     sandbox_config: cri.PodSandboxConfig,
@@ -103,10 +124,12 @@ def to_engine_container(
     profiles: Mapping[str, str],
     lowest_oom_score: int,
     can: Capabilities,
+    engine_log: EngineLog | None,
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
 
-    ``image`` is the id of the image that ``config.image`` names; ``runtime`` the sandbox's runtime handler.
+    ``image`` is the id of the image that ``config.image`` names; ``runtime`` the sandbox's runtime handler;
+    ``engine_log`` None where the log path is to be a link to the engine's json-file.
     """
     security = config.linux.security_context
     resources = config.linux.resources
@@ -133,7 +156,7 @@ def to_engine_container(
             can=can,
         ),
         "RestartPolicy": {"Name": "no"},
-        "LogConfig": {"Type": "json-file"},
+        "LogConfig": to_log_config(engine_log),
     }
     if config.linux.HasField("security_context") and not security.privileged:
         # An empty list is the API's way to ask for an unmasked /proc; null would be the engine's own list.
@@ -151,7 +174,7 @@ def to_engine_container(
         "Tty": config.tty,
         "StopSignal": to_engine_signal(config.stop_signal),
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": _labels(config, sandbox_config, sandbox_id, pod, can),
+        "Labels": _labels(config, sandbox_config, sandbox_id, pod, can, engine_log),
         "HostConfig": host_config,
     }
     if config.command:
@@ -167,11 +190,14 @@ def _labels(
     sandbox_id: str,
     pod: SandboxName,
     can: Capabilities,
+    engine_log: EngineLog | None,
 ) -> dict[str, str]:
     extra: dict[str, Any] = {"image": config.image.user_specified_image or config.image.image}
     files = to_cgroup_files(config.linux.resources, can.cgroup_version)
     if files:
         extra["cgroupFiles"] = files
+    if engine_log is not None:
+        extra["log"] = "cri"
     name = config.metadata.name
     if needs_metadata([name, pod.name, pod.namespace, pod.uid]):
         extra["metadata"] = [name, config.metadata.attempt, pod.name, pod.namespace, pod.uid, pod.attempt]

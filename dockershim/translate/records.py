@@ -106,6 +106,11 @@ class ContainerRecord:
     host_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_cri_log(self) -> bool:
+        """Whether a file of its own is at its log path, and not a link to the engine's json-file."""
+        return bool(self.log_path) and self.extra.get("log") == "cri"
+
 
 def is_sandbox(labels: Mapping[str, str]) -> bool:
     """Whether these are the engine labels of an infra container."""

@@ -700,16 +700,6 @@ async def test_metadata_labels_annotations_and_log_path_come_back(cri: CRI) -> N
             assert dict(one.annotations) == dict(config.annotations)
 
 
-async def test_log_path_shows_the_output_and_goes_with_the_container(cri: CRI) -> None:
-    sandbox = sandbox_config()
-    async with container(cri, container_config("echo to the log"), sandbox) as container_id:
-        await ended(cri, container_id)
-        path = Path(sandbox.log_directory, "main.log")
-        assert "to the log" in path.read_text()
-        await remove(cri, container_id)
-        assert not path.is_symlink()
-
-
 async def test_image_is_told_alike_everywhere(cri: CRI, image: str) -> None:
     pulled = await cri.images.PullImage(api.PullImageRequest(image=api.ImageSpec(image=BUSYBOX)))
     for name in (BUSYBOX, image):

@@ -42,9 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     command = tuple(given.command) or (sys.executable, "-m", "tests.node.shell")
     try:
         supplies = provide(given.engine)
-        programs = [Path(sys.executable).parent, *supplies.path]
-        if not given.command:
-            programs.append(cri_tools.provide())
+        programs = [Path(sys.executable).parent, *supplies.path, cri_tools.provide()]
         unshare = executable("unshare")
     except SetupError as error:
         sys.exit(f"node: {error}")

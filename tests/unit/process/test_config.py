@@ -170,6 +170,9 @@ def test_a_value_of_cri_dockerd_means_what_it_means_there(
         pytest.param("pod_cidr", "10.0.0.0/33", id="no such network"),
         pytest.param("log_level", "loud", id="no such level"),
         pytest.param("container_log_format", "xml", id="no such format"),
+        pytest.param("engine_log_max_size", "32", id="bytes, or a forgotten unit"),
+        pytest.param("engine_log_max_size", "0k", id="no room for a line"),
+        pytest.param("engine_log_max_files", "1", id="a file that would be emptied in place"),
     ],
 )
 def test_a_wrong_value_names_its_key_and_where_it_came_from(key: str, value: str, file: Path) -> None:

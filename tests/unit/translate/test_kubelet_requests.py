@@ -55,6 +55,7 @@ def to_engine(config: cri.ContainerConfig, can: Capabilities, **fields: Any) -> 
         "runtime": "",
         "profiles": {},
         "lowest_oom_score": -1000,
+        "engine_log": None,
         **fields,
     }
     return to_engine_container(config, sandbox, can=can, **given)

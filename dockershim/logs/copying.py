@@ -1,0 +1,178 @@
+"""One container's log, from the engine's files into the CRI's, each line once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dockershim.logs.lines import to_cri
+from dockershim.logs.position import Position, PositionFile
+from dockershim.logs.source import Sources
+from dockershim.logs.target import Target
+
+#: Bytes of engine lines that are converted at once: enough to make the cost of a turn small, little enough to let
+#: a hundred containers wait for their turn and to keep the process small.
+BATCH: Final = 256 * 1024
+
+
+class Copying:
+    """``report`` is told, in words, of whatever is missing in the CRI log."""
+
+    def __init__(self, source: Path, target: Path, position: Path, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._path = target
+        self._position_path = position
+        self._positions: PositionFile | None = None
+        self._sources = Sources(source)
+        self._target = Target(target)
+        #: Whether the CRI file may have lines, or a part of one, that are still to be read.
+        self._ahead = False
+
+    # -- Where to go on. Whatever fails here can be tried again.
+
+    def _ready(self) -> PositionFile:
+        """Make sure that everything is open and at the place up to which the last process came. Raises OSError."""
+        if self._positions is not None:
+            if not self._target.is_reachable():
+                self._target.open()
+                self._ahead = False
+                self._positions.write(Position(self._sources.place, self._target.place))
+            if self._ahead:
+                self._catch_up(self._positions)
+            return self._positions
+        self._sources.scan()
+        positions = PositionFile(self._position_path)
+        try:
+            self._resume(positions)
+        except OSError:
+            positions.close()
+            raise
+        self._positions = positions
+        return positions
+
+    def _resume(self, positions: PositionFile) -> None:
+        last = positions.last
+        if last is not None and not self._sources.seek(last.source):
+            lost = self._sources.lost_at_least(last.source)
+            self._report(f"at least {lost} bytes are missing in {self._path}: the engine dropped them meanwhile")
+        if last is not None and self._target.find(last.target):
+            self._catch_up(positions)
+            # Another process may have ended between making a file and saying so.
+            if self._target.replaced():
+                self._target.open()
+        else:
+            self._target.open()
+        positions.write(Position(self._sources.place, self._target.place))
+
+    def _catch_up(self, positions: PositionFile) -> None:
+        """Pass what the CRI file has already, and complete its last line."""
+        while written := self._target.beyond(0, 2 * BATCH):
+            lines, _ = self._sources.read(BATCH)
+            cri, _ = to_cri(lines)
+            if not lines or not written.startswith(cri):
+                self._match_lines(lines, written)
+                break
+            self._pass(lines, len(cri))
+        self._ahead = False
+        positions.write(Position(self._sources.place, self._target.place))
+
+    def _match_lines(self, lines: bytes, written: bytes) -> None:
+        """The same line by line: these are the last that the CRI file has, and the last of them may be torn."""
+        start = 0
+        while written and start < len(lines):
+            end = lines.index(b"\n", start) + 1
+            cri, _ = to_cri(lines[start:end])
+            if not written.startswith(cri):
+                if cri.startswith(written):
+                    self._target.write(cri[len(written) :])
+                    self._sources.advance(lines[start:end])
+                    return
+                break
+            self._pass(lines[start:end], len(cri))
+            written, start = written[len(cri) :], end
+        if written:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """What is left there is not from these lines: their source is gone, or someone else wrote it.
+
+        Ours begin on a line of their own.
+        """
+        last = b""
+        while more := self._target.beyond(0, BATCH):
+            self._target.accept(len(more))
+            last = more
+        if not last.endswith(b"\n"):
+            self._target.write(b"\n")
+
+    def _pass(self, lines: bytes, written: int) -> None:
+        self._sources.advance(lines)
+        self._target.accept(written)
+
+    # -- Going on.
+
+    def scan(self, made: int = 0) -> None:
+        """Open what the engine has made new, ``made`` files since the last time as is told. Raises OSError."""
+        if lost := self._sources.scan(made):
+            self._report(f"at least {lost} bytes are missing in {self._path}: the engine rotates faster than is read")
+
+    def step(self) -> int:
+        """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
+        positions = self._ready()
+        lines, torn = self._sources.read(BATCH)
+        if not lines:
+            self._report_unreadable(torn)
+            return 0
+        cri, unreadable = to_cri(lines)
+        self._ahead = True
+        self._target.write(cri)
+        self._ahead = False
+        self._sources.advance(lines)
+        self._report_unreadable(torn + unreadable)
+        positions.write(Position(self._sources.place, self._target.place))
+        return len(lines)
+
+    def _report_unreadable(self, count: int) -> None:
+        if count:
+            self._report(f"{count} bytes are missing in {self._path}: what the engine wrote are no lines of a log")
+
+    def reopen(self) -> None:
+        """Write to a new file at the path from now on. Raises OSError, and then everything is as before."""
+        positions = self._ready()
+        if self._target.open():
+            positions.write(Position(self._sources.place, self._target.place))
+
+    def end(self) -> tuple[int, int]:
+        """Where the engine's lines end now. Raises OSError."""
+        self._sources.scan()
+        return self._sources.end()
+
+    def is_past(self, end: tuple[int, int]) -> bool:
+        """Whether all the lines before ``end`` are in the CRI file."""
+        return self._sources.is_past(end)
+
+    def let_go(self) -> None:
+        """While nothing can be written: do not hold files that the engine has removed."""
+        if lost := self._sources.drop_removed():
+            self._report(f"{lost} bytes are missing in {self._path}: they could not be written in time")
+
+    def close(self) -> None:
+        self._sources.close()
+        self._target.close()
+        if self._positions is not None:
+            self._positions.close()
+            self._positions = None
+
+    def forget(self) -> None:
+        """Close everything and remove the position: the container is gone. Raises OSError."""
+        self.close()
+        self._position_path.unlink(missing_ok=True)
+
+
+def in_words(error: Exception) -> str:
+    """What a person has to know of an error: of the system, what is wrong with which file."""
+    if isinstance(error, OSError) and error.errno:
+        return f"{error.filename}: {error.strerror}" if error.filename else os.strerror(error.errno)
+    return repr(error)

@@ -1,0 +1,238 @@
+"""The follower: one thread that copies the logs of all containers, told what to do over a socket.
+
+It sleeps in one place, until a file is written or the server says something. While a container writes, it is not
+told of each line: its watch is off, and its files are looked at again after a short rest, until there is nothing new.
+
+Requests and answers are JSON, one a line: ``{"id": 1, "do": "add", "container": …}``, and ``{"id": 1}`` or
+``{"id": 1, "error": "…"}`` back. What has no request, for the server's log, is ``{"log": "…", "level": "INFO"}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from dockershim.logs.copying import BATCH, Copying, in_words
+from dockershim.logs.inotify import CREATE, MODIFY, MOVED, OVERFLOW, Inotify
+
+#: Seconds between two looks at the files of a container that writes.
+REST: Final = 0.01
+#: Seconds after which a log that could not be written is tried again, and between two lines that say so.
+RETRY: Final = 1.0
+COMPLAIN: Final = 60.0
+_FILES: Final = CREATE | MOVED
+_ALL: Final = _FILES | MODIFY
+_RECEIVE: Final = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that is answered when everything before ``end`` is copied."""
+
+    request: int
+    end: tuple[int, int]
+    then: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Container:
+    """``due`` is when its files are looked at next, None when its watch tells; ``problem`` why it is not written."""
+
+    id: str
+    folder: Path
+    newest: bytes
+    copying: Copying
+    watch: int = -1
+    watched: bool = False
+    due: float | None = 0.0
+    problem: str = ""
+    waiting: list[_Waiting] = field(default_factory=list)
+
+
+class Follower:
+    """``positions`` is the folder of the position files, which is this process's alone."""
+
+    def __init__(self, control: socket.socket, positions: Path) -> None:
+        self._control = control
+        self._positions = positions
+        self._inotify = Inotify()
+        self._poll = select.epoll()
+        self._poll.register(control.fileno(), select.EPOLLIN)
+        self._poll.register(self._inotify.fd, select.EPOLLIN)
+        self._containers: dict[str, _Container] = {}
+        self._by_watch: dict[int, _Container] = {}
+        self._received = b""
+        self._complained: float | None = None
+
+    def run(self) -> None:
+        """Work until the server closes its end, or has ended."""
+        while True:
+            for fd, _ in self._poll.poll(self._timeout()):
+                if fd == self._inotify.fd:
+                    self._take_events()
+                elif not self._take_requests():
+                    return
+            now = time.monotonic()
+            for container in list(self._containers.values()):
+                if container.due is not None and container.due <= now:
+                    self._turn(container, now)
+            self._complain(now)
+
+    def _timeout(self) -> float:
+        due = min((one.due for one in self._containers.values() if one.due is not None), default=None)
+        return -1 if due is None else max(0.0, due - time.monotonic())
+
+    # -- The engine's files.
+
+    def _take_events(self) -> None:
+        changed: dict[str, int] = {}
+        for number, mask, name in self._inotify.read():
+            one = self._by_watch.get(number)
+            touched = list(self._containers.values()) if mask & OVERFLOW else [one] if one else []
+            for container in touched:
+                if container.watched and not container.problem:
+                    container.due = 0.0
+                if mask & (CREATE | MOVED | OVERFLOW):
+                    new = bool(mask & CREATE) and name == container.newest
+                    changed[container.id] = changed.get(container.id, 0) + new
+        for container_id, made in changed.items():
+            # What cannot be opened now is found by a later look; a turn says what is wrong.
+            with contextlib.suppress(OSError):
+                self._containers[container_id].copying.scan(made)
+
+    def _turn(self, container: _Container, now: float) -> None:
+        """Copy a batch, and decide when to look again."""
+        try:
+            if container.watched:
+                self._watch(container, _FILES)
+            copied = container.copying.step()
+            at_end = not copied
+            if at_end:
+                self._watch(container, _ALL)
+                # What was written before the watch began.
+                copied = container.copying.step()
+        except Exception as error:
+            # Whatever is wrong with one log, the others go on.
+            self._block(container, error, now)
+            return
+        container.problem = ""
+        container.due = None if not copied else now if copied > BATCH // 2 else now + REST
+        self._answer_waiting(container, at_end=at_end)
+
+    def _watch(self, container: _Container, mask: int) -> None:
+        container.watched = bool(mask & MODIFY)
+        try:
+            container.watch = self._inotify.watch(container.folder, mask)
+        except FileNotFoundError:
+            # The engine has removed the container: what is open is all there is.
+            return
+        self._by_watch[container.watch] = container
+
+    def _block(self, container: _Container, error: Exception, now: float) -> None:
+        container.problem = in_words(error)
+        container.due = now + RETRY
+        container.copying.let_go()
+        for waiting in container.waiting:
+            self._answer(waiting.request, container.problem)
+        container.waiting.clear()
+
+    def _answer_waiting(self, container: _Container, *, at_end: bool) -> None:
+        for waiting in container.waiting[:]:
+            if at_end or container.copying.is_past(waiting.end):
+                container.waiting.remove(waiting)
+                self._finish(waiting)
+
+    def _finish(self, waiting: _Waiting) -> None:
+        try:
+            waiting.then()
+        except OSError as error:
+            self._answer(waiting.request, in_words(error))
+        else:
+            self._answer(waiting.request)
+
+    def _complain(self, now: float) -> None:
+        """Say so, once a minute, while there are logs that cannot be written."""
+        blocked = [one.problem for one in self._containers.values() if one.problem]
+        if not blocked and self._complained is not None:
+            self._log("INFO", "all logs are written again")
+            self._complained = None
+        if blocked and (self._complained is None or now - self._complained >= COMPLAIN):
+            self._log("WARNING", f"the logs of {len(blocked)} containers cannot be written now: {blocked[0]}")
+            self._complained = now
+
+    # -- The server's requests.
+
+    def _take_requests(self) -> bool:
+        try:
+            received = self._control.recv(_RECEIVE)
+        except ConnectionResetError:
+            return False
+        *lines, self._received = (self._received + received).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            try:
+                self._do(request)
+            except OSError as error:
+                self._answer(request["id"], in_words(error))
+        return bool(received)
+
+    def _do(self, request: Mapping[str, Any]) -> None:
+        number, container_id = request["id"], request["container"]
+        if request["do"] == "add":
+            self._add(container_id, Path(request["source"]), Path(request["target"]))
+        elif request["do"] == "forget":
+            self._remove(container_id)
+            self._position(container_id).unlink(missing_ok=True)
+        elif (container := self._containers.get(container_id)) is not None:
+            then = {"reopen": container.copying.reopen, "drain": _nothing, "finish": lambda: self._remove(container_id)}
+            container.waiting.append(_Waiting(number, container.copying.end(), then[request["do"]]))
+            container.due = 0.0
+            return
+        elif request["do"] == "reopen":
+            self._answer(number, "its log is not followed")
+            return
+        self._answer(number)
+
+    def _position(self, container_id: str) -> Path:
+        return self._positions / container_id
+
+    def _add(self, container_id: str, source: Path, target: Path) -> None:
+        self._remove(container_id)
+        copying = Copying(source, target, self._position(container_id), partial(self._log, "WARNING"))
+        container = _Container(container_id, source.parent, os.fsencode(source.name), copying)
+        # Before a first look at the folder, or a file made in between would be missed.
+        self._watch(container, _FILES)
+        self._containers[container_id] = container
+        self._turn(container, time.monotonic())
+
+    def _remove(self, container_id: str) -> None:
+        container = self._containers.pop(container_id, None)
+        if container is None:
+            return
+        self._by_watch.pop(container.watch, None)
+        self._inotify.unwatch(container.watch)
+        for waiting in container.waiting:
+            self._answer(waiting.request, "its log is not followed any more")
+        container.copying.close()
+
+    def _answer(self, request: int, error: str = "") -> None:
+        self._send({"id": request, "error": error} if error else {"id": request})
+
+    def _log(self, level: str, text: str) -> None:
+        self._send({"log": text, "level": level})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _nothing() -> None:
+    """What a drain does in the end."""

@@ -1,0 +1,233 @@
+"""The server's hold on the follower: starts it, starts it again when it dies, tells it what to do.
+
+Whatever it was told is told again to its successor, so a caller only ever sees that something took longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import dockershim
+from dockershim.errors import DeadlineExceeded, FailedPrecondition
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until a follower that died is started again; longer after each one that did not live for as long.
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+#: How long a request may take.
+_DEADLINE: Final = 20.0
+#: How long the follower may take to end once the server has let go of it.
+_LAST_WORDS: Final = 5.0
+
+
+class _Died(Exception):
+    """The follower has ended before it answered."""
+
+
+class ContainerLogs:
+    """The CRI logs of this node's containers. ``folder`` keeps their positions, and must outlive a reboot.
+
+    The follower is started with the first container, and ends with this object or with this process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._followed: dict[str, Mapping[str, str]] = {}
+        self._finishing: dict[str, asyncio.Lock] = {}
+        self._pending: dict[int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count(1)
+        self._writer: asyncio.StreamWriter | None = None
+        self._connected = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+        self.pid = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+
+    # -- What the runtime asks for.
+
+    def source_of(self, container_id: str) -> str:
+        """The engine's file that is copied for a container, empty for one that is not followed."""
+        return self._followed.get(container_id, {}).get("source", "")
+
+    async def follow(self, container_id: str, source: str, target: str) -> None:
+        """Copy the engine's json-file ``source`` to the CRI file ``target``, which exists when this returns.
+
+        Where it cannot be made, it will be as soon as it can. Raises ShimError.
+        """
+        self._followed[container_id] = {"source": source, "target": target}
+        await self._request("add", container_id)
+
+    async def reopen(self, container_id: str) -> None:
+        """Copy to a new file at the same path from now on; what was written before is in the old one.
+
+        Raises FailedPrecondition where it cannot be made.
+        """
+        await self._request("reopen", container_id)
+
+    async def finish(self, container_id: str, deadline: float) -> None:
+        """The container has ended: all that it wrote is in its CRI log when this returns.
+
+        Raises ShimError where that takes longer than ``deadline`` seconds or cannot be now; it is gone on with.
+        """
+        async with self._finishing.setdefault(container_id, asyncio.Lock()):
+            if container_id in self._followed:
+                await self._request("finish", container_id, deadline)
+                self._followed.pop(container_id, None)
+        self._finishing.pop(container_id, None)
+
+    async def forget(self, container_id: str) -> None:
+        """The container is gone: its position is removed; its CRI log is the kubelet's. Raises ShimError."""
+        self._followed.pop(container_id, None)
+        if (self._folder / container_id).exists():
+            await self._request("forget", container_id)
+
+    def known(self) -> list[str]:
+        """The containers that there are positions of."""
+        if not self._folder.exists():
+            return []
+        return [path.name for path in self._folder.iterdir() if not path.name.startswith(".")]
+
+    async def forget_all_but(self, known: Collection[str], existing: Collection[str]) -> None:
+        """Forget those of ``known`` that are not ``existing``. Raises ShimError."""
+        for container_id in set(known) - set(existing) - set(self._followed):
+            await self.forget(container_id)
+
+    # -- Requests.
+
+    async def _request(self, what: str, container_id: str, deadline: float = _DEADLINE) -> None:
+        if self._supervisor is None:
+            # Not with the log fields of the call that happens to be the first.
+            self._supervisor = asyncio.create_task(
+                self._supervise(), name="log follower", context=contextvars.Context()
+            )
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    await self._connected.wait()
+                    with contextlib.suppress(_Died):
+                        await self._ask(what, container_id)
+                        return
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the log of container {container_id}: no answer to {what} within {deadline:g} s"
+            ) from None
+
+    async def _ask(self, what: str, container_id: str) -> None:
+        if self._writer is None:
+            raise _Died
+        number = self._send(self._writer, what, container_id)
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
+        try:
+            await answer
+        finally:
+            self._pending.pop(number, None)
+
+    def _send(self, writer: asyncio.StreamWriter, what: str, container_id: str) -> int:
+        """Write a request; its number."""
+        number = next(self._numbers)
+        paths = self._followed.get(container_id, {}) if what == "add" else {}
+        request = {"id": number, "do": what, "container": container_id, **paths}
+        writer.write(json.dumps(request).encode() + b"\n")
+        return number
+
+    def _take(self, line: bytes) -> None:
+        message: dict[str, Any] = json.loads(line)
+        if "log" in message:
+            logger.log(logging.getLevelNamesMapping()[message["level"]], "container logs: %s", message["log"])
+            return
+        answer = self._pending.get(message["id"])
+        if answer is None or answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(FailedPrecondition(f"the container's log: {message['error']}"))
+        else:
+            answer.set_result(None)
+
+    # -- The process.
+
+    async def _supervise(self) -> None:
+        pause = _FIRST_PAUSE
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            try:
+                await self._run()
+            except OSError as error:
+                logger.error("the log follower cannot be started: %s", error)
+            pause = _FIRST_PAUSE if loop.time() - begun > pause else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _run(self) -> None:
+        """One life of the follower. Raises OSError."""
+        async with _process(self._folder) as (process, reader, writer):
+            self.pid, self._writer = process.pid, writer
+            for container_id in self._followed:
+                self._send(writer, "add", container_id)
+            self._connected.set()
+            try:
+                with contextlib.suppress(ConnectionResetError):
+                    while line := await reader.readline():
+                        self._take(line)
+            finally:
+                self._connected.clear()
+                self._writer = None
+                for answer in self._pending.values():
+                    if not answer.done():
+                        answer.set_exception(_Died())
+            code = await process.wait()
+            logger.warning("the log follower has ended with %d; starting another", code)
+
+
+@asynccontextmanager
+async def _process(
+    folder: Path,
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """The follower and the connection to it, which ends it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        # The follower is of this very code, wherever that was loaded from.
+        environment = {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "dockershim.logs", str(folder)),
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                env=environment,
+            )
+        except OSError:
+            writer.close()
+            raise
+    try:
+        yield process, reader, writer
+    finally:
+        writer.close()
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,114 @@
+"""The CRI log file of one container. The kubelet owns it: it renames and removes it as it likes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from pathlib import Path
+
+from dockershim.logs.position import TAIL, Place
+
+
+class Target:
+    """``path`` is where the kubelet wants the log; the open file may have another name by now, or none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._inode = 0
+        self._length = 0
+        self._tail = b""
+
+    @property
+    def place(self) -> Place:
+        """The end of what was written for good."""
+        return Place(self._inode, self._length, zlib.crc32(self._tail))
+
+    def open(self) -> bool:
+        """Write to the file at the path from now on, a new one if there is none. Raises OSError.
+
+        False where it is the one that is open already.
+        """
+        # A link here would be another's way to a file that root can write.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o640)
+        if os.fstat(fd).st_ino == self._inode and self.is_reachable():
+            os.close(fd)
+            return False
+        self._take(fd)
+        return True
+
+    def find(self, place: Place) -> bool:
+        """Go on from ``place`` if its file is still in the folder, under whatever name. Raises OSError."""
+        for candidate in self._candidates(place.inode):
+            fd = os.open(candidate, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if place.is_in(fd):
+                self._take(fd)
+                self._set_length(place.offset)
+                return True
+            os.close(fd)
+        return False
+
+    def _candidates(self, inode: int) -> list[Path]:
+        try:
+            with os.scandir(self._path.parent) as entries:
+                return [Path(entry.path) for entry in entries if entry.inode() == inode and entry.is_file()]
+        except FileNotFoundError:
+            return []
+
+    def _take(self, fd: int) -> None:
+        self.close()
+        status = os.fstat(fd)
+        self._fd, self._inode = fd, status.st_ino
+        self._set_length(status.st_size)
+
+    def _set_length(self, length: int) -> None:
+        begin = max(0, length - TAIL)
+        self._length, self._tail = length, os.pread(self._fd, length - begin, begin)
+
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def is_reachable(self) -> bool:
+        """Whether the open file still has a name."""
+        return self.is_open() and os.fstat(self._fd).st_nlink > 0
+
+    def replaced(self) -> bool:
+        """Whether another file is at the path."""
+        try:
+            return self._path.lstat().st_ino != self._inode
+        except FileNotFoundError:
+            return False
+
+    def beyond(self, offset: int, limit: int) -> bytes:
+        """Up to ``limit`` bytes that the file has ``offset`` bytes behind the place."""
+        return os.pread(self._fd, limit, self._length + offset)
+
+    def accept(self, size: int) -> None:
+        """``size`` bytes that are beyond the place are written for good."""
+        self._set_length(self._length + size)
+
+    def write(self, content: bytes) -> None:
+        """Add to the file's end. Raises OSError; some of the content may be in the file then."""
+        view = memoryview(content)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        status = os.fstat(self._fd)
+        if status.st_nlink == 0:
+            # Removed while it was written: nobody can read what is in it.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path))
+        if status.st_size == self._length + len(content):
+            self._length, self._tail = status.st_size, (self._tail + content[-TAIL:])[-TAIL:]
+        else:
+            # Someone emptied it meanwhile.
+            self._set_length(status.st_size)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._inode = -1, 0

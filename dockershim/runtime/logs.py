@@ -1,0 +1,159 @@
+"""ReopenContainerLog, and the log of a container through its life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import FailedPrecondition, InvalidArgument, ShimError
+from dockershim.runtime.node import Node
+from dockershim.translate.records import ContainerRecord
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for an engine that was not there when the server started.
+_RETRY: Final = 1.0
+#: How long an end waits for the log, and a read: that may not keep a kubelet from its other pods.
+LAST_LINES: Final = 20.0
+LAST_LINES_AT_A_READ: Final = 2.0
+
+
+class Logs:
+    """The log call of the RuntimeService."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def reopen_container_log(self, request: cri.ReopenContainerLogRequest) -> cri.ReopenContainerLogResponse:
+        """ReopenContainerLog: the new file is open when this returns.
+
+        Raises NotFound, and FailedPrecondition for a container that does not run or whose log is the engine's file.
+        """
+        if not request.container_id:
+            raise InvalidArgument("container_id: a value is needed")
+        record = await self._node.inventory.container(request.container_id)
+        if record.state != cri.CONTAINER_RUNNING:
+            raise FailedPrecondition(f"container {record.id} does not run")
+        if not record.has_cri_log:
+            raise FailedPrecondition(
+                f"container {record.id} has the engine's json-file as its log, which the engine rotates by max-size"
+            )
+        await self._node.logs.reopen(record.id)
+        return cri.ReopenContainerLogResponse()
+
+
+async def prepare_log(node: Node, record: ContainerRecord) -> None:
+    """Right before the start: whatever the container writes is copied from its first line on.
+
+    The engine does not tell yet where that will be; where it has put it since the first of its versions is known.
+    """
+    if record.has_cri_log:
+        root = (await node.capabilities()).root_dir
+        await _begin(node, record, f"{root}/containers/{record.id}/{record.id}-json.log")
+
+
+async def begin_log(node: Node, record: ContainerRecord) -> None:
+    """Right after the start."""
+    if record.engine_log_path and record.log_path:
+        await _begin(node, record, record.engine_log_path)
+
+
+async def _begin(node: Node, record: ContainerRecord, source: str) -> None:
+    """Copy the log, or link it. The container is not to blame when this fails, so that is only logged."""
+    try:
+        if not record.has_cri_log:
+            await asyncio.to_thread(_link, record, source)
+        elif node.logs.source_of(record.id) != source:
+            await asyncio.to_thread(_make_folder, record)
+            await node.logs.follow(record.id, source, record.log_path)
+    except (OSError, ShimError) as error:
+        logger.warning("the log of container %s: %s", record.id, error)
+
+
+async def finish_log(node: Node, record: ContainerRecord, deadline: float = LAST_LINES) -> None:
+    """After the container's end: all that it wrote is in its log. A log that cannot be written stops nobody."""
+    if record.has_cri_log:
+        try:
+            await node.logs.finish(record.id, deadline)
+        except ShimError as error:
+            logger.warning("the log of container %s may be incomplete: %s", record.id, error)
+
+
+async def forget_log(node: Node, record: ContainerRecord) -> None:
+    """After the container was removed."""
+    if not record.has_cri_log:
+        await asyncio.to_thread(_unlink, record)
+        return
+    try:
+        await node.logs.forget(record.id)
+    except ShimError as error:
+        logger.warning("the position of the log of container %s is left: %s", record.id, error)
+
+
+def _make_folder(record: ContainerRecord) -> None:
+    Path(record.log_path).parent.mkdir(0o755, parents=True, exist_ok=True)
+
+
+def _link(record: ContainerRecord, source: str) -> None:
+    """The CRI log path as a link to the engine's own log file; replaced if there."""
+    _make_folder(record)
+    path = Path(record.log_path)
+    temporary = path.with_name(f".{record.id}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(source)
+    temporary.replace(path)
+
+
+def _unlink(record: ContainerRecord) -> None:
+    """Remove the link, if it is this container's."""
+    path = Path(record.log_path)
+    with contextlib.suppress(OSError):
+        if record.log_path and record.engine_log_path and str(path.readlink()) == record.engine_log_path:
+            path.unlink()
+
+
+@asynccontextmanager
+async def logs_taken_up(node: Node) -> AsyncIterator[None]:
+    """In the background, as soon as the engine is there: go on with the logs of the containers that it has."""
+    task = asyncio.create_task(_take_up(node), name="take up the logs")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _take_up(node: Node) -> None:
+    try:
+        # First, or the position of a container that is made meanwhile would seem to be of none.
+        known = await asyncio.to_thread(node.logs.known)
+        containers = await _containers(node)
+        await node.logs.forget_all_but(known, [record.id for record in containers])
+        for record in containers:
+            if record.has_cri_log and record.engine_log_path:
+                await _follow(node, record)
+    except Exception:
+        logger.exception("not all logs are taken up")
+
+
+async def _containers(node: Node) -> list[ContainerRecord]:
+    while True:
+        try:
+            return await node.inventory.containers()
+        except ShimError:
+            await asyncio.sleep(_RETRY)
+
+
+async def _follow(node: Node, record: ContainerRecord) -> None:
+    try:
+        await node.logs.follow(record.id, record.engine_log_path, record.log_path)
+    except ShimError as error:
+        logger.warning("the log of container %s is not followed: %s", record.id, error)
+    if record.state == cri.CONTAINER_EXITED:
+        await finish_log(node, record)

@@ -1,0 +1,474 @@
+"""Container logs in the CRI's format: what is in them, and that each line is there once whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    container,
+    container_config,
+    create,
+    ended,
+    pod,
+    pull,
+    refused,
+    remove,
+    sandbox_config,
+    start,
+    status,
+    stop,
+    until,
+)
+from tests.node.engine import Engine
+from tests.node.mounts import mount
+from tests.node.server import Server
+
+LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
+POSITIONS = Path("/var/lib/dockershim/logs")
+MS_REMOUNT = 32
+
+#: Seconds of the test with ten containers: a few in CI, a minute by `make test-engine FOCUS=torture LOG_SECONDS=60`.
+TORTURE = float(os.environ.get("LOG_SECONDS") or 8)
+
+
+@pytest.fixture(autouse=True)
+async def image(server: Server) -> None:
+    """Every test's image; pulled by a connection of its own, as tests here end the server."""
+    async with CRI(server.target) as cri:
+        await pull(cri)
+
+
+def log_file(sandbox: api.PodSandboxConfig, name: str = "main.log") -> Path:
+    return Path(sandbox.log_directory, name)
+
+
+def read(path: Path) -> list[tuple[str, str, bytes]]:
+    """Stream, tag and text of every line of a CRI log; what is no such line fails the test."""
+    content = path.read_bytes()
+    found = [(line[1].decode(), line[2].decode(), line[3]) for line in LINE.finditer(content)]
+    assert sum(len(line[0]) for line in LINE.finditer(content)) == len(content), content[-300:]
+    return found
+
+
+def texts(path: Path, stream: str = "stdout") -> list[bytes]:
+    return [text for of, _, text in read(path) if of == stream]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def followers() -> list[int]:
+    """The log processes of this node."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"dockershim.logs" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+async def reopen(cri: CRI, container_id: str) -> None:
+    await cri.runtime.ReopenContainerLog(api.ReopenContainerLogRequest(container_id=container_id))
+
+
+async def test_both_streams_are_there_with_their_names(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with container(cri, container_config("echo out; echo err >&2; printf 'no end'"), sandbox) as container_id:
+        await ended(cri, container_id)
+        found = read(log_file(sandbox))
+        assert [line for line in found if line[0] == "stdout"] == [("stdout", "F", b"out"), ("stdout", "P", b"no end")]
+        assert [line for line in found if line[0] == "stderr"] == [("stderr", "F", b"err")]
+
+
+async def test_a_long_line_comes_in_parts(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    command = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo next"
+    async with container(cri, container_config(command), sandbox) as container_id:
+        await ended(cri, container_id)
+        parts = read(log_file(sandbox))
+        assert [tag for _, tag, _ in parts] == ["P", "P", "F", "F"]
+        assert b"".join(text for *_, text in parts[:3]) == b"x" * 40000
+        assert all(len(text) <= 16384 for *_, text in parts)
+
+
+async def test_any_bytes_are_as_the_engine_gives_them(cri: CRI, engine_api: DockerClient) -> None:
+    sandbox = sandbox_config()
+    command = r"""printf 'a\000\001\002"\\\\n\t<&>\033[1m\n\377\376 broken\n\303\244\342\200\250 fine\n'"""
+    async with container(cri, container_config(command), sandbox) as container_id:
+        await ended(cri, container_id)
+        given: bytes = engine_api.api.logs(container_id)
+        assert b"\n".join(texts(log_file(sandbox))) + b"\n" == given
+        assert b"\0" in given
+
+
+async def test_a_terminal_has_one_stream(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with container(cri, container_config("echo out; echo err >&2", tty=True), sandbox) as container_id:
+        await ended(cri, container_id)
+        assert read(log_file(sandbox)) == [("stdout", "F", b"out\r"), ("stdout", "F", b"err\r")]
+
+
+async def test_lines_are_there_when_the_end_is_told(cri: CRI) -> None:
+    for _ in range(5):
+        sandbox = sandbox_config()
+        async with container(cri, container_config("seq 0 4999"), sandbox) as container_id:
+            await ended(cri, container_id)
+            assert texts(log_file(sandbox)) == numbers(5000)
+
+
+async def test_the_log_stays_and_the_position_goes_with_the_container(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with container(cri, container_config("seq 0 99999; exec sleep 1000"), sandbox) as container_id:
+        assert (POSITIONS / container_id).exists()
+        await until(lambda: b" 99999\n" in log_file(sandbox).read_bytes()[-50:], 20)
+        await remove(cri, container_id)
+        assert not (POSITIONS / container_id).exists()
+    assert texts(log_file(sandbox)) == numbers(100000)
+
+
+async def test_removal_of_a_running_container_loses_no_line(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    command = "i=0; while :; do echo $i; i=$((i+1)); done"
+    async with container(cri, container_config(command), sandbox) as container_id:
+        await asyncio.sleep(0.3)
+        await remove(cri, container_id)
+    found = texts(log_file(sandbox))
+    assert found == numbers(len(found))
+    assert len(found) > 1000
+
+
+async def test_reopen_divides_the_log(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    command = "i=0; while :; do echo $i; i=$((i+1)); done"
+    async with container(cri, container_config(command), sandbox) as container_id:
+        path = log_file(sandbox)
+        for turn in range(5):
+            await asyncio.sleep(0.1)
+            path.rename(path.with_name(f"main.log.{turn}"))
+            await reopen(cri, container_id)
+            assert path.exists()
+        await stop(cri, container_id)
+        parts = [*(path.with_name(f"main.log.{turn}") for turn in range(5)), path]
+        found = [text for part in parts for text in texts(part)]
+        assert found == numbers(len(found))
+
+
+async def test_reopen_needs_a_container_that_runs(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        sandbox = sandbox_config()
+        created = await create(cri, sandbox_id, container_config("true"), sandbox)
+        async with refused("FAILED_PRECONDITION", "does not run"):
+            await reopen(cri, created)
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=created))
+        await ended(cri, created)
+        async with refused("FAILED_PRECONDITION", "does not run"):
+            await reopen(cri, created)
+        async with refused("NOT_FOUND"):
+            await reopen(cri, "0" * 64)
+        async with refused("INVALID_ARGUMENT", "container_id"):
+            await reopen(cri, "")
+
+
+@pytest.mark.parametrize("driver", ["none", "local"])
+async def test_the_engines_default_driver_does_not_matter(
+    cri: CRI, engine: Engine, driver: str, engine_api: DockerClient
+) -> None:
+    engine.restart(f"--log-driver={driver}")
+    try:
+        sandbox = sandbox_config()
+        async with container(cri, container_config("echo here"), sandbox) as container_id:
+            await ended(cri, container_id)
+            assert texts(log_file(sandbox)) == [b"here"]
+            made = engine_api.api.inspect_container(container_id)["HostConfig"]["LogConfig"]
+            assert made["Type"] == "json-file"
+            assert made["Config"] == {"max-size": "32m", "max-file": "3", "compress": "false"}
+    finally:
+        engine.restart()
+
+
+async def test_a_link_stays_a_link(server: Server) -> None:
+    """Containers that were made with links to the json-file, by this server or another, keep them."""
+    sandbox = sandbox_config()
+    try:
+        server.restart("--container-log-format=docker")
+        async with CRI(server.target) as cri:
+            pod_made = pod(cri, sandbox)
+            sandbox_id = await pod_made.__aenter__()
+            container_id = await start(cri, sandbox_id, container_config("echo one; exec sleep 1000"), sandbox)
+        path = log_file(sandbox)
+        assert path.is_symlink()
+        server.flags = ()
+        server.restart()
+        async with CRI(server.target) as cri:
+            async with refused("FAILED_PRECONDITION", "json-file"):
+                await reopen(cri, container_id)
+            assert '"log":"one' in path.read_text()
+            await remove(cri, container_id)
+            assert not path.is_symlink()
+            await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+    finally:
+        server.flags = ()
+        server.restart()
+
+
+async def test_what_was_written_while_the_server_was_away_is_caught_up(server: Server) -> None:
+    sandbox = sandbox_config()
+    command = "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); usleep 300; done; exec sleep 1000"
+    async with CRI(server.target) as cri, pod(cri, sandbox) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(command), sandbox)
+        await asyncio.sleep(0.3)
+        server.kill()
+        before = len(texts(log_file(sandbox)))
+        await asyncio.sleep(0.5)
+        server.start()
+        await until(lambda: len(texts(log_file(sandbox))) >= 3000, 20)
+        assert before < 3000
+        assert texts(log_file(sandbox)) == numbers(3000)
+        await until(lambda: len(followers()) == 1, 5)
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
+    sandbox = sandbox_config()
+    server.restart("--engine-log-max-size=64k", "--engine-log-max-files=2")
+    try:
+        async with CRI(server.target) as cri:
+            command = "echo first; sleep 1; seq 0 19999; exec sleep 1000"
+            async with container(cri, container_config(command), sandbox):
+                (follower,) = followers()
+                await until(lambda: texts(log_file(sandbox)) == [b"first"], 5)
+                os.kill(follower, signal.SIGSTOP)
+                await asyncio.sleep(2.5)
+                os.kill(follower, signal.SIGKILL)
+                await until(lambda: texts(log_file(sandbox))[-1:] == [b"19999"], 10)
+                found = texts(log_file(sandbox))
+                assert found[1:] == numbers(20000)[1 - len(found) :]
+                assert len(found) < 20000
+                assert re.search(r"at least \d+ bytes are missing in /var/log/pods/", server.log_end())
+    finally:
+        server.flags = ()
+        server.restart()
+
+
+async def test_rotation_by_the_engine_while_the_follower_is_behind_loses_nothing(server: Server) -> None:
+    sandbox = sandbox_config()
+    server.restart("--engine-log-max-size=2m", "--engine-log-max-files=4")
+    try:
+        async with (
+            CRI(server.target) as cri,
+            container(cri, container_config("seq 0 199999; exec sleep 1000"), sandbox),
+        ):
+            await until(lambda: b" 199999\n" in log_file(sandbox).read_bytes()[-50:], 30)
+            assert texts(log_file(sandbox)) == numbers(200000)
+    finally:
+        server.flags = ()
+        server.restart()
+
+
+async def test_a_full_disk_disturbs_no_container_and_is_caught_up(cri: CRI, server: Server) -> None:
+    sandbox = sandbox_config()
+    folder = Path(sandbox.log_directory)
+    folder.mkdir(parents=True)
+    mount("tmpfs", folder, "tmpfs", data="size=64k")
+    try:
+        async with pod(cri, sandbox) as sandbox_id:
+            container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
+            assert (await ended(cri, container_id)).exit_code == 0
+            await until(lambda: "cannot be written now" in server.log_end(), 5)
+            assert folder.joinpath("main.log").stat().st_size > 30000
+            mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64m")
+            await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:], 10)
+            assert texts(log_file(sandbox)) == numbers(50000)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None:
+    sandbox = sandbox_config()
+    command = "i=0; while :; do echo $i; i=$((i+1)); usleep 5000; done"
+    async with container(cri, container_config(command), sandbox) as container_id:
+        path = log_file(sandbox)
+        await until(lambda: len(texts(path)) > 3, 10)
+        path.unlink()
+        path.parent.rmdir()
+        await asyncio.sleep(1)
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+        path.parent.mkdir()
+        await until(lambda: path.exists() and len(texts(path)) > 100, 10)
+        await stop(cri, container_id)
+        found = texts(path)
+        assert found == numbers(int(found[-1]) + 1)[int(found[0]) :]
+
+
+# -- crictl beside the engine
+
+
+def crictl(*arguments: str) -> tuple[bytes, bytes]:
+    ran = subprocess.run(["crictl", "logs", *arguments], capture_output=True, timeout=30)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, ran.stderr
+
+
+async def test_crictl_shows_what_the_engine_shows(cri: CRI, engine_api: DockerClient) -> None:
+    sandbox = sandbox_config()
+    command = (
+        "for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.6; done; head -c 20000 /dev/zero | tr '\\0' y; echo"
+    )
+    async with pod(cri, sandbox) as sandbox_id:
+        first = await start(cri, sandbox_id, container_config(command, log_path="0.log"), sandbox)
+        followed = await asyncio.create_subprocess_exec(
+            *("crictl", "logs", "-f", first), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(followed.communicate(), 30)
+        logs = engine_api.api.logs
+        assert (out, err) == (logs(first, stderr=False), logs(first, stdout=False))
+        assert crictl(first) == (out, err)
+        assert crictl("--tail=2", first)[0] + crictl("--tail=2", first)[1] == logs(first, tail=2)
+        since = LINE.findall(log_file(sandbox, "0.log").read_bytes())
+        moment = log_file(sandbox, "0.log").read_bytes().splitlines()[len(since) // 2].split()[0].decode()
+        engine_since = subprocess.run(["docker", "logs", "--since", moment, first], capture_output=True)
+        assert crictl(f"--since={moment}", first) == (engine_since.stdout, engine_since.stderr)
+
+        config = container_config("echo second", log_path="1.log")
+        config.metadata.attempt = 1
+        second = await start(cri, sandbox_id, config, sandbox)
+        await ended(cri, second)
+        assert crictl(second)[0] == b"second\n"
+        assert crictl("-p", second) == (out, err)
+
+
+# -- everything at once
+
+
+class Tortured:
+    """A container that writes numbers to both streams as fast as it can, and its log with all that it was before.
+
+    It begins and ends with the file ``go``: nothing can be started or stopped in time beside ten of them.
+    """
+
+    command = """
+        until [ -e /go/go ]; do usleep 100000; done
+        awk 'BEGIN {
+            while ((getline line < "/go/go") >= 0) {
+                close("/go/go")
+                for (n = 0; n < 1000; n++) { print i + 0; print i + 0 > "/dev/stderr"; i++ }
+            }
+        }'
+    """
+
+    def __init__(self, container_id: str, path: Path) -> None:
+        self.id = container_id
+        self.path = path
+        self.rotated: list[Path] = []
+
+    async def rotate(self, server: Server) -> None:
+        """As a kubelet does it, which tries again when the runtime does not answer."""
+        name = self.path.with_name(f"{self.path.name}.{len(self.rotated)}")
+        self.path.rename(name)
+        self.rotated.append(name)
+        while True:
+            # A connection that has seen its server die waits ever longer before it tries again.
+            async with CRI(server.target) as cri:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await reopen(cri, self.id)
+                    return
+            await asyncio.sleep(0.1)
+
+    def check(self) -> int:
+        """Each number once and in order on each stream, of all files together; how many lines there are."""
+        expected = {b"stdout": itertools.count(), b"stderr": itertools.count()}
+        lines = 0
+        for path in (*self.rotated, self.path):
+            with path.open("rb") as file:
+                for line in file:
+                    _, stream, tag, text = line.split(b" ", 3)
+                    if tag == b"F":
+                        assert int(text) == next(expected[stream]), f"{path}: {line!r}"
+                        lines += 1
+        return lines
+
+
+@asynccontextmanager
+async def _killing(server: Server, until_time: float) -> AsyncIterator[list[str]]:
+    """Kill the log process, the server and both at random moments; the server runs in the end."""
+    killed: list[str] = []
+
+    def kill_follower() -> None:
+        for follower in followers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(follower, signal.SIGKILL)
+                killed.append("follower")
+
+    async def kill_followers() -> None:
+        while time.monotonic() < until_time:
+            await asyncio.sleep(random.uniform(0.2, 1.5))
+            kill_follower()
+
+    async def kill_servers() -> None:
+        while time.monotonic() < until_time:
+            await asyncio.sleep(random.uniform(2, 6))
+            if random.random() < 0.5:
+                kill_follower()
+            server.kill()
+            killed.append("server")
+            await asyncio.to_thread(server.start)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(kill_followers())
+        tasks.create_task(kill_servers())
+        yield killed
+
+
+@pytest.mark.timeout(TORTURE * 5 + 180)
+async def test_torture_each_line_is_there_once(server: Server, engine_api: DockerClient, tmp_path: Path) -> None:
+    server.restart("--engine-log-max-size=16m", "--engine-log-max-files=4")
+    logged = len(server.log.read_text())
+    sandbox = sandbox_config()
+    mounts = [api.Mount(container_path="/go", host_path=str(tmp_path))]
+    try:
+        async with CRI(server.target) as cri, pod(cri, sandbox) as sandbox_id:
+            tortured = []
+            for number in range(10):
+                config = container_config(Tortured.command, name=f"c{number}", mounts=mounts)
+                container_id = await start(cri, sandbox_id, config, sandbox)
+                tortured.append(Tortured(container_id, log_file(sandbox, f"c{number}.log")))
+            end = time.monotonic() + TORTURE
+            (tmp_path / "go").touch()
+            async with _killing(server, end) as killed:
+                while time.monotonic() < end:
+                    await asyncio.sleep(random.uniform(0.2, 1))
+                    await random.choice(tortured).rotate(server)
+            (tmp_path / "go").unlink()
+            for one in tortured:
+                await ended(cri, one.id, 60)
+            lines = [await asyncio.to_thread(one.check) for one in tortured]
+            rotations = sum(len(one.rotated) for one in tortured)
+            kills = {what: killed.count(what) for what in ("follower", "server")}
+            print(f"{sum(lines)} lines, {rotations} rotations, killed {kills}")  # noqa: T201
+            assert all(kills.values())
+            for one, count in zip(tortured, lines, strict=True):
+                # Its streams end together.
+                assert engine_api.api.logs(one.id, tail=1) == b"%d\n" % (count // 2 - 1)
+            assert "missing" not in server.log.read_text()[logged:]
+    finally:
+        server.flags = ()
+        server.restart()

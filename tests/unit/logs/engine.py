@@ -1,0 +1,59 @@
+"""What an engine and a kubelet do to the files of a container's log, without either."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def engine_line(text: str, number: int = 0, stream: str = "stdout") -> bytes:
+    """A line as engines write it: compact, the time last, and <, > and & escaped as Go does."""
+    entry = {"log": text, "stream": stream, "time": f"2026-01-02T03:04:05.{number:09}Z"}
+    encoded = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
+    for char in "<>&":
+        encoded = encoded.replace(char, f"\\u{ord(char):04x}")
+    return encoded.encode() + b"\n"
+
+
+@dataclass(slots=True)
+class EngineLog:
+    """A container's json-files, at most ``keep`` of them."""
+
+    path: Path
+    keep: int = 3
+    written: list[bytes] = field(default_factory=list)
+
+    def write(self, count: int, text: str = "line") -> None:
+        with self.path.open("ab") as file:
+            for _ in range(count):
+                number = len(self.written)
+                file.write(engine_line(f"{text} {number}\n", number))
+                self.written.append(b"2026-01-02T03:04:05.%09dZ stdout F %b %d\n" % (number, text.encode(), number))
+
+    def rotate(self) -> None:
+        """As the engine does it: the oldest goes, the others move on, a new one is made."""
+        older = [self.path.with_name(f"{self.path.name}.{number}") for number in range(1, self.keep)]
+        older[-1].unlink(missing_ok=True)
+        for one, next_one in zip([self.path, *older][-2::-1], older[::-1], strict=True):
+            if one.exists():
+                one.rename(next_one)
+        self.path.touch()
+
+
+@dataclass(slots=True)
+class KubeletLog:
+    """The CRI file and those that it was before."""
+
+    path: Path
+    rotated: list[Path] = field(default_factory=list)
+
+    def rotate(self) -> None:
+        if self.path.exists():
+            self.rotated.append(self.path.with_name(f"{self.path.name}.{len(self.rotated)}"))
+            self.path.rename(self.rotated[-1])
+
+    def lines(self) -> list[bytes]:
+        """Every line of all files, in order."""
+        files = [*self.rotated, *([self.path] if self.path.exists() else [])]
+        return b"".join(file.read_bytes() for file in files).splitlines(keepends=True)

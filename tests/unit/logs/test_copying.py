@@ -1,0 +1,407 @@
+"""Each line once, in order, whatever is killed, rotated, full or gone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dockershim.logs import copying
+from dockershim.logs.copying import Copying
+from tests.unit.logs.engine import EngineLog, KubeletLog, engine_line
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Files:
+    """A container's files, and the process that copies them, which can be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "engine").mkdir()
+        (folder / "pod").mkdir()
+        self.engine = EngineLog(folder / "engine" / "c-json.log")
+        self.kubelet = KubeletLog(folder / "pod" / "0.log")
+        self.position = folder / "position"
+        self.reports: list[str] = []
+        self.engine.path.touch()
+        self.start()
+
+    def start(self) -> None:
+        self.copying = Copying(self.engine.path, self.kubelet.path, self.position, self.reports.append)
+
+    def restart(self) -> None:
+        """A new process; nothing that the old one had in memory is there."""
+        self.copying.close()
+        self.start()
+
+    def copy(self) -> None:
+        self.copying.scan()
+        while self.copying.step():
+            pass
+
+    def check(self) -> None:
+        assert self.kubelet.lines() == self.engine.written
+        assert self.reports == []
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    made = Files(tmp_path)
+    yield made
+    made.copying.close()
+
+
+class Writes:
+    """os.write and os.pwrite, until ``room`` bytes are written: then ``fail``, with the room used up."""
+
+    def __init__(self, room: int, fail: Callable[[], BaseException]) -> None:
+        self.room, self.fail = room, fail
+
+    def write(self, fd: int, content: Any) -> int:
+        return self._through(content, lambda part: _WRITE(fd, part))
+
+    def pwrite(self, fd: int, content: Any, offset: int) -> int:
+        # The kernel copies a few bytes at once or not at all.
+        if self.room < len(content):
+            raise self.fail()
+        self.room -= len(content)
+        return _PWRITE(fd, content, offset)
+
+    def _through(self, content: Any, write: Callable[[Any], int]) -> int:
+        if self.room >= len(content):
+            self.room -= len(content)
+            return write(content)
+        write(content[: self.room])
+        self.room = 0
+        raise self.fail()
+
+
+_WRITE, _PWRITE = os.write, os.pwrite
+
+
+class CrashMachine(RuleBasedStateMachine):
+    """An engine that writes and rotates, a kubelet that rotates, a process that is killed within its writes."""
+
+    @initialize()
+    def begin(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.files = Files(Path(self._folder.name))
+        # The engine drops what was not read after so many rotations; it must not have to be in this test.
+        self.rotations_unread = 0
+
+    @rule(count=st.integers(1, 30))
+    def engine_writes(self, count: int) -> None:
+        self.files.engine.write(count)
+
+    @precondition(lambda self: self.rotations_unread < 2)
+    @rule()
+    def engine_rotates(self) -> None:
+        # It does so when it has a line to write, and the file is full.
+        self.files.engine.write(1)
+        self.files.engine.rotate()
+        self.files.engine.write(1)
+        self.rotations_unread += 1
+
+    @rule(room=st.integers(0, 6000))
+    def killed_while_copying(self, room: int) -> None:
+        self._killed(room, self.files.copy)
+
+    @rule(room=st.integers(0, 200))
+    def killed_while_reopening(self, room: int) -> None:
+        self.files.copy()
+        self.files.kubelet.rotate()
+        self._killed(room, self.files.copying.reopen)
+
+    def _killed(self, room: int, work: Callable[[], object]) -> None:
+        writes = Writes(room, Killed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "write", writes.write)
+            patch.setattr(os, "pwrite", writes.pwrite)
+            try:
+                work()
+            except Killed:
+                self.files.restart()
+
+    @rule(room=st.integers(0, 3000))
+    def disk_is_full_for_a_while(self, room: int) -> None:
+        writes = Writes(room, lambda: OSError(errno.ENOSPC, "no space"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "write", writes.write)
+            with contextlib.suppress(OSError):
+                self.files.copy()
+
+    @rule()
+    def copied(self) -> None:
+        self.files.copy()
+        self.rotations_unread = 0
+        self.files.check()
+
+    @rule()
+    def restarted(self) -> None:
+        self.files.restart()
+
+    @rule()
+    def kubelet_rotates(self) -> None:
+        self.files.copy()
+        self.files.kubelet.rotate()
+        self.files.copying.reopen()
+        assert self.files.kubelet.path.read_bytes() == b""
+
+    @rule()
+    def kubelet_renames(self) -> None:
+        self.files.copy()
+        self.files.kubelet.rotate()
+
+    @invariant()
+    def no_line_is_there_twice(self) -> None:
+        lines = self.files.kubelet.lines()
+        assert lines[:-1] == self.files.engine.written[: len(lines) - 1] if lines else True
+
+    def teardown(self) -> None:
+        try:
+            self.files.copy()
+            self.files.check()
+        finally:
+            self.files.copying.close()
+            self._folder.cleanup()
+
+
+TestCrashes = CrashMachine.TestCase
+TestCrashes.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+@given(room=st.integers(0, 4000), batch=st.sampled_from([200, 500, 256 * 1024]))
+def test_killed_anywhere_within_its_writes(room: int, batch: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "BATCH", batch)
+        files = Files(Path(folder))
+        files.engine.write(20)
+        files.engine.rotate()
+        files.engine.write(20)
+        writes = Writes(room, Killed)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(os, "write", writes.write)
+            inner.setattr(os, "pwrite", writes.pwrite)
+            try:
+                files.copy()
+            except Killed:
+                files.restart()
+        files.copy()
+        files.check()
+        files.copying.close()
+
+
+def test_a_renamed_file_is_written_until_the_reopen(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.kubelet.rotate()
+    files.engine.write(5)
+    files.copy()
+    assert not files.kubelet.path.exists()
+    files.copying.reopen()
+    files.engine.write(5)
+    files.copy()
+    assert files.kubelet.path.read_bytes().count(b"\n") == 5
+    files.check()
+
+
+def test_a_renamed_file_is_written_after_a_restart_too(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.kubelet.rotate()
+    files.restart()
+    files.engine.write(5)
+    files.copy()
+    # A kubelet that hears of a failed reopen gives the file its name back, over whatever is there.
+    assert not files.kubelet.path.exists()
+    files.check()
+
+
+def test_a_file_that_was_made_right_before_the_kill_is_written(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.kubelet.rotate()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", Writes(0, Killed).pwrite)
+        with pytest.raises(Killed):
+            files.copying.reopen()
+    assert files.kubelet.path.exists()
+    files.restart()
+    files.engine.write(5)
+    files.copy()
+    assert files.kubelet.path.read_bytes().count(b"\n") == 5
+    files.check()
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_written_anew(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.copy()
+    files.engine.write(5)
+
+    def write(fd: int, content: bytes) -> int:
+        files.kubelet.path.unlink()
+        return _WRITE(fd, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(FileNotFoundError):
+            files.copy()
+    files.copy()
+    files.check()
+
+
+def test_a_log_that_was_emptied_while_nobody_followed_is_no_known_file(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.copying.close()
+    files.kubelet.path.write_bytes(b"x" * files.kubelet.path.stat().st_size + b"\n")
+    files.start()
+    files.engine.write(5)
+    files.copy()
+    assert files.kubelet.lines()[1:] == files.engine.written[5:]
+
+
+def test_a_reopen_without_a_rename_changes_nothing(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.copying.reopen()
+    files.engine.write(5)
+    files.copy()
+    files.check()
+
+
+def test_a_rotation_that_is_behind_the_copying_loses_nothing(files: Files) -> None:
+    files.copying.step()
+    for _ in range(10):
+        files.engine.write(10)
+        files.engine.rotate()
+        files.copying.scan()
+    files.copy()
+    files.check()
+
+
+@pytest.mark.parametrize("keep", [2, 3])
+def test_what_the_engine_dropped_before_it_was_seen_is_told(files: Files, keep: int) -> None:
+    files.engine.keep = keep
+    files.engine.write(10)
+    files.copy()
+    files.copying.scan()
+    for _ in range(keep + 1):
+        files.engine.rotate()
+        files.engine.write(10)
+    files.copying.scan(keep + 1)
+    # As large as the smallest of the others.
+    size = len(engine_line("line 0\n")) * 10
+    assert files.reports == [
+        f"at least {size} bytes are missing in {files.kubelet.path}: the engine rotates faster than is read"
+    ]
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written[:10] + files.engine.written[20:]
+
+
+def test_files_that_are_seen_before_they_are_told_of_are_none_too_many(files: Files) -> None:
+    files.engine.write(10)
+    files.copy()
+    for told in (0, 1, 2, 0, 3):
+        files.engine.rotate()
+        files.engine.write(10)
+        files.engine.rotate()
+        files.engine.write(10)
+        files.copying.scan(told)
+    files.copying.scan(4)
+    files.copy()
+    files.check()
+
+
+def test_what_the_engine_dropped_while_nobody_followed_is_told(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.copying.close()
+    for _ in range(4):
+        files.engine.write(10)
+        files.engine.rotate()
+    files.start()
+    files.copy()
+    size = files.engine.path.with_name("c-json.log.1").stat().st_size
+    (report,) = files.reports
+    assert report.startswith("at least ")
+    assert 0 < int(report.split()[2]) < size
+    assert files.kubelet.lines() == files.engine.written[:5] + files.engine.written[-20:]
+
+
+def test_an_inode_that_is_used_again_is_no_known_file(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.copying.close()
+    # Emptied and written anew is to the inode what removed and made anew is.
+    files.engine.path.write_bytes(b"")
+    files.engine.write(40)
+    files.start()
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written
+    assert len(files.reports) == 1
+
+
+def test_an_emptied_engine_file_is_read_from_its_start(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.engine.path.write_bytes(b"")
+    files.copy()
+    files.engine.write(3)
+    files.copy()
+    files.check()
+
+
+def test_lines_of_another_before_ours_stay(files: Files) -> None:
+    files.kubelet.path.write_bytes(b"2026-01-01T00:00:00Z stdout F of another\n")
+    files.engine.write(2)
+    files.copy()
+    assert files.kubelet.lines()[1:] == files.engine.written
+
+
+def test_a_removed_folder_is_waited_for(files: Files) -> None:
+    files.engine.write(2)
+    files.copy()
+    files.kubelet.path.unlink()
+    files.kubelet.path.parent.rmdir()
+    files.engine.write(3)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            files.copy()
+    files.kubelet.path.parent.mkdir()
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written[2:]
+
+
+def test_what_cannot_be_written_does_not_hold_what_the_engine_removed(files: Files) -> None:
+    files.copy()
+    for _ in range(4):
+        files.engine.write(10)
+        files.engine.rotate()
+        files.copying.scan()
+    files.copying.let_go()
+    (report,) = files.reports
+    assert report.startswith(f"{2 * len(engine_line('line 10' + chr(10), 10)) * 10 - 10} bytes are missing")
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written[-20:]
+
+
+def test_a_link_at_the_path_is_not_followed(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    files.kubelet.path.symlink_to(tmp_path / "elsewhere")
+    files.engine.write(1)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.copy()
+    assert (tmp_path / "elsewhere").read_bytes() == b""

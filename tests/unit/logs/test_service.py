@@ -1,0 +1,226 @@
+"""The follower as a process: what it is told, what it costs, and that another takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from dockershim.errors import FailedPrecondition
+from dockershim.logs.service import ContainerLogs
+from tests.unit.logs.engine import EngineLog, KubeletLog
+
+SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Pod:
+    """The files of one container's log."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.id = name
+        (folder / "engine" / name).mkdir(parents=True)
+        (folder / "pods" / name).mkdir(parents=True)
+        self.engine = EngineLog(folder / "engine" / name / f"{name}-json.log")
+        self.kubelet = KubeletLog(folder / "pods" / name / "0.log")
+        self.engine.path.touch()
+
+    async def follow(self, logs: ContainerLogs) -> None:
+        await logs.follow(self.id, str(self.engine.path), str(self.kubelet.path))
+
+    def is_complete(self) -> bool:
+        return self.kubelet.lines() == self.engine.written
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[ContainerLogs]:
+    async with ContainerLogs(tmp_path / "positions") as service:
+        yield service
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path, "a")
+
+
+async def until(condition: Callable[[], bool], timeout: float = 5) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def kill(logs: ContainerLogs) -> None:
+    before = logs.pid
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: logs.pid != before)
+
+
+async def test_lines_arrive_while_they_are_written(logs: ContainerLogs, pod: Pod) -> None:
+    pod.engine.write(3)
+    await pod.follow(logs)
+    assert pod.is_complete(), "what was there before is copied at once"
+    for _ in range(3):
+        pod.engine.write(2)
+        await until(pod.is_complete)
+        await asyncio.sleep(0.05)
+
+
+async def test_an_empty_log_is_there_at_once(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    assert pod.kubelet.path.read_bytes() == b""
+    assert pod.kubelet.path.stat().st_mode & 0o777 == 0o640
+
+
+async def test_files_that_the_engine_rotates_away_are_read_to_their_end(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    for _ in range(20):
+        pod.engine.write(50)
+        pod.engine.rotate()
+        await asyncio.sleep(0.02)
+    await logs.finish(pod.id, 5)
+    assert pod.is_complete()
+
+
+async def test_reopen_divides_the_lines(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    for number in range(1, 4):
+        pod.engine.write(10000)
+        pod.kubelet.rotate()
+        await logs.reopen(pod.id)
+        assert pod.kubelet.path.read_bytes() == b""
+        assert len(pod.kubelet.lines()) == number * 10000, "all that was there, which takes several batches"
+    assert pod.is_complete()
+
+
+async def test_reopen_of_what_is_not_followed_is_refused(logs: ContainerLogs) -> None:
+    with pytest.raises(FailedPrecondition, match="not followed"):
+        await logs.reopen("nobody")
+
+
+async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    pod.engine.write(5000)
+    await asyncio.gather(logs.finish(pod.id, 5), logs.finish(pod.id, 5))
+    assert pod.is_complete()
+    held = [path.readlink() for path in Path(f"/proc/{logs.pid}/fd").iterdir()]
+    assert not [path for path in held if path.is_relative_to(pod.engine.path.parent.parent.parent / "pods")]
+    with pytest.raises(FailedPrecondition, match="not followed"):
+        await logs.reopen(pod.id)
+
+
+async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: Pod) -> None:
+    pod.engine.write(1)
+    await pod.follow(logs)
+    assert logs.known() == [pod.id]
+    await logs.forget(pod.id)
+    assert logs.known() == []
+    assert pod.is_complete()
+
+
+async def test_positions_of_containers_that_are_gone_go(logs: ContainerLogs, tmp_path: Path) -> None:
+    pods = [Pod(tmp_path, name) for name in "abc"]
+    for pod in pods:
+        await pod.follow(logs)
+        await logs.finish(pod.id, 5)
+    await logs.forget_all_but(logs.known(), ["b"])
+    assert logs.known() == ["b"]
+
+
+async def test_a_killed_follower_has_a_successor(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    for _ in range(3):
+        pod.engine.write(300)
+        await kill(logs)
+        pod.engine.write(300)
+    await logs.finish(pod.id, 5)
+    assert pod.is_complete()
+
+
+async def test_a_request_outlives_the_follower(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    pod.engine.write(100)
+    pod.kubelet.rotate()
+    os.kill(logs.pid, signal.SIGSTOP)
+    reopened = asyncio.create_task(logs.reopen(pod.id))
+    await asyncio.sleep(0.05)
+    os.kill(logs.pid, signal.SIGKILL)
+    await reopened
+    assert pod.kubelet.path.read_bytes() == b""
+    assert pod.is_complete()
+
+
+async def test_the_follower_ends_with_its_server(tmp_path: Path, pod: Pod) -> None:
+    async with ContainerLogs(tmp_path / "positions") as logs:
+        await pod.follow(logs)
+        pid = logs.pid
+        os.kill(pid, signal.SIGTERM)
+        pod.engine.write(1)
+        await until(pod.is_complete)
+        assert logs.pid == pid, "it does not end with what a service manager sends to all"
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_successor_waits_for_its_predecessor(tmp_path: Path, pod: Pod) -> None:
+    async with ContainerLogs(tmp_path / "positions") as first, ContainerLogs(tmp_path / "positions") as second:
+        await pod.follow(first)
+        os.kill(first.pid, signal.SIGSTOP)
+        taken = asyncio.create_task(pod.follow(second))
+        pod.engine.write(10)
+        await asyncio.sleep(0.5)
+        assert not taken.done()
+        os.kill(first.pid, signal.SIGKILL)
+        await taken
+        assert pod.is_complete()
+
+
+async def test_a_log_that_cannot_be_written_is_told_once_and_catches_up(
+    logs: ContainerLogs, pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await pod.follow(logs)
+    pod.kubelet.path.unlink()
+    pod.kubelet.path.parent.rmdir()
+    pod.engine.write(10)
+    await until(lambda: "the logs of 1 containers cannot be written now" in caplog.text)
+    with pytest.raises(FailedPrecondition, match="No such file or directory"):
+        await logs.reopen(pod.id)
+    pod.engine.write(10)
+    await asyncio.sleep(1.5)
+    pod.kubelet.path.parent.mkdir()
+    await until(pod.is_complete)
+    await until(lambda: "all logs are written again" in caplog.text)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process, /proc/<pid>/stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _resident(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+async def test_a_hundred_silent_containers_cost_nothing(logs: ContainerLogs, tmp_path: Path) -> None:
+    pods = [Pod(tmp_path, f"c{number}") for number in range(100)]
+    for pod in pods:
+        pod.engine.write(2000)
+        await pod.follow(logs)
+    await until(lambda: all(pod.is_complete() for pod in pods))
+    await asyncio.sleep(0.2)
+    before, switches = _ticks(logs.pid), _switches(logs.pid)
+    await asyncio.sleep(1)
+    assert _ticks(logs.pid) == before
+    assert _switches(logs.pid) == switches, "it was woken"
+    assert _resident(logs.pid) < 20 * 1024 * 1024
+
+
+def _switches(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])

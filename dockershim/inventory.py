@@ -79,15 +79,14 @@ class Inventory:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def sandboxes(self) -> list[SandboxRecord]:
-        """Every sandbox that the engine has."""
+        """Every sandbox that the engine has, the newest first, as the engine lists them."""
         await self._follower.current()
-        return list(self._sandboxes.values())
+        return _newest_first(self._sandboxes)
 
     async def containers(self, sandbox_id: str = "") -> list[ContainerRecord]:
-        """Every application container that the engine has, or those of the sandbox with this whole id."""
+        """Every application container that the engine has, or those of the sandbox with this whole id; newest first."""
         await self._follower.current()
-        found = self._of_sandbox.get(sandbox_id, {}) if sandbox_id else self._containers
-        return list(found.values())
+        return _newest_first(self._of_sandbox.get(sandbox_id, {}) if sandbox_id else self._containers)
 
     async def find_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The sandbox with this id, or None. Raises InvalidArgument for the start of several ids."""
@@ -128,7 +127,7 @@ class Inventory:
 
     def peek_containers(self, sandbox_id: str) -> list[ContainerRecord]:
         """The containers of one sandbox in ``snapshot``."""
-        return list(self._of_sandbox.get(sandbox_id, {}).values())
+        return _newest_first(self._of_sandbox.get(sandbox_id, {}))
 
     def tell_again(self, container_id: str) -> None:
         """Call the listeners for what has changed outside of its record."""
@@ -320,6 +319,10 @@ class Inventory:
         for result in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+
+
+def _newest_first(records: Mapping[str, R]) -> list[R]:
+    return sorted(records.values(), key=lambda record: (record.created_at, record.id), reverse=True)
 
 
 def _never() -> bool:

@@ -15,6 +15,8 @@ class Proxy:
         self._path = path
         self._engine = engine
         self._writers: set[asyncio.StreamWriter] = set()
+        #: Whether new connections are ended at once, too.
+        self.refuses = False
 
     @property
     def endpoint(self) -> str:
@@ -26,6 +28,9 @@ class Proxy:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            writer.close()
+            return
         engine_reader, engine_writer = await asyncio.open_unix_connection(str(self._engine))
         both = {writer, engine_writer}
         self._writers |= both

@@ -238,9 +238,13 @@ async def test_a_cut_connection_lets_no_stale_answer_out(
         server = await asyncio.to_thread(start_server, f"--docker-endpoint={between.endpoint}")
         async with CRI(server.target) as cri, running_container(cri) as container_id:
             for _ in range(10):
+                between.refuses = True
                 between.cut()
+                await soon(lambda: is_ready(cri), False, 5)
                 await asyncio.to_thread(engine_api.api.kill, container_id, "KILL")
-                # The cut and the end of the container both came before this call.
+                async with refused("UNAVAILABLE"):
+                    await status(cri, container_id)
+                between.refuses = False
                 assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
                 await asyncio.to_thread(engine_api.api.start, container_id)
                 await asyncio.sleep(0.2)

@@ -26,6 +26,7 @@ EXIT_CODE = 7
 _NAMESPACES = cri.NamespaceOption(pid=cri.CONTAINER)
 _GRACE = 10
 _LOG_TIMEOUT = 5.0
+_LOG = "main.log"
 _PROBE_TIMEOUT = 5.0
 # discard (RFC 863): nothing in the demo's container listens there.
 _CLOSED_PORT = 9
@@ -87,6 +88,8 @@ class Pod:
         _check(status.state == cri.CONTAINER_EXITED, "the container still runs")
         _result(f"exited with {status.exit_code}")
         self._step("RemoveContainer", cri.RemoveContainerRequest(container_id=self.container_id))
+        # The log outlives its container: it is the kubelet's, and here the demo is the kubelet.
+        self._remove_log()
         self._step("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=self.sandbox_id))
         self._step("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=self.sandbox_id))
         if not self.image_was_there:
@@ -96,8 +99,16 @@ class Pod:
         """Remove what there is, whatever has gone wrong; what resists is told of by who looks afterwards."""
         for sandbox_id in self._own_sandboxes():
             self._try("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+        self._remove_log()
         if self.image_id and not self.image_was_there:
             self._try("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image)))
+
+    def _remove_log(self) -> None:
+        self._log.unlink(missing_ok=True)
+
+    @property
+    def _log(self) -> Path:
+        return self.logs / _LOG
 
     def _own_sandboxes(self) -> list[str]:
         """By the list: a RunPodSandbox that was interrupted told no id."""
@@ -140,7 +151,7 @@ class Pod:
         _result(f"address {address}, {_reach(address)}")
 
     def _show_output(self) -> None:
-        log = self.logs / "main.log"
+        log = self._log
         deadline = time.monotonic() + _LOG_TIMEOUT
         while not (log.exists() and f"hello from {NAME}" in log.read_text()):
             _check(time.monotonic() < deadline, f"the container's output is not in {log}")
@@ -191,7 +202,7 @@ class Pod:
             metadata=cri.ContainerMetadata(name="main"),
             image=cri.ImageSpec(image=self.image),
             command=MAIN,
-            log_path="main.log",
+            log_path=_LOG,
             linux=cri.LinuxContainerConfig(
                 security_context=cri.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
             ),

@@ -351,7 +351,8 @@ async def check_kubenet(cri: CRI, *cidrs: str) -> None:
 
 @pytest.fixture
 def no_kubenet_bridge() -> Iterator[None]:
-    """kubenet's bridge keeps the addresses of its first pod CIDR."""
+    """kubenet's bridge keeps the addresses of its first pod CIDR; a test before may have left one."""
+    subprocess.run(["ip", "link", "delete", "cbr0"], check=False, capture_output=True)
     yield
     subprocess.run(["ip", "link", "delete", "cbr0"], check=True)
 

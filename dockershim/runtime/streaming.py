@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -264,7 +265,7 @@ async def _connect(node: Node, sandbox_id: str, port: int) -> SocketStream:
         try:
             return await _connect_to(netns, family, address, port)
         except OSError as error:
-            failures.append(f"{address}: {error.strerror or 'timed out'}")
+            failures.append(f"{address}: {os.strerror(error.errno) if error.errno else 'timed out'}")
     raise ForwardFailed(f"cannot forward port {port} of sandbox {sandbox_id}: {', '.join(failures)}")
 
 

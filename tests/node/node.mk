@@ -59,6 +59,15 @@ $(ENGINES:%=conformance-%): conformance-%: install
 $(ENGINES:%=conformance-websocket-%): conformance-websocket-%: install
 	$(BIN)/python -m tests.conformance --websocket --focus Streaming --engine $*
 
+FUZZING ?= 600
+
+.PHONY: fuzz
+fuzz: install ## Feed random bytes to the SPDY machine (FUZZING=seconds)
+	$(BIN)/python -m pip install -q -e '.[dev,fuzz]'
+	mkdir -p build/fuzz/spdy
+	$(BIN)/python -m tests.fuzz.spdy -max_total_time=$(FUZZING) -max_len=4096 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/spdy tests/fuzz/corpus/spdy
+
 ##@ Develop
 
 .PHONY: node

@@ -28,6 +28,9 @@ from streaming.spdy_headers import BadBlock, Compressor, Decompressor, Headers
 
 VERSION = 3
 INITIAL_WINDOW = 64 * 1024
+#: What ``announce`` offers a peer that heeds windows: of a stream, and of all streams of a connection together.
+STREAM_WINDOW = 1024 * 1024
+SESSION_WINDOW = 16 * 1024 * 1024
 LARGEST_WINDOW = 2**31 - 1
 LONGEST_FRAME = 2**24 - 1
 
@@ -281,6 +284,8 @@ class Connection:
         self._window = INITIAL_WINDOW
         self._initial_window = INITIAL_WINDOW
         self._windows_bind = False
+        self._receive_window = INITIAL_WINDOW
+        self._session_receive_window = INITIAL_WINDOW
         self._unacknowledged = _Unacknowledged()
         self._readers: Mapping[int, Callable[[int, bytes], None]] = {
             Type.SYN_STREAM: self._read_syn_stream,
@@ -535,7 +540,7 @@ class Connection:
 
     def _credit(self, stream_id: int, size: int) -> bytes:
         total = self._unacknowledged.add(stream_id, size)
-        if total < INITIAL_WINDOW // 2:
+        if total < (self._receive_window if stream_id else self._session_receive_window) // 2:
             return b""
         self._unacknowledged.forget(stream_id)
         return _control(Type.WINDOW_UPDATE, _PAIR.pack(stream_id, total))
@@ -565,6 +570,13 @@ class Connection:
                 return _control(Type.GOAWAY, _PAIR.pack(event.last_good_stream_id, event.status))
             case WindowUpdate():
                 return _control(Type.WINDOW_UPDATE, _PAIR.pack(event.stream_id, event.delta))
+
+    def announce(self) -> bytes:
+        """The bytes that offer larger windows, so that acknowledgements are few. To be sent first, if at all."""
+        grown = SESSION_WINDOW - self._session_receive_window
+        self._receive_window, self._session_receive_window = STREAM_WINDOW, SESSION_WINDOW
+        offer = Settings({Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW})
+        return self.send(offer) + self.send(WindowUpdate(0, grown))
 
     def go_away(self, status: GoAwayStatus = GoAwayStatus.OK) -> bytes:
         """A GOAWAY that names the last stream of the peer."""

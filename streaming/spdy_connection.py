@@ -87,12 +87,22 @@ class SpdyStream:
 
 
 class SpdyConnection(asyncio.Protocol):
-    """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with."""
+    """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
 
-    def __init__(self, side: spdy.Side, on_lost: Callable[[Exception | None], None] | None = None) -> None:
+    Without ``flow_control`` it names no windows, as the clients of Kubernetes do.
+    """
+
+    def __init__(
+        self,
+        side: spdy.Side,
+        on_lost: Callable[[Exception | None], None] | None = None,
+        *,
+        flow_control: bool = True,
+    ) -> None:
         self._machine = spdy.Connection(side)
         self._side = side
         self._on_lost = on_lost
+        self._flow_control = flow_control
         self._streams: dict[int, SpdyStream] = {}
         self._accepted: deque[SpdyStream] = deque()
         self._news = asyncio.Event()
@@ -187,7 +197,7 @@ class SpdyConnection(asyncio.Protocol):
 
     def acknowledge(self, stream: SpdyStream, size: int) -> None:
         if not self._closing:
-            if update := self._machine.acknowledge(stream.id, size):
+            if self._flow_control and (update := self._machine.acknowledge(stream.id, size)):
                 self._transport.write(update)
             self._resume_reading()
 
@@ -207,6 +217,8 @@ class SpdyConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=CHUNK)
+        if self._flow_control:
+            self._transport.write(self._machine.announce())
 
     def data_received(self, data: bytes) -> None:
         self._machine.receive_data(data)

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from streaming.errors import Disconnected
 
-#: Of one stream that nobody reads. A connection is not read further while one of its streams has as much.
-MOST_BUFFERED = 128 * 1024
+#: Of one stream that nobody reads. A connection is not read further while one of its streams has as much. asyncio reads
+#: 256 KiB at once: with less than two of these, a connection would be stopped and started for each of them.
+MOST_BUFFERED = 512 * 1024
 #: What is handed to a transport at once, which is also what may wait in it.
 CHUNK = 128 * 1024
 

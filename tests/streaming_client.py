@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from streaming.sockets import SocketStream
 from streaming.spdy import Side
 from streaming.spdy_connection import SpdyConnection, SpdyStream
 from streaming.streams import Inbox
@@ -41,24 +42,33 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def spdy(
-    url: str, protocols: tuple[str, ...], tls: ssl.SSLContext | None = None
+    url: str, protocols: tuple[str, ...], tls: ssl.SSLContext | None = None, *, flow_control: bool = False
 ) -> AsyncIterator[tuple[SpdyConnection, str]]:
-    """A SPDY connection, and the sub-protocol that the server has chosen. Raises Refused."""
+    """A SPDY connection, and the sub-protocol that the server has chosen. kubectl and crictl do no flow control.
+
+    Raises Refused.
+    """
     parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=tls)
     lines = [f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
     lines += [f"X-Stream-Protocol-Version: {protocol}" for protocol in protocols]
-    writer.write("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    status, *fields = head.rstrip().split("\r\n")
+    await stream.write("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += await stream.read()
+    head, _, rest = received.partition(b"\r\n\r\n")
+    status, *fields = head.decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
     if status.split()[1] != "101":
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        writer.close()
-        raise Refused(int(status.split()[1]), headers, body.decode())
-    connection = SpdyConnection(Side.CLIENT)
-    connection.connection_made(writer.transport)
-    writer.transport.set_protocol(connection)
+        while len(rest) < int(headers.get("content-length", 0)):
+            rest += await stream.read()
+        await stream.close()
+        raise Refused(int(status.split()[1]), headers, rest.decode())
+    connection = SpdyConnection(Side.CLIENT, flow_control=flow_control)
+    connection.connection_made(stream.transport)
+    stream.transport.set_protocol(connection)
+    connection.data_received(rest)
     try:
         yield connection, headers.get("x-stream-protocol-version", "")
     finally:
@@ -124,9 +134,10 @@ async def spdy_command(
     stderr: bool = True,
     tty: bool = False,
     tls: ssl.SSLContext | None = None,
+    flow_control: bool = False,
 ) -> AsyncIterator[Command]:
     """A command over SPDY."""
-    async with spdy(url, protocols, tls) as (connection, protocol):
+    async with spdy(url, protocols, tls, flow_control=flow_control) as (connection, protocol):
         names = _names(stdin, stdout, stderr, tty)
         channels = {name: connection.open((("streamtype", name),)) for name in names}
         yield Command(channels, protocol, connection.abort)
@@ -308,7 +319,7 @@ async def tunnelling(
 ) -> AsyncIterator[SpdyConnection]:
     """A SPDY connection for port-forward inside a WebSocket."""
     async with websocket(url, protocols) as ws:
-        connection = SpdyConnection(Side.CLIENT)
+        connection = SpdyConnection(Side.CLIENT, flow_control=False)
         tunnel = _ClientTunnel(ws)
         connection.connection_made(tunnel)
         running = asyncio.create_task(tunnel.run(connection))

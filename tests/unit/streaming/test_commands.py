@@ -218,7 +218,7 @@ async def test_a_client_is_missed_even_while_nobody_reads_its_input(server: Serv
     hanging = Hanging()
     async with connect(server.command_url("exec", hanging, INPUT), stdin=True, stderr=False) as command:
         # So much that the server stops to read, and so little that the end of the connection is not held up behind it.
-        await command.channels["stdin"].write(b"x" * 160 * 1024)
+        await command.channels["stdin"].write(b"x" * 544 * 1024)
         await asyncio.wait_for(hanging.begun.wait(), 5)
         await asyncio.sleep(0.3)
         command.abort()

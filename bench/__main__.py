@@ -20,11 +20,13 @@ from typing import Any
 import docker
 from docker import DockerClient
 
-from bench.comparison import Comparison, missed, table
+from bench import streaming
+from bench.comparison import Comparison, missed, speeds, table
 from bench.engine import BareEngine
 from bench.pods import BarePod, OurPod, Pod
 from bench.reads import BareReads, OurReads, Reads, pull
 from bench.workload import Workload
+from dockershim.engine.client import Engine
 from dockershim.translate.capabilities import Capabilities
 from tests.cri_client import CRI
 from tests.node.server import Server
@@ -140,7 +142,7 @@ def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, chec
     path = RESULTS / f"{about['date'].replace(':', '')}-engine-{about['engine']}.json"
     path.write_text(json.dumps({**about, "calls": [one.as_json() for one in comparisons]}, indent=1) + "\n")
     facts = ", ".join(f"{key} {value}" for key, value in about.items())
-    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n{path}\n")
+    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n{speeds(comparisons)}{path}\n")
     too_slow = missed(comparisons)
     if too_slow:
         sys.stdout.write(f"limit missed: {', '.join(too_slow)}\n")
@@ -156,10 +158,12 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             workload.prepare()
             bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
             lives = await _lives(bench, given.warm_up, given.repetitions)
+            streams = await _streams(bench, given.repetitions)
             reads, versions = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     comparisons = [Comparison("Version (no engine call)", versions)]
     comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
     comparisons.append(Comparison(LONGER_PART, lives.ours["StopPodSandbox"], lives.bare[LONGER_PART]))
+    comparisons += streams
     comparisons += [Comparison(call, reads.ours[call], reads.bare[call]) for call in READS]
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -191,6 +195,11 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
                     durations[call].append(await _timed(step(pod)))
             samples.bare[LONGER_PART].append(bare.longer_part_of_stop)
     return _without(samples, warm_up)
+
+
+async def _streams(bench: Bench, repetitions: int) -> list[Comparison]:
+    async with _pods(bench, 1) as (pod,), Engine(bench.engine.endpoint, request_timeout=lambda: 30.0) as engine:
+        return await streaming.measure(bench.server, engine, pod.container_id, repetitions)
 
 
 async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> tuple[Samples, list[float]]:

@@ -14,13 +14,15 @@ _HEADER = ("call", "ours p50", "p95", "bare p50", "p95", "more", "ratio", "limit
 class Comparison:
     """One call's samples in seconds, in the order of the turns: ``ours[n]`` and ``bare[n]`` are of the same turn.
 
-    ``bare`` is empty for a call that needs nothing of the engine. ``limit`` is for the ratio of the medians.
+    ``bare`` is empty for a call that needs nothing of the engine. ``limit`` is for the ratio of the medians;
+    ``size`` is how many bytes a call moves, where it is for that.
     """
 
     call: str
     ours: Sequence[float]
     bare: Sequence[float] = ()
     limit: float | None = None
+    size: int = 0
 
     @property
     def ratio(self) -> float | None:
@@ -61,6 +63,20 @@ def table(comparisons: Iterable[Comparison]) -> str:
     rows = [_HEADER, *map(_row, comparisons)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(_line(row, widths) for row in rows)
+
+
+def speeds(comparisons: Iterable[Comparison]) -> str:
+    """A text for people, one line for each call that moves bytes."""
+    return "".join(
+        f"{one.call}: {_speed(one.size, one.ours)} MB/s, bare {_speed(one.size, one.bare)} MB/s,"
+        f" {statistics.median(one.bare) / statistics.median(one.ours):.2f} of it\n"
+        for one in comparisons
+        if one.size
+    )
+
+
+def _speed(size: int, samples: Sequence[float]) -> int:
+    return round(size / statistics.median(samples) / 1e6)
 
 
 def missed(comparisons: Iterable[Comparison]) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import cni
+import streaming
 from checkpoints import Checkpoint, Store
 from dockershim.config import Config
 from dockershim.engine.client import TLS, Engine
@@ -96,6 +98,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             engine_problem=lambda: follower.problem,
             logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
             engine_log=_engine_log(config),
+            streaming=await _streaming(config, stack),
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)
@@ -135,6 +138,23 @@ def _engine_log(config: Config) -> EngineLog | None:
     if config.container_log_format == "docker":
         return None
     return EngineLog(config.engine_log_max_size, config.engine_log_max_files)
+
+
+async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
+    host, _, port = config.streaming_bind_addr.rpartition(":")
+    context = None
+    if config.streaming_tls_cert is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.streaming_tls_client_ca)
+        context.load_cert_chain(config.streaming_tls_cert, config.streaming_tls_key)
+        if config.streaming_tls_client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+    server = streaming.Server(
+        host.strip("[]"), int(port), ssl_context=context, idle_timeout=config.streaming_idle_timeout
+    )
+    await server.start()
+    stack.push_async_callback(server.close)
+    logger.info("exec, attach and port-forward are served on %s", server.base_url)
+    return server
 
 
 def _load(store: Store) -> dict[str, Checkpoint]:

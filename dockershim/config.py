@@ -15,7 +15,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -324,6 +324,16 @@ class Config:
         _streaming_address,
         "Where exec, attach and port-forward are served: address or address:port, port 0 for any free one.",
     )
+    streaming_idle_timeout: float = _option(
+        4 * 3600.0, _positive_duration, "A stream of exec, attach or port-forward that is idle for so long is closed."
+    )
+    streaming_tls_cert: Path | None = _option(
+        None, _optional_path, "Certificate by which exec, attach and port-forward are served over TLS."
+    )
+    streaming_tls_key: Path | None = _option(None, _optional_path, "Key of that certificate.")
+    streaming_tls_client_ca: Path | None = _option(
+        None, _optional_path, "Certificates by which clients of exec, attach and port-forward have to show their own."
+    )
     network_plugin: str = _option(
         "cni",
         _choice("cni", "kubenet", "docker", **{"": "docker", "no-op": "docker"}),
@@ -412,9 +422,17 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None
     if problems:
         raise ConfigError(problems)
     config = _settled(Config(**values), environ)
-    if bool(config.docker_tls_cert) != bool(config.docker_tls_key):
-        raise ConfigError(["docker_tls_cert, docker_tls_key: one is of no use without the other"])
+    if problems := list(_incomplete(config)):
+        raise ConfigError(problems)
     return config
+
+
+def _incomplete(config: Config) -> Iterator[str]:
+    for name in ("docker_tls", "streaming_tls"):
+        if bool(getattr(config, f"{name}_cert")) != bool(getattr(config, f"{name}_key")):
+            yield f"{name}_cert, {name}_key: one is of no use without the other"
+    if config.streaming_tls_client_ca and not config.streaming_tls_cert:
+        yield "streaming_tls_client_ca: clients show certificates over TLS only, which streaming_tls_cert turns on"
 
 
 def _settled(config: Config, environ: Mapping[str, str]) -> Config:

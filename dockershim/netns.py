@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -110,3 +111,35 @@ def addresses(netns: Path, interface: str) -> tuple[str, ...]:
     if failure:
         raise OSError(errno.EIO, f"cannot read the addresses of {interface}: {failure[0]}", str(netns)) from failure[0]
     return tuple(found)
+
+
+def open_socket(netns: Path | None, family: socket.AddressFamily) -> socket.socket:
+    """A TCP socket of a network namespace (None: our own), in which it stays wherever it is used. Raises OSError."""
+    if netns is None:
+        return socket.socket(family)
+    made: list[socket.socket] = []
+    failure: list[OSError] = []
+
+    def make() -> None:
+        try:
+            _enter(netns)
+            made.append(socket.socket(family))
+        except OSError as error:
+            failure.append(error)
+
+    # A thread that ends with it, so that no other work is ever done in a pod's network.
+    thread = threading.Thread(target=make, name=f"netns {netns.name}")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return made[0]
+
+
+def _enter(netns: Path) -> None:
+    """Move this thread into a network namespace."""
+    fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(fd, _CLONE_NEWNET), netns)
+    finally:
+        os.close(fd)

@@ -65,6 +65,7 @@ class Engine:
 
     def __init__(self, endpoint: str, *, request_timeout: Callable[[], float], tls: TLS | None = None) -> None:
         self.endpoint = endpoint
+        self.tls = tls
         self._request_timeout = request_timeout
         connector, self._base = _connector(endpoint, tls)
         self._session = aiohttp.ClientSession(
@@ -93,7 +94,7 @@ class Engine:
         return self._api
 
     async def _negotiate(self) -> tuple[int, int]:
-        async with self._deadline("GET /version", _CONNECT_TIMEOUT):
+        async with self.deadline("GET /version", _CONNECT_TIMEOUT):
             version = await self._answer("GET", self._base + "/version", "GET /version")
         if not isinstance(version, dict):
             raise EngineFailure(f"what answers at {self.endpoint} is no Docker Engine: it has no version")
@@ -126,7 +127,8 @@ class Engine:
             raise Unavailable(f"{what}: the engine is another one now, of API {newest}; the same call may work again")
 
     @contextlib.asynccontextmanager
-    async def _deadline(self, what: str, seconds: float | None) -> AsyncIterator[None]:
+    async def deadline(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
+        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take."""
         limit = seconds if seconds is not None else self._request_timeout()
         try:
             async with asyncio.timeout(limit):
@@ -136,7 +138,7 @@ class Engine:
 
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
-        async with self._deadline("GET /_ping", deadline), self.stream("GET", "/_ping") as response:
+        async with self.deadline("GET /_ping", deadline), self.stream("GET", "/_ping") as response:
             await response.read()
 
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
@@ -147,7 +149,7 @@ class Engine:
             wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.2),
             reraise=True,
         )
-        async with self._deadline(f"GET {path}", deadline):
+        async with self.deadline(f"GET {path}", deadline):
             return await retry(self._call, "GET", path, params=params)
 
     async def post(
@@ -159,14 +161,14 @@ class Engine:
         deadline: float | None = None,
     ) -> JSON:
         """The JSON answer of a POST (None where it has none). "Not modified" counts as done. Never repeated."""
-        async with self._deadline(f"POST {path}", deadline):
+        async with self.deadline(f"POST {path}", deadline):
             return await self._call("POST", path, params=params, body=body)
 
     async def delete(
         self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> JSON:
         """The JSON answer of a DELETE (None where it has none)."""
-        async with self._deadline(f"DELETE {path}", deadline):
+        async with self.deadline(f"DELETE {path}", deadline):
             return await self._call("DELETE", path, params=params)
 
     async def _call(

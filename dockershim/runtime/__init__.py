@@ -10,6 +10,7 @@ from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.stats import ContainerStatistics
 from dockershim.runtime.status import NodeStatus
+from dockershim.runtime.streaming import Streaming
 
 __all__ = ["Node", "RuntimeService"]
 
@@ -47,6 +48,11 @@ class RuntimeService:
         self.reopen_container_log = Logs(node).reopen_container_log
 
         self.exec_sync = Execs(node).exec_sync
+
+        streams = Streaming(node)
+        self.exec = streams.exec
+        self.attach = streams.attach
+        self.port_forward = streams.port_forward
 
         statistics = ContainerStatistics(node)
         self.container_stats = statistics.container_stats

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import streaming
 from checkpoints import Checkpoint, Store
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
@@ -52,6 +53,7 @@ class Node:
     logs: ContainerLogs
     #: Of new containers; None where their log path is a link to the engine's json-file.
     engine_log: EngineLog | None
+    streaming: streaming.Server
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.

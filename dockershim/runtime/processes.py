@@ -40,6 +40,15 @@ def kill_command(leader: int, container_id: str) -> None:
             _send(handle, signal.SIGKILL)
 
 
+def signal_command(leader: int, container_id: str, number: signal.Signals) -> None:
+    """Send a signal to the same processes as ``kill_command``, as far as they are there at this moment."""
+    for pid in _members(leader):
+        handle = _open(pid, container_id)
+        if handle is not None:
+            _send(handle, number)
+            os.close(handle)
+
+
 def _members(leader: int) -> set[int]:
     everything = dict(_processes())
     found = {pid for pid, process in everything.items() if leader in (pid, process.session)}

@@ -29,12 +29,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
     parser.add_argument("--focus", metavar="REGEX", help="run only the specs whose name matches")
     parser.add_argument("--processes", type=int, default=1, help="how many run specs at the same time")
+    parser.add_argument("--websocket", action="store_true", help="exec, attach and port-forward over WebSocket")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
     given = parser.parse_args(arguments)
-    report = REPOSITORY / "build" / f"conformance-{given.engine}"
+    report = REPOSITORY / "build" / f"conformance-{given.engine}{'-websocket' if given.websocket else ''}"
     started = time.monotonic()
     try:
-        specs = _run(given.engine, report, given.processes, [f"--ginkgo.focus={given.focus}"] if given.focus else [])
+        specs = _run(given.engine, report, given.processes, _flags(given))
     except SetupError as error:
         sys.exit(f"conformance: {error}")
     if given.write:
@@ -50,6 +51,12 @@ def main(arguments: Sequence[str]) -> int:
     differences = compare(specs, expected)
     sys.stdout.write(_summary(specs, differences, given.engine, report, time.monotonic() - started))
     return 1 if differences else 0
+
+
+def _flags(given: argparse.Namespace) -> list[str]:
+    """critest's, for what was asked of us."""
+    focus = [f"--ginkgo.focus={given.focus}"] if given.focus else []
+    return focus + [f"--websocket-{call}" for call in ("exec", "attach", "portforward") if given.websocket]
 
 
 def _run(engine: str, report: Path, processes: int, more: Sequence[str]) -> list[Spec]:

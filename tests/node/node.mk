@@ -24,6 +24,7 @@ test: install ## Run everything: lint, unit, node and engine tests, critest (FOC
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
 test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformance-%)
+test: $(ENGINES:%=conformance-websocket-%)
 endif
 
 .PHONY: test-node
@@ -52,6 +53,20 @@ conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular e
 .PHONY: $(ENGINES:%=conformance-%)
 $(ENGINES:%=conformance-%): conformance-%: install
 	$(CONFORMANCE) $*
+
+# SPDY is critest's own choice; the same specs once more over WebSocket.
+.PHONY: $(ENGINES:%=conformance-websocket-%)
+$(ENGINES:%=conformance-websocket-%): conformance-websocket-%: install
+	$(BIN)/python -m tests.conformance --websocket --focus Streaming --engine $*
+
+FUZZING ?= 600
+
+.PHONY: fuzz
+fuzz: install ## Feed random bytes to the SPDY machine (FUZZING=seconds)
+	$(BIN)/python -m pip install -q -e '.[dev,fuzz]'
+	mkdir -p build/fuzz/spdy
+	$(BIN)/python -m tests.fuzz.spdy -max_total_time=$(FUZZING) -max_len=4096 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/spdy tests/fuzz/corpus/spdy
 
 ##@ Develop
 

@@ -1,0 +1,139 @@
+"""Exec for clients, over each transport, beside the bare engine's exec: how fast bytes move, how long an echo takes.
+
+Both sides parse what they get: ours the frames of the transport, the bare one those of the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from bench.comparison import Comparison
+from bench.workload import COMMAND
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.engine.client import Engine
+from dockershim.engine.frames import FrameDecoder
+from dockershim.engine.hijack import Hijacked, hijack
+from tests.cri_client import CRI
+from tests.streaming_client import Command, spdy_command, websocket_command
+
+SIZE = 200_000_000  # bytes
+#: A sample of bytes takes a second, one of a pod's life a third of it.
+SAMPLES_OF_BYTES = 5
+_BLOCK = bytes(128 * 1024)
+_TRANSPORTS: dict[str, Callable[..., AbstractAsyncContextManager[Command]]] = {
+    "SPDY": spdy_command,
+    "WebSocket": websocket_command,
+}
+#: Of the time that the bare exec takes: 0.8 of its speed over SPDY, and 1.2 for an echo.
+_LIMITS = {("SPDY", "stdout"): 1 / 0.8, ("SPDY", "stdin"): 1 / 0.8, ("SPDY", "echo"): 1.2, ("WebSocket", "echo"): 1.2}
+
+
+async def measure(server: CRI, engine: Engine, container_id: str, repetitions: int) -> list[Comparison]:
+    """The samples of both sides, turn about, for a container of a pod of ours."""
+    sides: dict[str, Any] = {"bare": _Bare(engine, container_id)}
+    sides |= {name: _Ours(server, container_id, connect) for name, connect in _TRANSPORTS.items()}
+    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for what, count in (("echo", repetitions), ("stdout", SAMPLES_OF_BYTES), ("stdin", SAMPLES_OF_BYTES)):
+        for turn in range(-1, count):
+            names = list(sides) if turn % 2 else list(reversed(sides))
+            for name in names:
+                begun = time.perf_counter()
+                await getattr(sides[name], what)()
+                if turn >= 0:
+                    samples[name, what].append(time.perf_counter() - begun)
+    return [
+        Comparison(
+            f"exec {what}, {name}",
+            samples[name, what],
+            samples["bare", what],
+            _LIMITS.get((name, what)),
+            size=0 if what == "echo" else SIZE,
+        )
+        for what in ("echo", "stdout", "stdin")
+        for name in _TRANSPORTS
+    ]
+
+
+def _source(size: int) -> list[str]:
+    return ["head", "-c", str(size), "/dev/zero"]
+
+
+#: It reads everything, and says how much that was.
+_SINK = ["wc", "-c"]
+
+
+class _Ours:
+    def __init__(
+        self, server: CRI, container_id: str, connect: Callable[..., AbstractAsyncContextManager[Command]]
+    ) -> None:
+        self._server = server
+        self._container_id = container_id
+        self._connect = connect
+
+    async def _url(self, command: Sequence[str], stdin: bool = False) -> str:
+        request = cri.ExecRequest(container_id=self._container_id, cmd=command, stdin=stdin, stdout=True, stderr=True)
+        return str((await self._server.runtime.Exec(request)).url)
+
+    async def echo(self) -> None:
+        async with self._connect(await self._url(COMMAND)) as command:
+            assert await command.all("stdout") == b"hello\n"
+            assert await command.exit_code() == 0
+
+    async def stdout(self) -> None:
+        async with self._connect(await self._url(_source(SIZE))) as command:
+            received = 0
+            while data := await command.channels["stdout"].read():
+                received += len(data)
+            assert await command.exit_code() == 0
+        assert received == SIZE
+
+    async def stdin(self) -> None:
+        async with self._connect(await self._url(_SINK, stdin=True), stdin=True) as command:
+            for at in range(0, SIZE, len(_BLOCK)):
+                await command.channels["stdin"].write(_BLOCK[: SIZE - at])
+            await command.channels["stdin"].close_write()
+            assert int(await command.all("stdout")) == SIZE
+            assert await command.exit_code() == 0
+
+
+class _Bare:
+    def __init__(self, engine: Engine, container_id: str) -> None:
+        self._engine = engine
+        self._container_id = container_id
+
+    async def _run(self, command: Sequence[str], stdin: int = 0) -> tuple[int, bytes]:
+        """How much output a command wrote, and the last of it, after ``stdin`` bytes of input."""
+        body = {"Cmd": list(command), "AttachStdin": bool(stdin), "AttachStdout": True, "AttachStderr": True}
+        created = await self._engine.post(f"/containers/{self._container_id}/exec", body)
+        path = f"/exec/{created['Id']}"
+        async with hijack(self._engine, f"{path}/start", body={"Detach": False, "Tty": False}) as connection:
+            for at in range(0, stdin, len(_BLOCK)):
+                await connection.write(_BLOCK[: stdin - at])
+            await connection.close_write()
+            received = await _read(connection)
+        while (state := await self._engine.get(f"{path}/json"))["Running"]:
+            pass
+        assert state["ExitCode"] == 0
+        return received
+
+    async def echo(self) -> None:
+        assert (await self._run(COMMAND))[1] == b"hello\n"
+
+    async def stdout(self) -> None:
+        assert (await self._run(_source(SIZE)))[0] == SIZE
+
+    async def stdin(self) -> None:
+        assert int((await self._run(_SINK, SIZE))[1]) == SIZE
+
+
+async def _read(connection: Hijacked) -> tuple[int, bytes]:
+    decoder = FrameDecoder()
+    received, last = 0, b""
+    while chunk := await connection.read():
+        for _, last in decoder.feed(chunk):
+            received += len(last)
+    return received, last

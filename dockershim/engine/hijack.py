@@ -1,0 +1,137 @@
+"""Connections that the engine hands over: raw bytes both ways behind one HTTP request (attach, exec start).
+
+The HTTP client has no public way to take a connection over, so this speaks the request and the answer's head itself,
+by h11, on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import h11
+
+from dockershim.engine.client import TLS, Engine
+from dockershim.engine.errors import error_from_response
+from dockershim.errors import EngineFailure, ShimError, Unavailable
+from streaming import Disconnected, SocketStream
+
+_LONGEST_ANSWER = 64 * 1024
+
+
+class Hijacked:
+    """Raw bytes to and from the engine. Everything raises Unavailable when the connection breaks."""
+
+    def __init__(self, stream: SocketStream, what: str, first: bytes) -> None:
+        self._stream = stream
+        self._what = what
+        self._first = first
+
+    async def read(self) -> bytes:
+        """The next bytes, empty at the end."""
+        if self._first:
+            data, self._first = self._first, b""
+            return data
+        with self._border():
+            return await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        with self._border():
+            await self._stream.write(data)
+
+    async def close_write(self) -> None:
+        """No more input. An engine that is reached by TLS cannot be told this without the end of the connection."""
+        with self._border():
+            await self._stream.close_write()
+
+    @contextlib.contextmanager
+    def _border(self) -> Any:
+        try:
+            yield
+        except Disconnected as error:
+            raise Unavailable(f"{self._what}: the connection to the engine was lost: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def hijack(
+    engine: Engine, path: str, *, params: Mapping[str, str] | None = None, body: Any = None
+) -> AsyncIterator[Hijacked]:
+    """POST a request whose answer is a stream in both directions; leaving the block closes it.
+
+    Raises what other calls of the engine raise, also on the way: Unavailable, DeadlineExceeded, NotFound, …
+    """
+    what = f"POST {path}"
+    async with engine.deadline(what):
+        major, minor = await engine.api_version()
+        stream = await _connect(engine)
+    async with stream:
+        target = f"/v{major}.{minor}{path}" + (f"?{urlencode(params)}" if params else "")
+        async with engine.deadline(what):
+            first = await _change_protocols(
+                stream, target, json.dumps(body).encode() if body is not None else b"", what
+            )
+        yield Hijacked(stream, what, first)
+
+
+async def _connect(engine: Engine) -> SocketStream:
+    loop = asyncio.get_running_loop()
+    parts = urlsplit(engine.endpoint)
+    try:
+        if parts.scheme == "unix":
+            return (await loop.create_unix_connection(SocketStream, parts.path))[1]
+        secure = engine.tls is not None or parts.scheme == "https"
+        context = (engine.tls or TLS()).context() if secure else None
+        return (await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=context))[1]
+    except (OSError, socket.gaierror) as error:
+        raise Unavailable(f"the engine at {engine.endpoint} cannot be reached: {error}") from error
+
+
+async def _change_protocols(stream: SocketStream, target: str, body: bytes, what: str) -> bytes:
+    """Send the request and read the answer's head; the bytes behind it."""
+    http = h11.Connection(h11.CLIENT)
+    headers = [
+        ("Host", "engine"),
+        ("Connection", "Upgrade"),
+        ("Upgrade", "tcp"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
+    request = h11.Request(method="POST", target=target, headers=headers)
+    sent = [http.send(request), http.send(h11.Data(data=body)), http.send(h11.EndOfMessage())]
+    try:
+        await stream.write(b"".join(filter(None, sent)))
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                http.receive_data(await stream.read())
+            elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+                return http.trailing_data[0]
+            elif isinstance(event, h11.Response):
+                raise await _refusal(stream, http, event.status_code, what)
+            elif isinstance(event, h11.ConnectionClosed):
+                raise Unavailable(f"{what}: the connection to the engine was lost before the answer")
+    except Disconnected as error:
+        raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
+    except h11.RemoteProtocolError as error:
+        raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
+
+
+async def _refusal(stream: SocketStream, http: h11.Connection, status: int, what: str) -> ShimError:
+    """The error that an answer stands for which changes no protocols."""
+    content = bytearray()
+    while status >= 400 and len(content) < _LONGEST_ANSWER:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await stream.read())
+        elif isinstance(event, h11.Data):
+            content += event.data
+        else:
+            break
+    if status >= 400:
+        return error_from_response(status, bytes(content), what)
+    return EngineFailure(f"{what}: the engine answers {status} instead of changing protocols")

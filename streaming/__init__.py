@@ -1,0 +1,33 @@
+"""A server for what Kubernetes streams: exec, attach and port-forward, over SPDY/3.1 and WebSocket.
+
+A caller asks for a URL for a command or for ports, and gives it to a client, who opens it once. What runs behind it is
+the caller's: a coroutine that gets byte streams, or one that connects to a port.
+"""
+
+from __future__ import annotations
+
+from streaming.errors import CommandFailed, Disconnected, ForwardFailed, StreamingError, TooManyWaiting
+from streaming.port_forward import Connect
+from streaming.remote_command import Command, CommandStreams, Size, Sizes, Wanted
+from streaming.server import Server
+from streaming.sockets import SocketStream
+from streaming.streams import Reader, Stream, Writer
+
+__all__ = [
+    "Command",
+    "CommandFailed",
+    "CommandStreams",
+    "Connect",
+    "Disconnected",
+    "ForwardFailed",
+    "Reader",
+    "Server",
+    "Size",
+    "Sizes",
+    "SocketStream",
+    "Stream",
+    "StreamingError",
+    "TooManyWaiting",
+    "Wanted",
+    "Writer",
+]

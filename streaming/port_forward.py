@@ -1,0 +1,207 @@
+"""Port-forward: connections to ports of a pod, over streams that the client opens in pairs, or over fixed channels.
+
+SPDY (``portforward.k8s.io``): each connection is a stream for its data and one for an error text, with the same
+``requestid``. WebSocket (``v4.channel.k8s.io``): the ports are known beforehand, and each has two channels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from streaming.errors import Disconnected, ForwardFailed
+from streaming.links import while_there
+from streaming.sockets import SocketStream
+from streaming.spdy_connection import SpdyConnection, SpdyStream
+from streaming.streams import Inbox, Stream, Writer
+from streaming.websocket import WebSocketLink
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = "portforward.k8s.io"
+#: Tunnelling: the bytes of a SPDY connection as the binary messages of a WebSocket.
+TUNNEL_PROTOCOL = f"SPDY/3.1+{PROTOCOL}"
+WEBSOCKET_PROTOCOLS = ("v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+BASE64 = {"v4.base64.channel.k8s.io"}
+
+#: A client has so long to open the second stream of a pair, seconds.
+PAIR_TIMEOUT = 30.0
+
+#: Connects to a port of the pod. Raises ForwardFailed.
+Connect = Callable[[int], Awaitable[SocketStream]]
+
+
+class ErrorWriter(Writer, Protocol):
+    """Where the client is told what went wrong."""
+
+    async def close_write(self) -> None: ...
+
+
+async def forward(connect: Connect, port: int, data: Stream, error: ErrorWriter) -> None:
+    """Carry one connection. Its end, and each half of it, is the other side's; what fails is told on ``error``."""
+    with contextlib.suppress(Disconnected):
+        try:
+            pod = await connect(port)
+        except ForwardFailed as failure:
+            await error.write(str(failure).encode())
+            await error.close_write()
+            await data.close_write()
+            return
+        async with pod:
+            if not await _carry(data, pod):
+                data.reset()
+        await error.close_write()
+
+
+async def _carry(client: Stream, pod: SocketStream) -> bool:
+    """Move bytes both ways until both have ended; whether that was the regular end of each."""
+    up = asyncio.create_task(_pump(client, pod), name="streaming forward up")
+    down = asyncio.create_task(_pump(pod, client), name="streaming forward down")
+    try:
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        # A pod that takes no more may have sent what is still to be delivered; a client who is gone ends both.
+        if (up.done() and up.result() is not client) or (down.done() and down.result() is None):
+            await asyncio.wait({up, down})
+            return up.result() is down.result() is None
+        return False
+    finally:
+        for task in (up, down):
+            task.cancel()
+        await asyncio.wait({up, down})
+
+
+async def _pump(source: Stream, target: Stream) -> Stream | None:
+    """Move bytes to the end; None, or the side that failed."""
+    while True:
+        try:
+            data = await source.read()
+        except Disconnected:
+            return source
+        try:
+            if not data:
+                await target.close_write()
+                return None
+            await target.write(data)
+        except Disconnected:
+            return target
+
+
+# -- SPDY: any number of connections, each a pair of streams.
+
+
+async def serve_spdy(
+    connect: Connect, connection: SpdyConnection, *, idle_timeout: float, stopping: asyncio.Event
+) -> None:
+    """Forward what a client asks for until it goes."""
+    await while_there(_Pairs(connect, connection).run(), connection, idle_timeout=idle_timeout, stopping=stopping)
+    await connection.close()
+
+
+class _Pairs:
+    def __init__(self, connect: Connect, connection: SpdyConnection) -> None:
+        self._connect = connect
+        self._connection = connection
+        self._waiting: dict[tuple[int, int], dict[str, SpdyStream]] = {}
+        self._forwards: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            while (stream := await self._connection.accept()) is not None:
+                self._take(stream)
+        finally:
+            for task in self._forwards:
+                task.cancel()
+            if self._forwards:
+                await asyncio.wait(self._forwards)
+
+    def _take(self, stream: SpdyStream) -> None:
+        kind = stream.header("streamtype")
+        key = _pair_of(stream, kind)
+        if key is None or kind in self._waiting.get(key, ()):
+            logger.debug("a stream that belongs to no forward: %r", kind)
+            stream.reset()
+            return
+        pair = self._waiting.setdefault(key, {})
+        pair[kind] = stream
+        if len(pair) == 2:
+            del self._waiting[key]
+            work = forward(self._connect, key[1], pair["data"], pair["error"])
+        else:
+            work = self._expire(key, pair)
+        task = asyncio.create_task(work, name=f"streaming forward {key[1]}")
+        self._forwards.add(task)
+        task.add_done_callback(self._forwards.discard)
+
+    async def _expire(self, key: tuple[int, int], pair: dict[str, SpdyStream]) -> None:
+        await asyncio.sleep(PAIR_TIMEOUT)
+        if self._waiting.get(key) is pair:
+            del self._waiting[key]
+            for stream in pair.values():
+                stream.reset()
+
+
+def _pair_of(stream: SpdyStream, kind: str) -> tuple[int, int] | None:
+    """What both streams of a connection have alone: request and port. None where the headers name none."""
+    port, request = stream.header("port"), stream.header("requestid")
+    if kind not in ("data", "error") or not _is_number(port) or not 0 < int(port) < 65536:
+        return None
+    if not request:
+        # The first clients sent no id: there the error stream is opened right before its data stream.
+        return stream.id - (2 if kind == "data" else 0), int(port)
+    return (int(request), int(port)) if _is_number(request) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+# -- WebSocket: the ports of the request, one connection each.
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """A channel as a Stream without half-closes, which this sub-protocol has no message for."""
+
+    link: WebSocketLink
+    number: int
+    inbox: Inbox
+
+    async def read(self) -> bytes:
+        return await self.inbox.read()
+
+    async def write(self, data: bytes | memoryview) -> None:
+        await self.link.send(self.number, data)
+
+    async def close_write(self) -> None:
+        # The pod has ended the connection, and the client has no other way to: so that was all.
+        self.inbox.feed_end()
+
+    def reset(self) -> None:
+        self.inbox.feed_end()
+
+
+async def serve_websocket(
+    connect: Connect, ports: Sequence[int], link: WebSocketLink, *, idle_timeout: float, stopping: asyncio.Event
+) -> None:
+    """Forward each port once; port n has the channels 2n for its data and 2n + 1 for an error."""
+    inboxes = link.receive(range(2 * len(ports)))
+    channels = [_Channel(link, number, inbox) for number, inbox in inboxes.items()]
+    with contextlib.suppress(Disconnected):
+        for channel in channels:
+            await channel.write(struct.pack("<H", ports[channel.number // 2]))
+        work = _forward_all(connect, ports, channels)
+        await while_there(work, link, idle_timeout=idle_timeout, stopping=stopping)
+    await link.close()
+
+
+async def _forward_all(connect: Connect, ports: Sequence[int], channels: Sequence[_Channel]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for at, port in enumerate(ports):
+            group.create_task(
+                forward(connect, port, channels[2 * at], channels[2 * at + 1]), name=f"streaming forward {port}"
+            )

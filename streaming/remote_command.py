@@ -1,0 +1,156 @@
+"""Exec and attach: the channels of a command, the same over every transport.
+
+Sub-protocols: ``channel.k8s.io`` and ``v2`` to ``v5`` of it (k8s.io/apimachinery, pkg/util/remotecommand). Up to v3 the
+error channel carries a text where something went wrong; from v4 on always one ``metav1.Status``, which has the exit
+code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from streaming.errors import CommandFailed, Disconnected
+from streaming.links import Done, Link, while_there
+from streaming.streams import Reader, Writer
+
+logger = logging.getLogger(__name__)
+
+#: A client has so long to open all streams of a command, seconds.
+OPEN_TIMEOUT = 30.0
+_LONGEST_SIZE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The streams that the request for a URL named."""
+
+    stdin: bool
+    stdout: bool
+    stderr: bool
+    tty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a terminal, in characters."""
+
+    width: int
+    height: int
+
+
+class Sizes:
+    """The sizes that a client's terminal takes; one that nobody took before the next one came is left out."""
+
+    def __init__(self) -> None:
+        self._latest: Size | None = None
+        self._news = asyncio.Event()
+        self._text = ""
+
+    async def next(self) -> Size:
+        """The newest size that was not taken yet."""
+        while self._latest is None:
+            self._news.clear()
+            await self._news.wait()
+        size, self._latest = self._latest, None
+        return size
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the resize channel: JSON objects of Width and Height. What is none is skipped."""
+        *lines, self._text = (self._text + data.decode("latin-1")).replace("}", "}\n").split("\n")
+        self._text = self._text[-_LONGEST_SIZE:]
+        for size in filter(None, map(_read_size, lines)):
+            self._latest = size
+            self._news.set()
+
+
+def _read_size(line: str) -> Size | None:
+    try:
+        given = json.loads(line)
+        width, height = given["Width"], given["Height"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    valid = all(type(number) is int and 0 < number <= 0xFFFF for number in (width, height))
+    return Size(width, height) if valid else None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStreams:
+    """What a command has of its client; None for what was not asked for."""
+
+    stdin: Reader | None
+    stdout: Writer | None
+    stderr: Writer | None
+    sizes: Sizes | None
+
+
+#: Runs or follows a command and gives its exit code. It is cancelled when the client has gone. Raises CommandFailed.
+Command = Callable[[CommandStreams], Awaitable[int]]
+
+
+class Channels(Protocol):
+    """A transport's side of a command."""
+
+    @property
+    def link(self) -> Link: ...
+
+    @property
+    def streams(self) -> CommandStreams: ...
+
+    @property
+    def has_status(self) -> bool:
+        """Whether the sub-protocol's error channel carries a Status."""
+
+    async def finish(self, error: bytes) -> None:
+        """Send what the error channel has to say, end all channels and close, all of it delivered."""
+
+
+async def serve_command(command: Command, channels: Channels, *, idle_timeout: float, stopping: asyncio.Event) -> None:
+    """Run a command for a client. It ends with the command, with the client, and with the server."""
+    work = _outcome(command, channels.streams)
+    ended = await while_there(work, channels.link, idle_timeout=idle_timeout, stopping=stopping)
+    outcome = ended.result if isinstance(ended, Done) else ended.reason
+    if not channels.link.lost.is_set():
+        with contextlib.suppress(Disconnected):
+            await channels.finish(to_status(outcome) if channels.has_status else to_text(outcome))
+
+
+async def _outcome(command: Command, streams: CommandStreams) -> int | str:
+    """The exit code of a command, or what went wrong."""
+    try:
+        return await command(streams)
+    except CommandFailed as error:
+        return str(error)
+    except Disconnected as error:
+        return f"the command's client has gone: {error}"
+    except Exception:
+        # Nobody foresaw it, so it may hold anything.
+        logger.exception("a command could not be served")
+        return "internal error; the server's log has the details"
+
+
+def to_status(outcome: int | str) -> bytes:
+    """An exit code, or what went wrong, as the JSON of a metav1.Status."""
+    status: dict[str, object] = {"metadata": {}, "status": "Success"}
+    if isinstance(outcome, str):
+        status |= {"status": "Failure", "message": outcome, "reason": "InternalError", "code": 500}
+    elif outcome != 0:
+        status |= {
+            "status": "Failure",
+            "message": to_text(outcome).decode(),
+            "reason": "NonZeroExitCode",
+            "details": {"causes": [{"reason": "ExitCode", "message": str(outcome)}]},
+        }
+    return json.dumps(status).encode()
+
+
+def to_text(outcome: int | str) -> bytes:
+    """The same for the older sub-protocols: nothing where all went well."""
+    if isinstance(outcome, str):
+        return outcome.encode()
+    return f"command terminated with non-zero exit code: exit code {outcome}".encode() if outcome else b""

@@ -1,0 +1,248 @@
+"""The HTTP server behind the URLs: it takes a token for what it stands for, and changes over to SPDY or WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from aiohttp import hdrs, web
+
+from streaming import port_forward, spdy, spdy_command, websocket_command
+from streaming.errors import Disconnected
+from streaming.links import GOODBYE
+from streaming.port_forward import Connect
+from streaming.remote_command import Command, Wanted, serve_command
+from streaming.spdy_command import SpdyChannels
+from streaming.spdy_connection import SpdyConnection
+from streaming.tokens import Tokens
+from streaming.tunnel import Tunnel
+from streaming.websocket import LONGEST_MESSAGE, WebSocketLink
+from streaming.websocket_command import WebSocketChannels
+
+logger = logging.getLogger(__name__)
+
+IDLE_TIMEOUT = 4 * 3600.0
+_SPDY = "SPDY/3.1"
+_PROTOCOL_HEADER = "X-Stream-Protocol-Version"
+_ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
+
+#: What clients have to take their goodbye when the server stops, and commands to end, seconds.
+_STOP_GRACE = 10.0
+
+CommandKind = Literal["exec", "attach"]
+
+
+@dataclass(frozen=True, slots=True)
+class _CommandTicket:
+    kind: CommandKind
+    command: Command
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _ForwardTicket:
+    connect: Connect
+    ports: tuple[int, ...]
+    kind: Literal["portforward"] = "portforward"
+
+
+class _Limits(TypedDict):
+    idle_timeout: float
+    stopping: asyncio.Event
+
+
+class Server:
+    """Serves between ``start`` and ``close``. Port 0 takes any that is free.
+
+    ``idle_timeout``: seconds after which a connection is closed on which no stream has moved.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        idle_timeout: float = IDLE_TIMEOUT,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._ssl_context = ssl_context
+        self._idle_timeout = idle_timeout
+        self._tokens: Tokens[_CommandTicket | _ForwardTicket] = Tokens(time.monotonic)
+        self._stopping = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._base_url = ""
+        app = web.Application()
+        app.router.add_route(hdrs.METH_ANY, "/{kind}/{token}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._ssl_context)
+        try:
+            await site.start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        scheme = "https" if self._ssl_context is not None else "http"
+        self._base_url = f"{scheme}://{_reachable(self._host)}:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """End every connection: clients are told, commands are cancelled and waited for."""
+        self._stopping.set()
+        if self._connections:
+            _, late = await asyncio.wait(set(self._connections), timeout=_STOP_GRACE)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._runner.cleanup()
+
+    @property
+    def base_url(self) -> str:
+        """``http://127.0.0.1:41234``: where clients on this machine reach the server."""
+        return self._base_url
+
+    def command_url(self, kind: CommandKind, command: Command, wanted: Wanted) -> str:
+        """A URL that runs a command for the first client who opens it within a minute. Raises TooManyWaiting."""
+        return f"{self._base_url}/{kind}/{self._tokens.issue(_CommandTicket(kind, command, wanted))}"
+
+    def port_forward_url(self, connect: Connect, ports: Iterable[int]) -> str:
+        """The same for connections to ports. ``ports`` are those for a WebSocket client, who cannot name any; over
+        SPDY and its tunnel each connection names its own. Raises TooManyWaiting."""
+        return f"{self._base_url}/portforward/{self._tokens.issue(_ForwardTicket(connect, tuple(ports)))}"
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        ticket = self._tokens.take(request.match_info["token"])
+        if ticket is None or ticket.kind != request.match_info["kind"] or self._stopping.is_set():
+            raise web.HTTPNotFound
+        current = asyncio.current_task()
+        assert current is not None, "a handler runs in a task"
+        self._connections.add(current)
+        try:
+            return await self._upgrade(request, ticket)
+        finally:
+            self._connections.discard(current)
+
+    async def _upgrade(self, request: web.Request, ticket: _CommandTicket | _ForwardTicket) -> web.StreamResponse:
+        asked = {text.lower() for text in _listed(request, hdrs.UPGRADE)}
+        upgrades = "upgrade" in {text.lower() for text in _listed(request, hdrs.CONNECTION)}
+        if upgrades and "websocket" in asked:
+            return await self._websocket(request, ticket)
+        if upgrades and _SPDY.lower() in asked:
+            return await self._spdy(request, ticket)
+        raise web.HTTPBadRequest(text=f"this is served over an upgrade to {_SPDY} or websocket only\n")
+
+    async def _spdy(self, request: web.Request, ticket: _CommandTicket | _ForwardTicket) -> web.StreamResponse:
+        known = spdy_command.PROTOCOLS if isinstance(ticket, _CommandTicket) else (port_forward.PROTOCOL,)
+        asked = _listed(request, _PROTOCOL_HEADER)
+        protocol = _first_known(asked, known)
+        if protocol is None:
+            accepted = {_ACCEPTED_HEADER: ", ".join(known)}
+            raise web.HTTPForbidden(text=f"none of these protocols is served: {', '.join(asked)}\n", headers=accepted)
+        headers: dict[str, str] = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: _SPDY}
+        if asked:
+            headers[_PROTOCOL_HEADER] = protocol
+        response = web.StreamResponse(status=101, headers=headers)
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return response
+        connection = SpdyConnection(spdy.Side.SERVER, on_lost=request.protocol.connection_lost)
+        connection.connection_made(transport)
+        transport.set_protocol(connection)
+        await self._serve_spdy(connection, protocol, ticket)
+        return response
+
+    async def _serve_spdy(
+        self, connection: SpdyConnection, protocol: str, ticket: _CommandTicket | _ForwardTicket
+    ) -> None:
+        limits = self._limits()
+        try:
+            if isinstance(ticket, _CommandTicket):
+                channels = await SpdyChannels.open(connection, protocol, ticket.wanted)
+                await serve_command(ticket.command, channels, **limits)
+            else:
+                await port_forward.serve_spdy(ticket.connect, connection, **limits)
+        except Disconnected as error:
+            logger.info("%s: %s", ticket.kind, error)
+        finally:
+            connection.abort()
+            await connection.lost.wait()
+
+    async def _websocket(self, request: web.Request, ticket: _CommandTicket | _ForwardTicket) -> web.StreamResponse:
+        known = (
+            websocket_command.PROTOCOLS
+            if isinstance(ticket, _CommandTicket)
+            else (port_forward.TUNNEL_PROTOCOL, *port_forward.WEBSOCKET_PROTOCOLS)
+        )
+        asked = _listed(request, hdrs.SEC_WEBSOCKET_PROTOCOL)
+        if asked and not set(asked) & set(known):
+            raise web.HTTPForbidden(text=f"none of these protocols is served: {', '.join(asked)}\n")
+        ws = web.WebSocketResponse(protocols=known, compress=False, max_msg_size=LONGEST_MESSAGE, timeout=GOODBYE)
+        await ws.prepare(request)
+        protocol = ws.ws_protocol or ""
+        try:
+            if isinstance(ticket, _CommandTicket):
+                await self._websocket_command(request, ws, protocol, ticket)
+            elif protocol == port_forward.TUNNEL_PROTOCOL:
+                await self._tunnel(request, ws, ticket)
+            else:
+                link = WebSocketLink(request, ws, in_base64=protocol in port_forward.BASE64)
+                await port_forward.serve_websocket(ticket.connect, ticket.ports, link, **self._limits())
+        except Disconnected as error:
+            logger.info("%s: %s", ticket.kind, error)
+        return ws
+
+    async def _websocket_command(
+        self, request: web.Request, ws: web.WebSocketResponse, protocol: str, ticket: _CommandTicket
+    ) -> None:
+        link = WebSocketLink(
+            request,
+            ws,
+            in_base64=protocol in websocket_command.BASE64,
+            closable=protocol in websocket_command.CLOSABLE,
+        )
+        try:
+            channels = await WebSocketChannels.open(link, protocol, ticket.wanted)
+            await serve_command(ticket.command, channels, **self._limits())
+        finally:
+            await link.end()
+
+    async def _tunnel(self, request: web.Request, ws: web.WebSocketResponse, ticket: _ForwardTicket) -> None:
+        connection = SpdyConnection(spdy.Side.SERVER)
+        tunnel = Tunnel(request, ws, connection)
+        try:
+            await self._serve_spdy(connection, port_forward.PROTOCOL, ticket)
+        finally:
+            tunnel.abort()
+            await tunnel.ended()
+
+    def _limits(self) -> _Limits:
+        return {"idle_timeout": self._idle_timeout, "stopping": self._stopping}
+
+
+def _listed(request: web.Request, name: str) -> list[str]:
+    """The elements of a header, which may be there more than once, and have several with commas."""
+    return [part.strip() for line in request.headers.getall(name, ()) for part in line.split(",") if part.strip()]
+
+
+def _first_known(asked: Sequence[str], known: Sequence[str]) -> str | None:
+    """What the client likes best of what is known; the last of these, the oldest, for one that names nothing."""
+    return next((protocol for protocol in asked if protocol in known), None) if asked else known[-1]
+
+
+def _reachable(host: str) -> str:
+    """The host of a URL for an address that is bound: for all addresses, the machine's own."""
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"[{address}]" if address.version == 6 else str(address)

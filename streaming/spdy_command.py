@@ -1,0 +1,77 @@
+"""Exec and attach over SPDY: a stream for each channel, named by its ``streamtype``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streaming.errors import Disconnected
+from streaming.remote_command import OPEN_TIMEOUT, CommandStreams, Sizes, Wanted
+from streaming.spdy_connection import SpdyConnection, SpdyStream
+
+#: Newest first. A client that names none, as the first ones did, means the oldest.
+PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
+_WITH_STATUS = {"v4.channel.k8s.io"}
+_WITH_RESIZE = {"v4.channel.k8s.io", "v3.channel.k8s.io"}
+
+
+class SpdyChannels:
+    """Made by ``open``."""
+
+    def __init__(self, connection: SpdyConnection, protocol: str, streams: dict[str, SpdyStream]) -> None:
+        self.link = connection
+        self.has_status = protocol in _WITH_STATUS
+        self._streams = streams
+        resize = streams.get("resize")
+        self._sizes = Sizes() if resize is not None else None
+        self._resizing = asyncio.create_task(self._follow(resize), name="streaming resize") if resize else None
+        self.streams = CommandStreams(streams.get("stdin"), streams.get("stdout"), streams.get("stderr"), self._sizes)
+
+    @classmethod
+    async def open(cls, connection: SpdyConnection, protocol: str, wanted: Wanted) -> SpdyChannels:
+        """Wait until the client has opened its streams. Raises Disconnected where it does not."""
+        missing = _types(protocol, wanted)
+        found: dict[str, SpdyStream] = {}
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                while missing:
+                    stream = await connection.accept()
+                    if stream is None:
+                        raise Disconnected("the client has gone before it had opened its streams")
+                    kind = stream.header("streamtype")
+                    if kind in missing:
+                        missing.remove(kind)
+                        found[kind] = stream
+                    else:
+                        stream.reset()
+        except TimeoutError as error:
+            raise Disconnected(f"the client did not open: {', '.join(sorted(missing))}") from error
+        return cls(connection, protocol, found)
+
+    async def _follow(self, resize: SpdyStream) -> None:
+        try:
+            while data := await resize.read():
+                if self._sizes is not None:
+                    self._sizes.feed(data)
+        except Disconnected:
+            return  # Whoever uses the other streams hears of it too.
+
+    async def finish(self, error: bytes) -> None:
+        if self._resizing is not None:
+            self._resizing.cancel()
+        for kind, stream in self._streams.items():
+            if kind == "error" and error:
+                await stream.write(error)
+            if kind in ("stdout", "stderr", "error"):
+                await stream.close_write()
+        await self.link.close()
+
+
+def _types(protocol: str, wanted: Wanted) -> set[str]:
+    given = {
+        "error": True,
+        "stdin": wanted.stdin,
+        "stdout": wanted.stdout,
+        "stderr": wanted.stderr and not wanted.tty,
+        "resize": wanted.tty and protocol in _WITH_RESIZE,
+    }
+    return {kind for kind, is_wanted in given.items() if is_wanted}

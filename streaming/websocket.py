@@ -1,0 +1,160 @@
+"""WebSocket as a transport: messages of which the first byte names the channel (k8s.io/streaming, wsstream)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+
+from aiohttp import WSMessage, WSMsgType, web
+
+from streaming.errors import Disconnected
+from streaming.links import LINGER
+from streaming.streams import CHUNK, Inbox, hung_up
+
+#: A client sends what it has read at once, at most 32 KiB; tunnelled SPDY frames are as long.
+LONGEST_MESSAGE = 1024 * 1024
+_CLOSE_SIGNAL = 255
+
+
+class WebSocketLink:
+    """The channels of one WebSocket.
+
+    ``in_base64``: texts of which the first character is the channel's digit. ``closable``: the client may end a
+    channel by itself (v5).
+    """
+
+    def __init__(
+        self, request: web.Request, ws: web.WebSocketResponse, *, in_base64: bool = False, closable: bool = False
+    ) -> None:
+        self._ws = ws
+        self._transport = request.transport
+        self._in_base64 = in_base64
+        self._closable = closable
+        self._inboxes: dict[int, Inbox] = {}
+        self._at_once: Mapping[int, Callable[[bytes], None]] = {}
+        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiting_for_room = False
+        self._receiving: asyncio.Task[None] | None = None
+        self.last_activity = self._loop.time()
+        self.lost = asyncio.Event()
+
+    def receive(
+        self, channels: Iterable[int], at_once: Mapping[int, Callable[[bytes], None]] | None = None
+    ) -> Mapping[int, Inbox]:
+        """Begin to receive. What is sent on the channels of ``at_once`` is handed on and not kept; what is sent on
+        others is dropped."""
+        self._inboxes = {channel: Inbox(self._taken) for channel in channels}
+        self._at_once = at_once or {}
+        self._receiving = asyncio.create_task(self._receive(), name="streaming websocket")
+        return self._inboxes
+
+    def _taken(self, size: int) -> None:
+        self._room.set()
+
+    async def _receive(self) -> None:
+        try:
+            async for message in self._ws:
+                if (data := self._decode(message)) is None:
+                    break
+                await self._deliver(data)
+        finally:
+            self.lost.set()
+            for inbox in self._inboxes.values():
+                inbox.fail("the client has gone")
+
+    def _decode(self, message: WSMessage) -> bytes | None:
+        """A message's channel and bytes; None for what the sub-protocol does not allow."""
+        if message.type is WSMsgType.BINARY and not self._in_base64:
+            data: bytes = message.data
+            return data
+        if message.type is WSMsgType.TEXT and self._in_base64:
+            text: str = message.data
+            with contextlib.suppress(ValueError, binascii.Error):
+                return bytes([ord(text[0]) - ord("0")]) + base64.b64decode(text[1:]) if text else b""
+        return None
+
+    async def _deliver(self, data: bytes) -> None:
+        self.last_activity = self._loop.time()
+        if self._closable and data[:1] == bytes([_CLOSE_SIGNAL]):
+            if (inbox := self._inboxes.get(data[1] if len(data) > 1 else -1)) is not None:
+                inbox.feed_end()
+            return
+        channel = data[0] if data else -1
+        if (take := self._at_once.get(channel)) is not None:
+            take(data[1:])
+        if (inbox := self._inboxes.get(channel)) is not None:
+            await self._put(inbox, data[1:])
+
+    async def _put(self, inbox: Inbox, data: bytes) -> None:
+        self._waiting_for_room = True
+        while inbox.full:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting_for_room = False
+        inbox.feed(data)
+
+    async def send(self, channel: int, data: bytes | memoryview) -> None:
+        """Send bytes on a channel. Raises Disconnected."""
+        view = memoryview(data)
+        while True:
+            self.last_activity = self._loop.time()
+            await self._send(channel, view[:CHUNK])
+            view = view[CHUNK:]
+            if not view:
+                return
+
+    async def _send(self, channel: int, piece: memoryview) -> None:
+        if self.lost.is_set():
+            raise Disconnected("the client has gone")
+        try:
+            if self._in_base64:
+                await self._ws.send_str(chr(ord("0") + channel) + base64.b64encode(piece).decode())
+            else:
+                await self._ws.send_bytes(b"".join((bytes([channel]), piece)))
+        except (ConnectionError, RuntimeError) as error:
+            raise Disconnected(f"the client has gone: {error}") from error
+
+    async def close(self) -> None:
+        """Close with "normal closure" behind all that was sent, and let the client read it."""
+        # It would be in the way of the library, which drops input until the client's goodbye comes.
+        await self._stop_receiving()
+        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
+            async with asyncio.timeout(LINGER):
+                await self._ws.close()
+        if self._transport is not None:
+            # The library has closed it; what it still buffers goes first.
+            self._loop.call_later(LINGER, self._transport.abort)
+
+    async def end(self) -> None:
+        """Stop to receive, and drop the connection where ``close`` was not reached."""
+        await self._stop_receiving()
+        if not self._ws.closed:
+            self.abort()
+
+    async def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.wait([self._receiving])
+
+    def abort(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()
+
+    def has_gone(self) -> bool:
+        return self._waiting_for_room and (self._transport is None or hung_up(self._transport))
+
+
+class ChannelWriter:
+    """A channel as a Writer."""
+
+    def __init__(self, link: WebSocketLink, channel: int) -> None:
+        self._link = link
+        self._channel = channel
+
+    async def write(self, data: bytes | memoryview) -> None:
+        if data:
+            await self._link.send(self._channel, data)

@@ -1,0 +1,584 @@
+"""Exec, Attach and PortForward with a real engine: over SPDY and WebSocket, by our own clients and by crictl."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    BUSYBOX,
+    container,
+    container_config,
+    linux_sandbox,
+    pod,
+    process,
+    refused,
+    sandbox_config,
+    sh,
+    start,
+    status,
+    stop,
+    until,
+)
+from tests.engine.test_exec import others
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.streaming_client import (
+    Command,
+    forwarding,
+    open_forward,
+    spdy_command,
+    tunnelling,
+    websocket,
+    websocket_command,
+)
+
+MIB = 1024 * 1024
+TRANSPORTS = ["spdy", "websocket"]
+
+Connect = Callable[..., AbstractAsyncContextManager[Command]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def image(engine_api: DockerClient) -> None:
+    engine_api.images.pull(BUSYBOX)
+
+
+@pytest.fixture
+async def running(cri: CRI) -> AsyncIterator[str]:
+    """A running container."""
+    async with container(cri) as container_id:
+        yield container_id
+
+
+@pytest.fixture(params=[pytest.param(spdy_command, id="SPDY"), pytest.param(websocket_command, id="WebSocket")])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    chosen: Any = request.param
+    result: Connect = chosen
+    return result
+
+
+async def exec_url(cri: CRI, container_id: str, *command: str, **streams: bool) -> str:
+    request = api.ExecRequest(container_id=container_id, cmd=command, **{"stdout": True, "stderr": True, **streams})
+    return str((await cri.runtime.Exec(request)).url)
+
+
+async def attach_url(cri: CRI, container_id: str, **streams: bool) -> str:
+    request = api.AttachRequest(container_id=container_id, **{"stdout": True, "stderr": True, **streams})
+    return str((await cri.runtime.Attach(request)).url)
+
+
+async def forward_url(cri: CRI, sandbox_id: str, *ports: int) -> str:
+    request = api.PortForwardRequest(pod_sandbox_id=sandbox_id, port=ports)
+    return str((await cri.runtime.PortForward(request)).url)
+
+
+def descriptors(server: Server) -> int:
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+
+
+def resident(server: Server) -> int:
+    """The bytes of memory that the server has."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+# Exec
+
+
+async def test_output_and_exit_code(cri: CRI, running: str, connect: Connect) -> None:
+    url = await exec_url(cri, running, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert url.startswith("http://127.0.0.1:")
+    async with connect(url) as command:
+        assert await command.all("stdout") == b"out\n"
+        assert await command.all("stderr") == b"err\n"
+        assert await command.exit_code() == 7
+
+
+async def test_all_output_arrives(cri: CRI, running: str, connect: Connect) -> None:
+    url = await exec_url(cri, running, "sh", "-c", "seq 1 200000; seq 1 100000 >&2")
+    async with connect(url) as command:
+        stdout, stderr = await asyncio.gather(command.all("stdout"), command.all("stderr"))
+        assert await command.exit_code() == 0
+    assert stdout.split() == [str(number).encode() for number in range(1, 200001)]
+    assert stderr.split() == [str(number).encode() for number in range(1, 100001)]
+
+
+async def test_input_and_its_end(cri: CRI, running: str, connect: Connect) -> None:
+    sent = os.urandom(5 * MIB)
+    url = await exec_url(cri, running, "sh", "-c", "sha256sum; echo end", stdin=True)
+    async with connect(url, stdin=True) as command:
+        await command.channels["stdin"].write(sent)
+        await command.channels["stdin"].close_write()
+        assert await command.all("stdout") == f"{hashlib.sha256(sent).hexdigest()}  -\nend\n".encode()
+        assert await command.exit_code() == 0
+
+
+async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:
+    url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
+    async with connect(url, stdin=True, stderr=False, tty=True) as command:
+        await command.resize(91, 17)
+        await command.channels["stdin"].write(b"\x10")  # the engine's own first key to detach is nothing special here
+        await asyncio.sleep(0.5)
+        await command.channels["stdin"].write(b"\x15tty; stty size; exit 3\n")
+        output = await command.all("stdout")
+        assert await command.exit_code() == 3
+    assert b"/dev/pts/" in output
+    assert b"17 91\r\n" in output
+
+
+async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Connect) -> None:
+    async with connect(await exec_url(cri, running, "no-such-command")) as command:
+        output = await command.all("stdout") + await command.all("stderr")
+        assert await command.exit_code() in (126, 127)
+    assert b"no-such-command" in output
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("exec sleep 60", id="one process"),
+        pytest.param("trap '' TERM HUP INT; sleep 60; sleep 60", id="one that ignores signals"),
+        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline"),
+        pytest.param("while true; do echo more; done", id="one that never stops to write"),
+    ],
+)
+async def test_a_command_ends_with_its_client(
+    cri: CRI, running: str, engine_api: DockerClient, connect: Connect, script: str
+) -> None:
+    first = process(engine_api, running)
+    async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
+        await until(lambda: others(first) != [], 5)
+        await asyncio.sleep(0.2)
+        command.abort()
+        await until(lambda: others(first) == [], 10)
+    assert (await status(cri, running)).state == api.CONTAINER_RUNNING
+
+
+async def test_a_command_is_asked_to_end_before_it_is_killed(cri: CRI, running: str, connect: Connect) -> None:
+    script = "trap 'echo asked >/tmp/asked; exit' TERM; echo ready; while true; do sleep 0.1; done"
+    async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
+        assert await command.channels["stdout"].read() == b"ready\n"
+        command.abort()
+    async with asyncio.timeout(5):
+        while await sh(cri, running, "cat /tmp/asked || true") != "asked":
+            await asyncio.sleep(0.1)
+
+
+async def test_a_container_that_stops_while_a_command_runs(cri: CRI, running: str, connect: Connect) -> None:
+    async with connect(await exec_url(cri, running, "sleep", "60")) as command:
+        await asyncio.sleep(0.5)
+        await stop(cri, running)
+        told = await asyncio.wait_for(command.status(), 10)
+    assert told["status"] == "Failure"
+
+
+async def test_many_commands_at_once_leave_nothing(
+    cri: CRI, running: str, engine_api: DockerClient, server: Server, connect: Connect
+) -> None:
+    limit = asyncio.Semaphore(20)
+
+    async def one(number: int) -> None:
+        async with limit:
+            url = await exec_url(cri, running, "sh", "-c", f"echo {number}; exit {number}")
+            async with connect(url) as command:
+                assert await command.all("stdout") == f"{number}\n".encode()
+                assert await command.exit_code() == number
+
+    await one(0)
+    before = descriptors(server)
+    await asyncio.gather(*(one(number) for number in range(100)))
+    await until(lambda: others(process(engine_api, running)) == [], 5)
+    # A pool of connections to the engine may have grown by what twenty callers at once need, and shrinks again.
+    await until(lambda: descriptors(server) <= before + 2, 40)
+
+
+async def test_a_reader_that_stops_costs_little_and_loses_nothing(
+    cri: CRI, running: str, server: Server, connect: Connect
+) -> None:
+    size = 64 * MIB
+    script = f"head -c {size} /dev/urandom >/tmp/data; sha256sum </tmp/data >&2; exec cat /tmp/data"
+    async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
+        expected = (await command.channels["stderr"].read()).split()[0].decode()
+        found = hashlib.sha256(await command.channels["stdout"].read())
+        await asyncio.sleep(1)
+        before = resident(server)
+        await asyncio.sleep(5)
+        assert resident(server) - before < 2 * MIB
+        while data := await command.channels["stdout"].read():
+            found.update(data)
+        assert await command.exit_code() == 0
+    assert found.hexdigest() == expected
+
+
+async def test_the_client_is_told_that_the_engine_has_gone(
+    cri: CRI, running: str, engine: Engine, connect: Connect
+) -> None:
+    async with connect(await exec_url(cri, running, "sh", "-c", "echo begun; exec sleep 60")) as command:
+        assert await command.channels["stdout"].read() == b"begun\n"
+        engine.kill()
+        told = await asyncio.wait_for(command.status(), 20)
+        assert (told["status"], told["reason"]) == ("Failure", "InternalError")
+        assert "engine" in told["message"]
+    engine.start()
+
+
+# Requests
+
+
+async def test_bad_requests(cri: CRI, running: str) -> None:
+    async with refused("INVALID_ARGUMENT", "at least one"):
+        await exec_url(cri, running, "true", stdout=False, stderr=False)
+    async with refused("INVALID_ARGUMENT", "tty"):
+        await exec_url(cri, running, "true", tty=True)
+    async with refused("INVALID_ARGUMENT", "cmd"):
+        await exec_url(cri, running)
+    async with refused("INVALID_ARGUMENT", "container_id"):
+        await attach_url(cri, "")
+    async with refused("NOT_FOUND", "f" * 64):
+        await attach_url(cri, "f" * 64)
+    async with refused("NOT_FOUND", "f" * 64):
+        await forward_url(cri, "f" * 64)
+    async with refused("INVALID_ARGUMENT", "70000"):
+        await forward_url(cri, "f" * 64, 70000)
+    await stop(cri, running)
+    async with refused("FAILED_PRECONDITION", running):
+        await exec_url(cri, running, "true")
+    async with refused("FAILED_PRECONDITION", running):
+        await attach_url(cri, running)
+
+
+async def test_a_sandbox_that_is_not_ready(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+        async with refused("FAILED_PRECONDITION", sandbox_id):
+            await forward_url(cri, sandbox_id)
+
+
+# Attach
+
+
+async def test_attach_gives_output_and_takes_input(cri: CRI, connect: Connect) -> None:
+    script = "while read line; do echo got $line; echo also $line >&2; done; echo end; sleep 0.2"
+    async with container(cri, container_config(script, stdin=True, stdin_once=True)) as container_id:
+        url = await attach_url(cri, container_id, stdin=True)
+        async with connect(url, stdin=True) as command:
+            await command.channels["stdin"].write(b"one\n")
+            assert await command.channels["stdout"].read() == b"got one\n"
+            assert await command.channels["stderr"].read() == b"also one\n"
+            await command.channels["stdin"].close_write()
+            assert await command.all("stdout") == b"end\n"
+            assert (await command.status())["status"] == "Success"
+
+
+async def test_a_container_outlives_who_was_attached_to_it(cri: CRI, connect: Connect) -> None:
+    async with container(cri, container_config("while true; do echo tick; sleep 0.1; done")) as container_id:
+        async with connect(await attach_url(cri, container_id)) as command:
+            assert b"tick" in await command.channels["stdout"].read()
+            command.abort()
+        await asyncio.sleep(1)
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+async def test_attach_to_a_terminal(cri: CRI, connect: Connect) -> None:
+    async with container(cri, container_config("exec sh", stdin=True, tty=True)) as container_id:
+        url = await attach_url(cri, container_id, stdin=True, stderr=False, tty=True)
+        async with connect(url, stdin=True, stderr=False, tty=True) as command:
+            await command.resize(91, 17)
+            await asyncio.sleep(0.5)
+            await command.channels["stdin"].write(b"stty size; exit\n")
+            assert b"17 91\r\n" in await asyncio.wait_for(command.all("stdout"), 10)
+
+
+# PortForward
+
+CGI = """#!/bin/sh
+echo "Content-Type: text/plain"
+echo
+head -c "$CONTENT_LENGTH" | sha256sum
+"""
+
+
+async def listens(cri: CRI, container_id: str, port: int) -> None:
+    """Wait until somebody listens on a port."""
+    async with asyncio.timeout(60):
+        while f":{port:04X} " not in await sh(cri, container_id, "grep ' 0A ' /proc/net/tcp /proc/net/tcp6; true"):
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def web_server(cri: CRI, size: int = 0) -> AsyncIterator[tuple[str, str]]:
+    """A pod with a real HTTP server: /data of ``size`` random bytes, and /cgi-bin/sum. Its id and /data's checksum."""
+    script = (
+        f"mkdir -p /www/cgi-bin; printf '%s' '{CGI}' >/www/cgi-bin/sum; chmod +x /www/cgi-bin/sum;"
+        f" head -c {size} /dev/urandom >/www/data; exec httpd -f -p 80 -h /www"
+    )
+    sandbox = sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(script), sandbox)
+        await listens(cri, container_id, 80)
+        yield sandbox_id, (await sh(cri, container_id, "sha256sum /www/data")).split()[0]
+
+
+@asynccontextmanager
+async def crictl_forward(sandbox_id: str, port: int, transport: str) -> AsyncIterator[int]:
+    """`crictl port-forward` for the length of a block; the local port."""
+    forward = await asyncio.create_subprocess_exec(
+        *("crictl", "port-forward", "--transport", transport, sandbox_id, f":{port}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        assert forward.stdout is not None
+        async with asyncio.timeout(20):
+            line = (await forward.stdout.readline()).decode()
+        found = re.search(r"127\.0\.0\.1:(\d+) ->", line)
+        assert found is not None, line
+        yield int(found[1])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            forward.send_signal(signal.SIGINT)
+        await asyncio.wait_for(forward.wait(), 10)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_200_mb_each_way_from_a_web_server_in_a_pod(cri: CRI, server: Server, transport: str) -> None:
+    size = 200 * 1000 * 1000
+    sent = os.urandom(1000 * 1000) * 200
+    async with (
+        web_server(cri, size) as (sandbox_id, expected),
+        crictl_forward(sandbox_id, 80, transport) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=aiohttp.ClientTimeout(total=200)) as session,
+    ):
+        received = hashlib.sha256()
+        async with session.get("/data") as response:
+            async for chunk in response.content.iter_any():
+                received.update(chunk)
+        assert received.hexdigest() == expected
+        async with session.post("/cgi-bin/sum", data=io.BytesIO(sent)) as response:
+            assert (await response.text()).split()[0] == hashlib.sha256(sent).hexdigest()
+
+
+@pytest.mark.parametrize("forwards", [pytest.param(forwarding, id="SPDY"), pytest.param(tunnelling, id="tunnel")])
+async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any) -> None:
+    async with web_server(cri, MIB) as (sandbox_id, expected):
+        before = descriptors(server)
+
+        async def one() -> None:
+            forward = await open_forward(connection, 80)
+            await forward.data.write(b"GET /data HTTP/1.0\r\n\r\n")
+            received = bytearray()
+            while data := await forward.data.read():
+                received += data
+            await forward.data.close_write()
+            assert await forward.told() == ""
+            assert hashlib.sha256(received.partition(b"\r\n\r\n")[2]).hexdigest() == expected
+
+        async with forwards(await forward_url(cri, sandbox_id, 80)) as connection:
+            await asyncio.gather(*(one() for _ in range(50)))
+        await until(lambda: descriptors(server) <= before + 2, 40)
+
+
+@pytest.mark.parametrize("forwards", [pytest.param(forwarding, id="SPDY"), pytest.param(tunnelling, id="tunnel")])
+async def test_a_port_on_which_nobody_listens(cri: CRI, forwards: Any) -> None:
+    async with pod(cri) as sandbox_id, forwards(await forward_url(cri, sandbox_id)) as connection:
+        forward = await open_forward(connection, 81)
+        told = await forward.told()
+        assert "81" in told
+        assert "refused" in told.lower()
+        assert await forward.data.read() == b""
+
+
+async def test_halves_end_each_by_itself(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id:
+        # It answers when its input has ended, and not before.
+        config = container_config("while true; do nc -l -p 90 -e sha256sum; done")
+        await listens(cri, await start(cri, sandbox_id, config, sandbox), 90)
+        async with forwarding(await forward_url(cri, sandbox_id)) as connection:
+            forward = await open_forward(connection, 90)
+            await forward.data.write(b"hello")
+            await forward.data.close_write()
+            answer = await asyncio.wait_for(forward.data.read(), 10)
+            assert answer.split()[0].decode() == hashlib.sha256(b"hello").hexdigest()
+            assert await forward.data.read() == b""
+            assert await forward.told() == ""
+
+
+async def test_a_server_that_listens_on_ipv6_alone(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id:
+        config = container_config("mkdir /w; exec httpd -f -p [::1]:80 -h /w")
+        await listens(cri, await start(cri, sandbox_id, config, sandbox), 80)
+        async with forwarding(await forward_url(cri, sandbox_id)) as connection:
+            forward = await open_forward(connection, 80)
+            await forward.data.write(b"GET / HTTP/1.0\r\n\r\n")
+            assert (await forward.data.read()).startswith(b"HTTP/1")
+
+
+async def test_a_pod_on_the_network_of_the_node(cri: CRI) -> None:
+    sandbox = sandbox_config(linux=linux_sandbox(namespace_options=api.NamespaceOption(network=api.NODE)))
+    listener = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with (
+        listener,
+        pod(cri, sandbox) as sandbox_id,
+        forwarding(await forward_url(cri, sandbox_id)) as connection,
+    ):
+        forward = await open_forward(connection, port)
+        assert await forward.data.read() == b""
+
+
+async def test_websocket_channels_for_the_ports_of_the_request(cri: CRI) -> None:
+    async with web_server(cri, 1000) as (sandbox_id, expected):
+        url = await forward_url(cri, sandbox_id, 80)
+        async with websocket(url, ("v4.channel.k8s.io",)) as ws:
+            assert [await ws.receive_bytes() for _ in range(2)] == [b"\x00\x50\x00", b"\x01\x50\x00"]
+            await ws.send_bytes(b"\x00GET /data HTTP/1.0\r\n\r\n")
+            received = b""
+            async for message in ws:
+                assert message.data[0] == 0
+                received += message.data[1:]
+            assert hashlib.sha256(received.partition(b"\r\n\r\n")[2]).hexdigest() == expected
+
+
+# crictl
+
+
+async def crictl(*arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    """Run crictl; its exit code, stdout and stderr."""
+    program = await asyncio.create_subprocess_exec(
+        "crictl",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    stdout, stderr = await asyncio.wait_for(program.communicate(stdin), 30)
+    return program.returncode or 0, stdout, stderr
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_exec(cri: CRI, running: str, transport: str) -> None:
+    code, stdout, stderr = await crictl("exec", "-r", transport, running, "sh", "-c", "echo out; echo err >&2")
+    assert (code, stdout) == (0, b"out\n")
+    assert b"err\n" in stderr
+    code, _, stderr = await crictl("exec", "-r", transport, running, "sh", "-c", "exit 7")
+    assert code != 0
+    assert b"exit code 7" in stderr
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_exec_with_input(cri: CRI, running: str, transport: str) -> None:
+    sent = os.urandom(3 * MIB)
+    code, stdout, stderr = await crictl("exec", "-i", "-r", transport, running, "sha256sum", stdin=sent)
+    assert code == 0, stderr
+    assert stdout.split()[0].decode() == hashlib.sha256(sent).hexdigest()
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, *command: str, rows: int, columns: int) -> None:
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            self._set_size(0, rows, columns)
+            os.execvp(command[0], command)
+        os.set_blocking(self._terminal, False)
+        self.output = b""
+
+    @staticmethod
+    def _set_size(descriptor: int, rows: int, columns: int) -> None:
+        fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._set_size(self._terminal, rows, columns)
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    async def shows(self, text: str, timeout: float = 15) -> None:
+        """Wait for a text; AssertionError where it does not come."""
+
+        def seen() -> bool:
+            with contextlib.suppress(OSError):
+                self.output += os.read(self._terminal, 65536)
+            return text.encode() in self.output
+
+        try:
+            await until(seen, timeout)
+        except AssertionError:
+            raise AssertionError(f"{text!r} does not come; the terminal has {self.output!r}") from None
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        os.close(self._terminal)
+        return code
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_exec_on_a_terminal(cri: CRI, running: str, transport: str) -> None:
+    terminal = Terminal("crictl", "exec", "-it", "-r", transport, running, "sh", rows=17, columns=91)
+    await terminal.shows("# ")
+    terminal.type("tty; stty size\n")
+    await terminal.shows("/dev/pts/")
+    await terminal.shows("17 91")
+    terminal.resize(33, 107)
+    await asyncio.sleep(0.5)
+    terminal.type("stty size\n")
+    await terminal.shows("33 107")
+    terminal.type("exit\n")
+    await asyncio.to_thread(terminal.end)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_attach(cri: CRI, transport: str) -> None:
+    script = "while read line; do echo got $line; [ $line = end ] && exit; done"
+    async with container(cri, container_config(script, stdin=True)) as container_id:
+        attached = await asyncio.create_subprocess_exec(
+            *("crictl", "attach", "-i", "-r", transport, container_id),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert attached.stdin is not None
+        assert attached.stdout is not None
+        attached.stdin.write(b"one\n")
+        assert await asyncio.wait_for(attached.stdout.readline(), 10) == b"got one\n"
+        attached.stdin.write(b"end\n")
+        assert await asyncio.wait_for(attached.stdout.readline(), 10) == b"got end\n"
+        assert await asyncio.wait_for(attached.wait(), 10) == 0
+        attached.stdin.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_port_forward(cri: CRI, transport: str) -> None:
+    async with (
+        web_server(cri, 1000) as (sandbox_id, expected),
+        crictl_forward(sandbox_id, 80, transport) as port,
+        aiohttp.ClientSession() as session,
+    ):
+        for _ in range(3):
+            async with session.get(f"http://127.0.0.1:{port}/data") as response:
+                assert hashlib.sha256(await response.read()).hexdigest() == expected

@@ -1,0 +1,405 @@
+"""Commands for clients of both transports: what each channel carries, and how each end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streaming import Command, CommandFailed, CommandStreams, Disconnected, Server, Size, Wanted
+from streaming.remote_command import Sizes, to_status, to_text
+from tests.streaming_client import Refused, spdy, spdy_command, websocket, websocket_command
+from tests.unit.streaming.conftest import Connect
+
+OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
+INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
+TERMINAL = Wanted(stdin=True, stdout=True, stderr=False, tty=True)
+SPDY_PROTOCOLS = ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"]
+
+
+async def echo(streams: CommandStreams) -> int:
+    """Writes what it reads, and how much that was to stderr."""
+    assert streams.stdin is not None
+    assert streams.stdout is not None
+    total = 0
+    while data := await streams.stdin.read():
+        await streams.stdout.write(data)
+        total += len(data)
+    if streams.stderr is not None:
+        await streams.stderr.write(str(total).encode())
+    return 0
+
+
+def exits(code: int, stdout: bytes = b"out\n", stderr: bytes = b"err\n") -> Command:
+    async def run(streams: CommandStreams) -> int:
+        for writer, text in ((streams.stdout, stdout), (streams.stderr, stderr)):
+            if writer is not None:
+                await writer.write(text)
+        return code
+
+    return run
+
+
+class Hanging:
+    """A command that waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun, self.cancelled = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, streams: CommandStreams) -> int:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+        raise AssertionError("nobody sets this event")
+
+
+@asynccontextmanager
+async def serving(idle_timeout: float = 60) -> AsyncIterator[Server]:
+    server = Server("127.0.0.1", 0, idle_timeout=idle_timeout)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+# What the channels carry
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 137, 255])
+async def test_output_and_exit_code(server: Server, connect: Connect, code: int) -> None:
+    async with connect(server.command_url("exec", exits(code), OUTPUT)) as command:
+        assert await command.all("stdout") == b"out\n"
+        assert await command.all("stderr") == b"err\n"
+        assert await command.exit_code() == code
+
+
+async def test_input_reaches_the_command_and_its_end_too(server: Server, connect: Connect) -> None:
+    sent = bytes(range(256)) * 8192
+    wanted = Wanted(stdin=True, stdout=True, stderr=True, tty=False)
+    async with connect(server.command_url("exec", echo, wanted), stdin=True) as command:
+
+        async def send() -> None:
+            await command.channels["stdin"].write(sent)
+            await command.channels["stdin"].close_write()
+
+        sending = asyncio.create_task(send())
+        assert await command.all("stdout") == sent
+        assert await command.all("stderr") == str(len(sent)).encode()
+        assert await command.exit_code() == 0
+        await sending
+
+
+async def test_terminal_sizes(server: Server, connect: Connect) -> None:
+    async def sizes(streams: CommandStreams) -> int:
+        assert streams.sizes is not None
+        assert streams.stdout is not None
+        for _ in range(2):
+            size = await streams.sizes.next()
+            await streams.stdout.write(f"{size.width}x{size.height} ".encode())
+        return 0
+
+    async with connect(server.command_url("exec", sizes, TERMINAL), stdin=True, stderr=False, tty=True) as command:
+        await command.resize(80, 24)
+        assert await command.channels["stdout"].read() == b"80x24 "
+        await command.resize(132, 50)
+        assert await command.all("stdout") == b"132x50 "
+        assert await command.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        pytest.param([b'{"Width":80,"Height":24}\n'], Size(80, 24), id="one"),
+        pytest.param([b'{"Width":80,"Height":24}{"Width":1,"Height":2}'], Size(1, 2), id="the newest of two"),
+        pytest.param([b'{"Width":8', b'0,"Height":24}\n'], Size(80, 24), id="in two pieces"),
+        pytest.param([b'{"Width":80}\n{"Width":0,"Height":9}\n[]\n{}7\n'], None, id="none that is a size"),
+        pytest.param([b'{"Width":true,"Height":24}', b'{"Width":70000,"Height":24}'], None, id="no 16 bits"),
+        pytest.param([b"[" * 10000, b'\n{"Width":80,"Height":24}\n'], Size(80, 24), id="garbage before it"),
+    ],
+)
+async def test_sizes(chunks: list[bytes], expected: Size | None) -> None:
+    sizes = Sizes()
+    for chunk in chunks:
+        sizes.feed(chunk)
+    if expected is None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sizes.next(), 0.01)
+    else:
+        assert await asyncio.wait_for(sizes.next(), 1) == expected
+
+
+async def test_garbage_on_the_resize_channel_is_not_kept() -> None:
+    sizes = Sizes()
+    tracemalloc.start()
+    for _ in range(100):
+        sizes.feed(b"x" * 100_000)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 300_000
+
+
+# What went wrong
+
+
+async def test_a_command_that_cannot_run_says_why(server: Server, connect: Connect) -> None:
+    async def fails(streams: CommandStreams) -> int:
+        raise CommandFailed("the engine has gone away")
+
+    async with connect(server.command_url("exec", fails, OUTPUT)) as command:
+        status = await command.status()
+    assert (status["status"], status["reason"], status["message"]) == (
+        "Failure",
+        "InternalError",
+        "the engine has gone away",
+    )
+
+
+async def test_what_nobody_foresaw_is_told_without_its_text(
+    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(streams: CommandStreams) -> int:
+        raise RuntimeError("a secret")
+
+    async with connect(server.command_url("exec", fails, OUTPUT)) as command:
+        status = await command.status()
+    assert status["status"] == "Failure"
+    assert "secret" not in json.dumps(status)
+    assert "a secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "text"),
+    [
+        pytest.param(0, {"metadata": {}, "status": "Success"}, "", id="success"),
+        pytest.param(
+            7,
+            {
+                "metadata": {},
+                "status": "Failure",
+                "message": "command terminated with non-zero exit code: exit code 7",
+                "reason": "NonZeroExitCode",
+                "details": {"causes": [{"reason": "ExitCode", "message": "7"}]},
+            },
+            "command terminated with non-zero exit code: exit code 7",
+            id="exit code",
+        ),
+        pytest.param(
+            "no",
+            {"metadata": {}, "status": "Failure", "message": "no", "reason": "InternalError", "code": 500},
+            "no",
+            id="failure",
+        ),
+    ],
+)
+def test_how_an_outcome_is_told(outcome: int | str, status: object, text: str) -> None:
+    assert json.loads(to_status(outcome)) == status
+    assert to_text(outcome) == text.encode()
+
+
+# Who goes away
+
+
+async def test_a_command_whose_client_has_gone_is_cancelled(server: Server, connect: Connect) -> None:
+    hanging = Hanging()
+    async with connect(server.command_url("exec", hanging, INPUT), stdin=True, stderr=False) as command:
+        await asyncio.wait_for(hanging.begun.wait(), 5)
+        command.abort()
+        await asyncio.wait_for(hanging.cancelled.wait(), 5)
+
+
+async def test_a_client_is_missed_even_while_nobody_reads_its_input(server: Server, connect: Connect) -> None:
+    hanging = Hanging()
+    async with connect(server.command_url("exec", hanging, INPUT), stdin=True, stderr=False) as command:
+        # So much that the server stops to read, and so little that the end of the connection is not held up behind it.
+        await command.channels["stdin"].write(b"x" * 544 * 1024)
+        await asyncio.wait_for(hanging.begun.wait(), 5)
+        await asyncio.sleep(0.3)
+        command.abort()
+        await asyncio.wait_for(hanging.cancelled.wait(), 5)
+
+
+async def test_writing_to_a_client_who_has_gone_fails(server: Server, connect: Connect) -> None:
+    failed = asyncio.Event()
+
+    async def writes(streams: CommandStreams) -> int:
+        assert streams.stdout is not None
+        try:
+            while True:
+                await streams.stdout.write(b"x" * 65536)
+        except (Disconnected, asyncio.CancelledError):
+            failed.set()
+            raise
+
+    async with connect(server.command_url("exec", writes, OUTPUT)) as command:
+        await command.channels["stdout"].read()
+        command.abort()
+        await asyncio.wait_for(failed.wait(), 5)
+
+
+async def test_a_client_is_told_that_the_server_stops(connect: Connect) -> None:
+    async with serving() as server:
+        hanging = Hanging()
+        async with connect(server.command_url("exec", hanging, OUTPUT)) as command:
+            await hanging.begun.wait()
+            closing = asyncio.create_task(server.close())
+            assert (await command.status())["message"] == "the server is stopping"
+            assert hanging.cancelled.is_set()
+        await closing
+
+
+async def test_a_connection_on_which_nothing_moves_is_closed(connect: Connect) -> None:
+    async with serving(idle_timeout=0.2) as server:
+        hanging = Hanging()
+        async with connect(server.command_url("exec", hanging, OUTPUT)) as command:
+            assert "nothing was sent for 0.2 s" in (await command.status())["message"]
+        assert hanging.cancelled.is_set()
+
+
+# Backpressure
+
+
+async def test_a_reader_that_stops_costs_little_and_loses_nothing(server: Server, connect: Connect) -> None:
+    written = 0
+
+    async def writes(streams: CommandStreams) -> int:
+        nonlocal written
+        assert streams.stdout is not None
+        block = bytes(range(256)) * 256
+        for _ in range(400):
+            await streams.stdout.write(block)
+            written += len(block)
+        return 0
+
+    tracemalloc.start()
+    async with connect(server.command_url("exec", writes, OUTPUT)) as command:
+        await command.channels["stdout"].read()
+        before = tracemalloc.get_traced_memory()[0]
+        seen = -1
+        while seen != written:
+            seen = written
+            await asyncio.sleep(0.3)
+        grown = tracemalloc.get_traced_memory()[0] - before
+        total = 400 * 65536
+        assert written < total, "it never had to wait"
+        # Both ends are in this process.
+        assert grown < 2 * 2 * 1024 * 1024
+        rest = await command.all("stdout")
+        assert len(rest) < total
+        assert rest[-256:] == bytes(range(256))
+        assert await command.exit_code() == 0
+    tracemalloc.stop()
+    assert written == total
+
+
+async def test_input_that_nobody_reads_is_not_taken(server: Server, connect: Connect) -> None:
+    go = asyncio.Event()
+    received = bytearray()
+
+    async def reads_late(streams: CommandStreams) -> int:
+        assert streams.stdin is not None
+        await go.wait()
+        while data := await streams.stdin.read():
+            received.extend(data)
+        return 0
+
+    block = bytes(range(256)) * 256
+    sent = 0
+    async with connect(server.command_url("exec", reads_late, INPUT), stdin=True, stderr=False) as command:
+
+        async def flood() -> None:
+            nonlocal sent
+            for _ in range(400):
+                await command.channels["stdin"].write(block)
+                sent += len(block)
+            await command.channels["stdin"].close_write()
+
+        flooding = asyncio.create_task(flood())
+        seen = -1
+        while seen != sent:
+            seen = sent
+            await asyncio.sleep(0.3)
+        assert sent < 400 * len(block), "it never had to wait"
+        go.set()
+        assert await command.exit_code() == 0
+        await flooding
+    assert bytes(received) == block * 400
+
+
+# Sub-protocols
+
+
+@pytest.mark.parametrize("protocol", SPDY_PROTOCOLS)
+async def test_spdy_protocols(server: Server, protocol: str) -> None:
+    url = server.command_url("exec", exits(3), OUTPUT)
+    async with spdy_command(url, protocols=(protocol,)) as command:
+        assert command.protocol == protocol
+        assert await command.all("stdout") == b"out\n"
+        error = await command.all("error")
+    if protocol == "v4.channel.k8s.io":
+        assert json.loads(error)["reason"] == "NonZeroExitCode"
+    else:
+        assert error == b"command terminated with non-zero exit code: exit code 3"
+
+
+async def test_a_spdy_client_that_names_no_protocol_speaks_the_first_one(server: Server) -> None:
+    async with spdy_command(server.command_url("exec", exits(0), OUTPUT), protocols=()) as command:
+        assert command.protocol == ""
+        assert await command.all("stdout") == b"out\n"
+        assert await command.all("error") == b""
+
+
+async def test_the_client_chooses_among_what_is_served(server: Server) -> None:
+    url = server.command_url("exec", exits(0), OUTPUT)
+    async with spdy_command(url, protocols=("v9.channel.k8s.io", "v3.channel.k8s.io", "v4.channel.k8s.io")) as command:
+        assert command.protocol == "v3.channel.k8s.io"
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        *("v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"),
+        *("channel.k8s.io", "base64.channel.k8s.io"),
+    ],
+)
+async def test_websocket_protocols(server: Server, protocol: str) -> None:
+    url = server.command_url("exec", exits(3), OUTPUT)
+    async with websocket_command(url, protocols=(protocol,)) as command:
+        assert command.protocol == protocol
+        assert await command.all("stdout") == b"out\n"
+        error = await command.all("error")
+    if protocol.startswith(("v4", "v5")):
+        assert json.loads(error)["reason"] == "NonZeroExitCode"
+    else:
+        assert error == b"command terminated with non-zero exit code: exit code 3"
+
+
+async def test_websocket_input_in_base64(server: Server) -> None:
+    async def first(streams: CommandStreams) -> int:
+        assert streams.stdin is not None
+        assert streams.stdout is not None
+        await streams.stdout.write(await streams.stdin.read())
+        return 0
+
+    url = server.command_url("exec", first, INPUT)
+    async with websocket_command(url, protocols=("v4.base64.channel.k8s.io",), stdin=True, stderr=False) as command:
+        await command.channels["stdin"].write(b"\x00\xff")
+        assert await command.all("stdout") == b"\x00\xff"
+
+
+async def test_protocols_that_are_not_served(server: Server) -> None:
+    with pytest.raises(Refused) as refused:
+        async with spdy(server.command_url("exec", echo, OUTPUT), ("v9.channel.k8s.io",)):
+            pass
+    assert refused.value.status == 403
+    assert refused.value.headers["x-accepted-stream-protocol-versions"] == ", ".join(SPDY_PROTOCOLS)
+    with pytest.raises(Refused) as refused:
+        async with websocket(server.command_url("exec", echo, OUTPUT), ("v9.channel.k8s.io",)):
+            pass
+    assert refused.value.status == 403

@@ -238,7 +238,7 @@ async def test_a_background_child_that_closed_the_output_outlives_the_command(
     async with container(cri) as container_id:
         response = await run(cri, container_id, "sh", "-c", "sleep 60 >/dev/null 2>&1 & exit 0")
         assert response.exit_code == 0
-        assert others(process(engine_api, container_id)) == ["sleep S"]
+        await until(lambda: others(process(engine_api, container_id)) == ["sleep S"], 5)
 
 
 async def test_commands_reach_the_right_one_of_two_containers(cri: CRI) -> None:

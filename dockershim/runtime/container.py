@@ -22,6 +22,7 @@ from dockershim.errors import (
     ShimError,
 )
 from dockershim.rollback import Rollback, complete, rollback
+from dockershim.runtime.creation import creator
 from dockershim.runtime.logs import LAST_LINES_AT_A_READ, begin_log, finish_log, prepare_log
 from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_application, remove_container
@@ -108,23 +109,12 @@ class Containers:
         )
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        created: list[str] = []
-
-        async def remove_created() -> None:
-            for container_id in created:
-                await remove_container(self._node, container_id)
-
-        async def create() -> None:
-            answer = await self._node.engine.post("/containers/create", body, params={"name": name})
-            created.append(answer["Id"])
-
-        undo.push("remove the container", remove_created)
+        create = creator(self._node, name, body, undo)
         try:
-            await complete(create(), f"create {name}")
+            return await create()
         except FailedPrecondition:
             await self._clear_half_made(name)
-            await complete(create(), f"create {name}")
-        return created[0]
+            return await create()
 
     async def _clear_half_made(self, name: str) -> None:
         """Remove a container of this name that was never started: its creator never learnt of it."""

@@ -26,6 +26,7 @@ from dockershim.errors import (
 )
 from dockershim.inventory import is_id
 from dockershim.rollback import Rollback, complete, rollback
+from dockershim.runtime.creation import creator
 from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_application, remove_container
 from dockershim.runtime.steps import step
@@ -100,28 +101,16 @@ class Sandboxes:
         )
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        """Create the infra container. A create is never abandoned half-way: its result is what is undone."""
-        created: list[str] = []
-
-        async def remove_created() -> None:
-            for container_id in created:
-                await self._remove_container(container_id)
-
-        async def create() -> None:
-            answer = await self._node.engine.post("/containers/create", body, params={"name": name})
-            created.append(answer["Id"])
-
-        undo.push("remove the infra container", remove_created)
+        create = creator(self._node, name, body, undo)
         with step("create the infra container"):
             try:
-                await complete(create(), f"create {name}")
+                return await create()
             except NotFound:
                 await self._node.ensure_infra_image()
-                await complete(create(), f"create {name}")
+                return await create()
             except FailedPrecondition:
                 await self._clear_half_made(name)
-                await complete(create(), f"create {name}")
-        return created[0]
+                return await create()
 
     async def _clear_half_made(self, name: str) -> None:
         """Remove what an attempt with the same metadata left unfinished. Raises AlreadyExists for a whole sandbox."""
@@ -183,9 +172,6 @@ class Sandboxes:
     async def _remove_checkpoint(self, sandbox_id: str) -> None:
         await asyncio.to_thread(self._node.store.remove, sandbox_id)
         self._node.checkpointed.pop(sandbox_id, None)
-
-    async def _remove_container(self, container_id: str) -> None:
-        await remove_container(self._node, container_id)
 
     async def _forget(self, sandbox_id: str) -> None:
         self._node.unfinished.discard(sandbox_id)

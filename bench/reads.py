@@ -31,10 +31,21 @@ class OurReads:
     def __init__(self, server: CRI, pods: Sequence[OurPod]) -> None:
         self._runtime = server.runtime
         self._images = server.images
-        self._pods = pods
+        self.pods = pods
 
     def _pod(self, turn: int) -> OurPod:
-        return self._pods[turn % len(self._pods)]
+        return self.pods[turn % len(self.pods)]
+
+    async def answers(self) -> dict[str, bytes]:
+        """What the server says now to the calls of a relist, about the first pod."""
+        pod = self._pod(0)
+        calls = {
+            "ListPodSandbox": cri.ListPodSandboxRequest(),
+            "ListContainers": cri.ListContainersRequest(),
+            "PodSandboxStatus": cri.PodSandboxStatusRequest(pod_sandbox_id=pod.sandbox_id),
+            "ContainerStatus": cri.ContainerStatusRequest(container_id=pod.container_id),
+        }
+        return {name: (await getattr(self._runtime, name)(call)).SerializeToString() for name, call in calls.items()}
 
     async def version(self, turn: int) -> None:
         await self._runtime.Version(cri.VersionRequest())
@@ -44,7 +55,7 @@ class OurReads:
 
     async def list_pod_sandbox(self, turn: int) -> None:
         answer = await self._runtime.ListPodSandbox(cri.ListPodSandboxRequest())
-        assert len(answer.items) >= len(self._pods), f"{len(answer.items)} sandboxes are listed"
+        assert len(answer.items) >= len(self.pods), f"{len(answer.items)} sandboxes are listed"
 
     async def pod_sandbox_status(self, turn: int) -> None:
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=self._pod(turn).sandbox_id)
@@ -53,7 +64,7 @@ class OurReads:
 
     async def list_containers(self, turn: int) -> None:
         answer = await self._runtime.ListContainers(cri.ListContainersRequest())
-        assert len(answer.containers) >= len(self._pods), f"{len(answer.containers)} containers are listed"
+        assert len(answer.containers) >= len(self.pods), f"{len(answer.containers)} containers are listed"
 
     async def container_status(self, turn: int) -> None:
         request = cri.ContainerStatusRequest(container_id=self._pod(turn).container_id)

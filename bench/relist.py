@@ -2,7 +2,8 @@
 
 A round is what a kubelet does each second: both lists, and the status of a fifth of the pods and their containers. Its
 CPU is that of server and engine. For the engine's reads it is that of the engine and of whoever asks it, which is this
-process, in the place of a server that asks the engine each time; the engine's alone is printed, too.
+process, in the place of a server that asks the engine each time; the engine's alone is printed, too. Beside both is
+what gRPC alone takes of it: a server that answers the same calls with the same bytes and does nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import docker
 
 from bench.__main__ import RESULTS, images_removed, resident_mib, running_server
+from bench.canned import canned_server
 from bench.engine import BareEngine
 from bench.pods import OurPod
 from bench.reads import BareReads, OurReads, Reads, pull
@@ -77,6 +79,7 @@ class Round:
     pods: int
     server: float
     engine_beside: float
+    grpc: float
     engine: float
     asker: float
     resident_mib: float
@@ -90,6 +93,7 @@ class Round:
             "pods": self.pods,
             "server_cpu_ms": round(self.server * 1000, 2),
             "engine_beside_cpu_ms": round(self.engine_beside * 1000, 2),
+            "grpc_alone_cpu_ms": round(self.grpc * 1000, 2),
             "engine_cpu_ms": round(self.engine * 1000, 2),
             "asker_cpu_ms": round(self.asker * 1000, 2),
             "ratio": round(self.ratio, 3),
@@ -204,26 +208,26 @@ async def _call(name: str, ours: Reads, bare: Reads, pods: int, samples: int) ->
     return Call(name, pods, *durations)
 
 
-async def _rounds(server: Server, ours: Reads, bare: Reads, pods: int, count: int) -> Round:
-    """The CPU of both, turn about."""
+async def _rounds(server: Server, ours: OurReads, bare: BareReads, pods: int, count: int) -> Round:
+    """The CPU of all sides, turn about."""
     engine = Engine().pid
     assert engine is not None, "the engine runs"
-    used = dict.fromkeys(("server", "engine_beside", "engine", "asker"), 0.0)
-    for turn in range(count):
-        for side in (ours, bare)[:: 1 if turn % 2 else -1]:
-            # An engine goes on with its garbage for a while, which is not to be the other side's.
-            await asyncio.sleep(REST)
-            begun = [cpu(pid) for pid in (engine, server.pid, os.getpid())]
-            await _round(side, pods, turn)
-            by_engine, by_server, by_us = (
-                cpu(pid) - before for pid, before in zip((engine, server.pid, os.getpid()), begun, strict=True)
-            )
-            if side is ours:
-                used["server"] += by_server
-                used["engine_beside"] += by_engine
-            else:
-                used["engine"] += by_engine
-                used["asker"] += by_us
+    with canned_server(await ours.answers()) as canned:
+        async with CRI(canned.target) as cri:
+            sides: Mapping[Reads, Mapping[str, int]] = {
+                ours: {"server": server.pid, "engine_beside": engine},
+                OurReads(cri, ours.pods): {"grpc": canned.pid},
+                bare: {"engine": engine, "asker": os.getpid()},
+            }
+            used = dict.fromkeys((name for watched in sides.values() for name in watched), 0.0)
+            for turn in range(count):
+                for side, watched in list(sides.items())[:: 1 if turn % 2 else -1]:
+                    # An engine goes on with its garbage for a while, which is not to be the other side's.
+                    await asyncio.sleep(REST)
+                    begun = {name: cpu(pid) for name, pid in watched.items()}
+                    await _round(side, pods, turn)
+                    for name, pid in watched.items():
+                        used[name] += cpu(pid) - begun[name]
     means = {name: seconds / count for name, seconds in used.items()}
     return Round(pods, **means, resident_mib=resident_mib(server.pid))
 
@@ -319,11 +323,14 @@ def _report(report: Report, *, check: bool) -> int:
             f"{call['call']:18}{call['pods']:6}{call['ours_p50_ms']:10.2f}{call['ours_p99_ms']:8.2f}"
             f"{call['engine_p50_ms']:12.2f}{call['engine_p99_ms']:8.2f}\n"
         )
-    columns = f"{'server':>10}{'+ engine':>9}{'engine':>12}{'+ asker':>9}{'ratio':>8}{'MiB resident':>14}"
+    columns = (
+        f"{'server':>10}{'+ engine':>9}{'gRPC alone':>12}{'engine':>12}{'+ asker':>9}{'ratio':>8}{'MiB resident':>14}"
+    )
     write(f"\n{'CPU of a round, ms':18}{'pods':>6}{columns}\n")
     for one in (one.as_json() for one in report.rounds):
         write(
             f"{'':18}{one['pods']:6}{one['server_cpu_ms']:10.1f}{one['engine_beside_cpu_ms']:9.1f}"
+            f"{one['grpc_alone_cpu_ms']:12.1f}"
             f"{one['engine_cpu_ms']:12.1f}{one['asker_cpu_ms']:9.1f}{one['ratio']:8.2f}"
             f"{one['MiB resident']:14.1f}\n"
         )

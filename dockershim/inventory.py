@@ -65,6 +65,9 @@ class Inventory:
         self._containers: dict[str, ContainerRecord] = {}
         self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
         self._made: dict[str, tuple[Record, dict[object, bytes]]] = {}
+        #: The records of both kinds in the order of lists, as far as that was asked for since the last change.
+        self._sandboxes_in_order: tuple[SandboxRecord, ...] | None = None
+        self._containers_in_order: tuple[ContainerRecord, ...] | None = None
         #: One count orders what is asked for and what is begun: the begin of the last inspect of each container.
         self._count = itertools.count(1)
         self._begun: dict[str, int] = {}
@@ -78,15 +81,21 @@ class Inventory:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def sandboxes(self) -> list[SandboxRecord]:
+    async def sandboxes(self) -> tuple[SandboxRecord, ...]:
         """Every sandbox that the engine has, the newest first, as the engine lists them."""
         await self._follower.current()
-        return _newest_first(self._sandboxes)
+        if self._sandboxes_in_order is None:
+            self._sandboxes_in_order = _newest_first(self._sandboxes)
+        return self._sandboxes_in_order
 
-    async def containers(self, sandbox_id: str = "") -> list[ContainerRecord]:
+    async def containers(self, sandbox_id: str = "") -> tuple[ContainerRecord, ...]:
         """Every application container that the engine has, or those of the sandbox with this whole id; newest first."""
         await self._follower.current()
-        return _newest_first(self._of_sandbox.get(sandbox_id, {}) if sandbox_id else self._containers)
+        if sandbox_id:
+            return _newest_first(self._of_sandbox.get(sandbox_id, {}))
+        if self._containers_in_order is None:
+            self._containers_in_order = _newest_first(self._containers)
+        return self._containers_in_order
 
     async def find_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The sandbox with this id, or None. Raises InvalidArgument for the start of several ids."""
@@ -125,7 +134,7 @@ class Inventory:
         """One of ``snapshot``, by its whole id."""
         return self._known(container_id)
 
-    def peek_containers(self, sandbox_id: str) -> list[ContainerRecord]:
+    def peek_containers(self, sandbox_id: str) -> tuple[ContainerRecord, ...]:
         """The containers of one sandbox in ``snapshot``."""
         return _newest_first(self._of_sandbox.get(sandbox_id, {}))
 
@@ -216,6 +225,7 @@ class Inventory:
         if before == record:
             return
         self._made.pop(container_id, None)
+        self._sandboxes_in_order = self._containers_in_order = None
         if isinstance(before, ContainerRecord):
             self._drop_container(before)
         if record is None:
@@ -321,8 +331,8 @@ class Inventory:
                 raise result
 
 
-def _newest_first(records: Mapping[str, R]) -> list[R]:
-    return sorted(records.values(), key=lambda record: (record.created_at, record.id), reverse=True)
+def _newest_first(records: Mapping[str, R]) -> tuple[R, ...]:
+    return tuple(sorted(records.values(), key=lambda record: (record.created_at, record.id), reverse=True))
 
 
 def _never() -> bool:

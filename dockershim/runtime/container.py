@@ -220,12 +220,11 @@ class Containers:
     async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
         """The containers that a filter lets pass, each as a response of one item."""
         check_enums(request, "request")
-        inventory = self._node.inventory
-        return [
-            inventory.ready_made(one, "ListContainers", _encoded_item)
-            for one in await inventory.containers()
-            if _matches(one, request.filter)
-        ]
+        inventory, wanted = self._node.inventory, request.filter
+        records: Iterable[ContainerRecord] = await inventory.containers()
+        if wanted.ListFields():
+            records = (one for one in records if _matches(one, wanted))
+        return [inventory.ready_made(one, "ListContainers", _encoded_item) for one in records]
 
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest

@@ -142,7 +142,7 @@ async def _take_up(node: Node) -> None:
         logger.exception("not all logs are taken up")
 
 
-async def _containers(node: Node) -> list[ContainerRecord]:
+async def _containers(node: Node) -> tuple[ContainerRecord, ...]:
     while True:
         try:
             return await node.inventory.containers()

@@ -298,7 +298,7 @@ class Sandboxes:
         _require_id(request.pod_sandbox_id)
         inventory = self._node.inventory
         record = await inventory.find_sandbox(request.pod_sandbox_id)
-        containers: list[ContainerRecord] = []
+        containers: tuple[ContainerRecord, ...] = ()
         if record is not None:
             ready, addresses = await self._network_state(record)
             status = inventory.ready_made(record, (ready, addresses), _encoded_status(ready, addresses))
@@ -344,12 +344,13 @@ class Sandboxes:
         inventory, wanted = self._node.inventory, request.filter
         remembered = dict(self._node.checkpointed)
         records = await inventory.sandboxes()
-        present = {record.id for record in records}
+        every = not wanted.ListFields()
         listed = [
             inventory.ready_made(record, "ready" if ready else "not ready", _READY_ITEM if ready else _NOT_READY_ITEM)
             for record in records
-            if _matches(record, wanted) and _has_state(ready := await self._is_ready(record), wanted)
+            if (every or _matches(record, wanted)) and _has_state(ready := await self._is_ready(record), wanted)
         ]
+        present = {record.id for record in records}
         lost = (
             _to_record(checkpoint)
             for sandbox_id, checkpoint in remembered.items()
@@ -473,8 +474,7 @@ def _matches(record: SandboxRecord, wanted: cri.PodSandboxFilter) -> bool:
 
 
 def _has_state(ready: bool, wanted: cri.PodSandboxFilter) -> bool:
-    state = cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY
-    return not wanted.HasField("state") or wanted.state.state == state
+    return not wanted.HasField("state") or wanted.state.state == (cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY)
 
 
 def _verbose(record: SandboxRecord) -> dict[str, str]:

@@ -30,7 +30,7 @@ async def test_lists_have_what_shims_made(inventory: Inventory) -> None:
     assert {one.id: one.running for one in await inventory.sandboxes()} == {SANDBOX: True, OTHER_SANDBOX: False}
     assert [one.id for one in await inventory.containers()] == [CONTAINER]
     assert [one.id for one in await inventory.containers(SANDBOX)] == [CONTAINER]
-    assert await inventory.containers(OTHER_SANDBOX) == []
+    assert await inventory.containers(OTHER_SANDBOX) == ()
 
 
 async def test_one_is_found_by_its_kind(inventory: Inventory) -> None:
@@ -146,7 +146,7 @@ async def test_an_answer_from_before_a_removal_does_not_bring_it_back(fake: Fake
     inventory.forget(CONTAINER)
     fake.hold.set()
     assert await refresh is None
-    assert await inventory.containers() == []
+    assert await inventory.containers() == ()
 
 
 async def test_what_the_engine_cannot_describe_is_shown_by_its_list(
@@ -163,7 +163,7 @@ async def test_what_is_removed_between_list_and_inspect_is_left_out(
 ) -> None:
     server.handlers[f"GET /containers/{CONTAINER}/json"] = answering(404, b'{"message": "gone"}')
 
-    assert await inventory.containers() == []
+    assert await inventory.containers() == ()
 
 
 async def test_a_comparison_repairs_what_no_event_told(
@@ -251,7 +251,7 @@ async def test_nothing_stays_of_what_was_removed(fake: FakeEngine, inventory: In
         inventory.ready_made(one, "item", lambda record: record.id.encode())
     fake.containers.clear()
     follower.suspect("a test")
-    assert await inventory.sandboxes() == []
+    assert await inventory.sandboxes() == ()
     kept = vars(inventory)
     sizes = {name: len(value) for name, value in kept.items() if isinstance(value, dict | set)}
     assert set(sizes.values()) == {0}, sizes

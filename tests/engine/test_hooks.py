@@ -16,7 +16,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
 from tests.cri_client import CRI, ApiVersion
-from tests.engine.hook_servers import FOLDER, HOOKS, Answer, Folder, answering, example
+from tests.engine.hook_servers import FOLDER, HOOKS, Answer, Example, Folder, answering, example
 from tests.engine.pods import (
     BUSYBOX,
     cgroup_file,
@@ -259,15 +259,13 @@ async def failing(how: str, socket: Path, tmp_path: Path) -> AsyncIterator[Path]
         async with answering(socket, rubbish):
             yield socket
     else:
-        async with example(tmp_path, "--delay=60") as hook_server:
+        async with example(tmp_path, "--delay=60") as hook_server, asyncio.TaskGroup() as tasks:
             if how == "dies":
-                killing = asyncio.create_task(_kill_when_asked(hook_server))
+                tasks.create_task(_kill_when_asked(hook_server))
             yield tmp_path / "example.sock"
-            if how == "dies":
-                await killing
 
 
-async def _kill_when_asked(hook_server: Any) -> None:
+async def _kill_when_asked(hook_server: Example) -> None:
     await until(lambda: bool(hook_server.calls()), 30)
     hook_server.kill()
 
@@ -301,6 +299,7 @@ async def test_a_pod_whose_hook_server_fails(
             config = sandbox_config(labels={"a": "b"})
             async with pod(cri, config) as sandbox_id:
                 assert dict((await sandbox_status(cri, sandbox_id)).labels) == {"a": "b"}
+            assert len(created_since(engine_api, begun)) == 1
             assert "PreRunPodSandbox goes on without its answer" in server.log_end()
     assert snapshot().gained(before) == {}
 

@@ -26,7 +26,7 @@ async def serving(socket: Path, answer: Answer) -> AsyncIterator[grpc.aio.Server
         except PermissionError as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
 
-    handler = grpc.unary_unary_rpc_method_handler(handle)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(handle)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(SERVICE, {f"{hook}Hook": handler for hook in Hook}),)

@@ -364,6 +364,38 @@ async def test_a_hook_server_that_is_back_is_asked_at_once(
     assert snapshot().gained(before) == {}
 
 
+async def test_a_caller_that_goes_while_a_hook_server_thinks_leaves_nothing(
+    cri: CRI, tmp_path: Path, folder: Folder, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    before, begun = snapshot(), time.time()
+    async with example(tmp_path, "--delay=0.5") as hook_server:
+        await folder.write("a.json", tmp_path / "example.sock", "Ignore", ["PreRunPodSandbox"])
+        calling = asyncio.create_task(run_pod(cri, sandbox_config()))
+        await until(lambda: bool(hook_server.calls()), 10)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await asyncio.sleep(1)
+    assert created_since(engine_api, begun) == []
+    assert snapshot().gained(before) == {}
+
+
+async def test_what_only_the_engine_can_judge_fails_the_call(
+    cri: CRI, socket: Path, folder: Folder, engine_api: DockerClient
+) -> None:
+    async def answer(hook: str, request: Any) -> bytes:
+        resources = hooks.LinuxContainerResources(cpuset_cpus="999")
+        return hooks.ContainerResourceHookResponse(container_resources=resources).SerializeToString()
+
+    sandbox = sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id, answering(socket, answer):
+        await folder.write("a.json", socket, "Ignore", ["PreCreateContainer"])
+        begun = time.time()
+        async with refused("INVALID_ARGUMENT", "999"):
+            await create(cri, sandbox_id, container_config(), sandbox)
+        assert created_since(engine_api, begun) == []
+
+
 def answer_with(**fields: Any) -> Answer:
     """The same answer to each hook of a pod, and none to those of containers."""
 

@@ -165,8 +165,14 @@ def expected_life(container_id: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("version", ["v1", "v1alpha2"])
-@pytest.mark.parametrize("restarts", [pytest.param(False, id="one server"), pytest.param(True, id="restarts")])
+@pytest.mark.parametrize(
+    ("version", "restarts"),
+    [
+        pytest.param("v1", False, id="v1"),
+        pytest.param("v1alpha2", False, id="v1alpha2"),
+        pytest.param("v1", True, id="restarts between the calls"),
+    ],
+)
 async def test_the_seven_hooks_of_a_pods_life_in_order(
     version: ApiVersion, restarts: bool, server: Server, tmp_path: Path, folder: Folder
 ) -> None:

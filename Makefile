@@ -8,9 +8,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROTO := dockershim/api/cri/v1/api.proto
-STUBS := $(PROTO:.proto=_pb2.py)
-SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench hatch_build.py)
+PROTOS := dockershim/api/cri/v1/api.proto dockershim/api/hooks/v1alpha1/api.proto
+STUBS := $(PROTOS:.proto=_pb2.py)
+SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench examples hatch_build.py)
 
 # FOCUS=name runs the tests whose name contains it.
 PYTEST = $(BIN)/pytest $(if $(FOCUS),-k '$(FOCUS)')
@@ -26,7 +26,7 @@ help: ## Show this list
 .PHONY: install
 install: $(VENV)/.installed ## Make .venv with the server and the tools (apt-get brings python3-venv when it is missing)
 
-$(VENV)/.installed: pyproject.toml hatch_build.py $(PROTO)
+$(VENV)/.installed: pyproject.toml hatch_build.py $(PROTOS)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends python3 python3-venv; }
@@ -49,7 +49,7 @@ format: install ## Rewrite the sources in the project's style
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -f $(STUBS) $(STUBS)i
+	rm -f $(STUBS) $(STUBS:.py=.pyi)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ##@ Test

@@ -1,4 +1,4 @@
-"""Build hook: makes the Python modules of the CRI from its .proto, for wheels and editable installs alike."""
+"""Build hook: makes the Python modules of the APIs from their .proto, for wheels and editable installs alike."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from grpc_tools import protoc
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTO = "dockershim/api/cri/v1/api.proto"
+PROTOS = ("dockershim/api/cri/v1/api.proto", "dockershim/api/hooks/v1alpha1/api.proto")
 
 
 def generate(root: Path) -> None:
-    """Write ``api_pb2.py`` and ``api_pb2.pyi`` beside the .proto under ``root``.
+    """Write ``api_pb2.py`` and ``api_pb2.pyi`` beside each .proto under ``root``.
 
     The services need no stub classes: server and test client are made from the descriptors.
     """
     includes = [f"-I{root}", f"-I{resources.files('grpc_tools') / '_proto'}"]
-    if protoc.main(["protoc", *includes, f"--python_out={root}", f"--pyi_out={root}", PROTO]) != 0:
-        raise RuntimeError(f"{PROTO} does not compile")
+    if protoc.main(["protoc", *includes, f"--python_out={root}", f"--pyi_out={root}", *PROTOS]) != 0:
+        raise RuntimeError(f"one of {', '.join(PROTOS)} does not compile")
 
 
 class GenerateStubs(BuildHookInterface[Any]):

@@ -20,7 +20,7 @@ from typing import Any
 import docker
 from docker import DockerClient
 
-from bench import streaming
+from bench import hooks, streaming
 from bench.comparison import Comparison, missed, speeds, table
 from bench.engine import BareEngine
 from bench.pods import BarePod, OurPod, Pod
@@ -159,11 +159,13 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
             lives = await _lives(bench, given.warm_up, given.repetitions)
             streams = await _streams(bench, given.repetitions)
+            hooked = await _hooks(bench, Path(folder), given.repetitions)
             reads, versions = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     comparisons = [Comparison("Version (no engine call)", versions)]
     comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
     comparisons.append(Comparison(LONGER_PART, lives.ours["StopPodSandbox"], lives.bare[LONGER_PART]))
     comparisons += streams
+    comparisons += hooked
     comparisons += [Comparison(call, reads.ours[call], reads.bare[call]) for call in READS]
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -200,6 +202,11 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
 async def _streams(bench: Bench, repetitions: int) -> list[Comparison]:
     async with _pods(bench, 1) as (pod,), Engine(bench.engine.endpoint, request_timeout=lambda: 30.0) as engine:
         return await streaming.measure(bench.server, engine, pod.container_id, repetitions)
+
+
+async def _hooks(bench: Bench, folder: Path, repetitions: int) -> list[Comparison]:
+    async with _pods(bench, 1) as (pod,):
+        return await hooks.measure(bench.server, pod.container_id, folder, repetitions)
 
 
 async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> tuple[Samples, list[float]]:

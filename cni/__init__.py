@@ -1,8 +1,8 @@
 """A runtime for the Container Network Interface, versions 0.1.0 to 1.1.0 of its specification.
 
 The layout follows SPEC.md: ``config`` (section 1), ``execute`` (section 2), ``runtime`` (section 3), ``result``
-(section 5). ``cache`` keeps results in libcni's form on disk, ``watch`` follows a folder of configurations. The
-package depends on nothing of the program that uses it.
+(section 5). ``cache`` keeps results in libcni's form on disk, ``watch`` follows a folder of configurations, ``folder``
+any folder. The package depends on nothing of the program that uses it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cni.errors import (
     ResultError,
 )
 from cni.execute import Completion, Executor, Invocation, SubprocessExecutor
+from cni.folder import FolderWatch
 from cni.result import DNS, Interface, IPConfig, Result, Route
 from cni.runtime import Runtime
 from cni.watch import ConfigWatcher
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigWatcher",
     "ErrorCode",
     "Executor",
+    "FolderWatch",
     "IPConfig",
     "Interface",
     "Invocation",

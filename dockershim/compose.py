@@ -19,6 +19,7 @@ from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
 from dockershim.errors import ShimError
 from dockershim.follower import Follower
+from dockershim.hooks.folder import hook_servers
 from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
@@ -105,6 +106,9 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(watchdog)
         await _look_at_engine(node)
         await stack.enter_async_context(logs_taken_up(node))
+        await stack.enter_async_context(
+            hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
+        )
         stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
 

@@ -367,6 +367,12 @@ class Config:
     engine_log_max_files: int = _option(
         3, _files, "With cri: how many such files the engine keeps. One that is being copied is never lost by that."
     )
+    runtime_hooks_dir: Path = _option(
+        Path("/etc/runtime/hookserver.d"), _path, "Folder of the configurations of hook servers, a file for each."
+    )
+    runtime_hook_timeout: float = _option(
+        5.0, _positive_duration, "How long a hook server may take for an answer.", reloads=True
+    )
     log_level: str = _option(
         "info",
         _level,

@@ -54,3 +54,7 @@ class EngineFailure(ShimError):
 
 class NetworkFailure(ShimError):
     """A CNI plugin failed, or the pod's network could not be made for another reason."""
+
+
+class HookFailure(ShimError):
+    """A hook server could not be asked, refused, or answered what cannot be used."""

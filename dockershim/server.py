@@ -83,6 +83,8 @@ STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
     errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, logging.WARNING),
     errors.EngineFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
     errors.NetworkFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+    # The code that clients of koordinator's proxy know.
+    errors.HookFailure: Row(grpc.StatusCode.UNKNOWN, logging.WARNING),
     errors.ShimError: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
 }
 

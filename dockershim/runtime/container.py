@@ -9,7 +9,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files, set_oom_score
@@ -40,6 +40,9 @@ from dockershim.translate.records import (
 from dockershim.translate.reference import lookup_name
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
 
+if TYPE_CHECKING:
+    from dockershim.hooks.points import Hooks
+
 logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 60.0
@@ -65,6 +68,8 @@ class Containers:
             node.locks.hold(sandbox.id),
             rollback("CreateContainer", _UNDO_DEADLINE) as undo,
         ):
+            if node.hooks is not None:
+                request = await self._hooked(node.hooks, request, sandbox, can)
             body = await self._engine_container(request, sandbox, can)
             if config.devices:
                 await asyncio.to_thread(_check_devices, config.devices)
@@ -73,6 +78,15 @@ class Containers:
             container_id = await self._create(name, body, undo)
             await node.inventory.refresh_container(container_id, until=lambda _: True)
         return cri.CreateContainerResponse(container_id=container_id)
+
+    async def _hooked(
+        self, hooks: Hooks, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+    ) -> cri.CreateContainerRequest:
+        async def check(changed: cri.CreateContainerRequest) -> None:
+            check_container(changed.config, changed.sandbox_config, can)
+            await self._engine_container(changed, sandbox, can)
+
+        return await hooks.pre_create_container(request, sandbox, can.cgroup_driver, check)
 
     async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
         if not sandbox_id:
@@ -135,8 +149,17 @@ class Containers:
             return cri.StartContainerResponse()
         if record.state != cri.CONTAINER_CREATED:
             raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
-        await complete(self._start(record), f"start container {record.id}")
+        if self._node.hooks is not None:
+            await self._node.hooks.pre_start_container(record)
+        await complete(self._start_and_tell(record), f"start container {record.id}")
         return cri.StartContainerResponse()
+
+    async def _start_and_tell(self, created: ContainerRecord) -> None:
+        try:
+            await self._start(created)
+        finally:
+            if self._node.hooks is not None:
+                await self._node.hooks.post_start_container(created)
 
     async def _start(self, created: ContainerRecord) -> None:
         inventory, container_id = self._node.inventory, created.id
@@ -170,15 +193,23 @@ class Containers:
             raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
         node = self._node
         record = await node.inventory.find_container(_required_id(request.container_id))
-        if record is None or record.state != cri.CONTAINER_RUNNING:
+        if record is None:
+            return cri.StopContainerResponse()
+        if record.state != cri.CONTAINER_RUNNING:
+            if node.hooks is not None:
+                await node.hooks.post_stop_container(record)
             return cri.StopContainerResponse()
         with contextlib.suppress(NotFound):
             await complete(self._stop(record, request.timeout), f"stop container {record.id}")
         return cri.StopContainerResponse()
 
     async def _stop(self, record: ContainerRecord, grace: int) -> None:
-        await self._end(record.id, grace)
-        await finish_log(self._node, record)
+        try:
+            await self._end(record.id, grace)
+            await finish_log(self._node, record)
+        finally:
+            if self._node.hooks is not None:
+                await self._node.hooks.post_stop_container(record)
 
     async def _end(self, container_id: str, grace: int) -> None:
         if grace == 0:
@@ -241,12 +272,21 @@ class Containers:
         can = await node.capabilities()
         files = to_cgroup_files(resources, can.cgroup_version)
         record = await node.inventory.container(_required_id(request.container_id))
-        if record.state == cri.CONTAINER_CREATED:
-            _check_before_start(record, resources, files)
-        elif record.state != cri.CONTAINER_RUNNING:
-            raise FailedPrecondition(f"container {record.id} has ended")
+        _check_state(record, resources, files)
+        if node.hooks is not None:
+            resources = await self._hooked_update(node.hooks, record, resources, can)
+            files = to_cgroup_files(resources, can.cgroup_version)
         await complete(self._update(record, resources, files, can), f"update container {record.id}")
         return cri.UpdateContainerResourcesResponse()
+
+    async def _hooked_update(
+        self, hooks: Hooks, record: ContainerRecord, resources: cri.LinuxContainerResources, can: Capabilities
+    ) -> cri.LinuxContainerResources:
+        async def check(changed: cri.LinuxContainerResources) -> None:
+            check_resources(changed, "linux")
+            _check_state(record, changed, to_cgroup_files(changed, can.cgroup_version))
+
+        return await hooks.pre_update_container_resources(record, resources, check)
 
     async def _update(
         self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
@@ -267,6 +307,14 @@ def _required_id(container_id: str) -> str:
     if not container_id:
         raise InvalidArgument("container_id: a value is needed")
     return container_id
+
+
+def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
+    """Refuse an update that comes too late or too early."""
+    if record.state == cri.CONTAINER_CREATED:
+        _check_before_start(record, resources, files)
+    elif record.state != cri.CONTAINER_RUNNING:
+        raise FailedPrecondition(f"container {record.id} has ended")
 
 
 def _check_before_start(

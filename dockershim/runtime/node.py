@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import streaming
 from checkpoints import Checkpoint, Store
@@ -23,6 +24,9 @@ from dockershim.translate.capabilities import Capabilities, read_capabilities
 from dockershim.translate.container import EngineLog
 from dockershim.translate.records import SandboxRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
+
+if TYPE_CHECKING:
+    from dockershim.hooks.points import Hooks
 
 #: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
 _CAPABILITIES_AGE = 60.0
@@ -54,6 +58,8 @@ class Node:
     #: Of new containers; None where their log path is a link to the engine's json-file.
     engine_log: EngineLog | None
     streaming: streaming.Server
+    #: None while no hook server is configured.
+    hooks: Hooks | None = None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkpoints import Checkpoint, CheckpointError, PortMapping
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -51,6 +51,9 @@ from dockershim.translate.sandbox import (
     to_resolv_conf,
 )
 
+if TYPE_CHECKING:
+    from dockershim.hooks.points import Hooks
+
 logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 120.0
@@ -76,15 +79,26 @@ class Sandboxes:
             raise FailedPrecondition(f"no pod network: {problem}")
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with node.locks.hold(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
+            if node.hooks is not None:
+                request = await self._hooked(node.hooks, request, can)
             body = await self._infra_container(request, can)
             sandbox_id = await self._create(name, body, undo)
             node.unfinished.add(sandbox_id)
             undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
             async with node.locks.hold(sandbox_id):
-                await self._bring_up(sandbox_id, config, request.runtime_handler, undo)
+                await self._bring_up(sandbox_id, request.config, request.runtime_handler, undo)
             node.unfinished.discard(sandbox_id)
             node.inventory.tell_again(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
+
+    async def _hooked(
+        self, hooks: Hooks, request: cri.RunPodSandboxRequest, can: Capabilities
+    ) -> cri.RunPodSandboxRequest:
+        async def check(changed: cri.RunPodSandboxRequest) -> None:
+            check_sandbox(changed.config, os.uname().nodename)
+            await self._infra_container(changed, can)
+
+        return await hooks.pre_run_pod_sandbox(request, can.cgroup_driver, check)
 
     async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
         config, network = request.config, self._node.network
@@ -199,7 +213,11 @@ class Sandboxes:
         async with self._node.locks.hold(record.id if record else sandbox_id):
             # Who held the lock may have stopped or removed it.
             record = await self._node.inventory.find_sandbox(record.id if record else sandbox_id)
-            await self._stop(sandbox_id, record)
+            try:
+                await self._stop(sandbox_id, record)
+            finally:
+                if self._node.hooks is not None:
+                    await self._node.hooks.post_stop_pod_sandbox(record.id if record else sandbox_id, record)
 
     async def _locked_remove(self, sandbox_id: str) -> None:
         async with self._node.locks.hold(sandbox_id):

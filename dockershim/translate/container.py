@@ -28,7 +28,7 @@ from dockershim.translate.names import (
     to_engine_labels,
 )
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
-from dockershim.translate.sandbox import to_cgroup_parent
+from dockershim.translate.sandbox import lost_cgroup_parent, to_cgroup_parent
 from dockershim.translate.security import (
     to_container_namespaces,
     to_group_add,
@@ -192,10 +192,16 @@ def _labels(
     can: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, str]:
-    extra: dict[str, Any] = {"image": config.image.user_specified_image or config.image.image}
+    extra: dict[str, Any] = {
+        "image": config.image.user_specified_image or config.image.image,
+        **lost_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
+    }
     files = to_cgroup_files(config.linux.resources, can.cgroup_version)
     if files:
         extra["cgroupFiles"] = files
+    if config.envs:
+        # The engine adds those of the image to them.
+        extra["envs"] = len(config.envs)
     if engine_log is not None:
         extra["log"] = "cri"
     name = config.metadata.name

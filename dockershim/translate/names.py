@@ -44,6 +44,8 @@ _EXTRA_KINDS: dict[str, type] = {
     "logDirectory": str,
     "overhead": dict,
     "resources": dict,
+    "cgroupParent": str,
+    "envs": int,
 }
 _SANDBOX_METADATA = (str, str, str, int)
 _CONTAINER_METADATA = (str, int, str, str, str, int)

@@ -83,7 +83,10 @@ class SandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """An application container. Times are nanoseconds since the epoch, 0 for never."""
+    """An application container. Times are nanoseconds since the epoch, 0 for never.
+
+    ``envs`` are the variables (``name=value``) that it was created with, without those of its image.
+    """
 
     id: str
     sandbox_id: str
@@ -103,6 +106,7 @@ class ContainerRecord:
     pid: int = 0
     engine_log_path: str = ""
     stop_signal: str = ""
+    envs: tuple[str, ...] = ()
     host_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -230,6 +234,7 @@ def read_container(inspect: Mapping[str, Any]) -> ContainerRecord | None:
         pid=int(state.get("Pid") or 0),
         engine_log_path=inspect.get("LogPath") or "",
         stop_signal=config.get("StopSignal") or "",
+        envs=tuple((config.get("Env") or ())[: extra.get("envs", 0)]),
         host_config=inspect["HostConfig"],
         extra=extra,
     )

@@ -34,6 +34,8 @@ _INFRA_OOM_SCORE = -998
 _SHM_SIZE = 64 * 1024 * 1024
 _LONGEST_HOSTNAME = 64
 _HIGHEST_PORT = 65535
+_LONGEST_CGROUP = 2048
+_LONGEST_FILE_NAME = 255
 
 _Protocol = Literal["tcp", "udp", "sctp"]
 _PROTOCOLS: Final[dict[cri.Protocol, _Protocol]] = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
@@ -147,6 +149,26 @@ def to_cgroup_parent(parent: str, driver: str) -> str:
     return posixpath.basename(parent.rstrip("/")) if driver == "systemd" else parent
 
 
+def lost_cgroup_parent(parent: str, driver: str) -> dict[str, str]:
+    """What EXTRA_LABEL keeps of a cgroup parent that HostConfig.CgroupParent cannot hold."""
+    return {} if to_cgroup_parent(parent, driver) == parent else {"cgroupParent": parent}
+
+
+def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
+    """A parent that was not chosen by the kubelet. Raises InvalidArgument for one that would lead anywhere else, or
+    that the engine would refuse."""
+    check_text(parent, field)
+    parts = parent.strip("/").split("/")
+    too_long = len(parent.encode()) > _LONGEST_CGROUP or any(len(part.encode()) > _LONGEST_FILE_NAME for part in parts)
+    if ".." in parts or "." in parts or too_long:
+        raise InvalidArgument(f"{field}: {parent!r:.200} is no path of a cgroup")
+    if driver == "systemd":
+        if not to_cgroup_parent(parent, driver).endswith(".slice"):
+            raise InvalidArgument(f"{field}: {parent!r:.200} is no slice, which the systemd driver needs")
+    elif not parent.startswith("/"):
+        raise InvalidArgument(f"{field}: {parent!r:.200} is not an absolute path")
+
+
 def to_resolv_conf(dns: cri.DNSConfig) -> str:
     """resolv.conf exactly as asked; empty where nothing was asked."""
     lines = [f"nameserver {server}" for server in dns.servers]
@@ -174,7 +196,7 @@ def to_infra_container(
     body: dict[str, Any] = {
         "Image": image,
         "User": to_user(context),
-        "Labels": _labels(config, runtime_handler),
+        "Labels": _labels(config, runtime_handler, can),
         "HostConfig": {
             "NetworkMode": network_mode,
             "IpcMode": "host" if options.ipc == cri.NODE else "shareable",
@@ -201,9 +223,9 @@ def to_infra_container(
     return body
 
 
-def _labels(config: cri.PodSandboxConfig, runtime_handler: str) -> dict[str, str]:
+def _labels(config: cri.PodSandboxConfig, runtime_handler: str, can: Capabilities) -> dict[str, str]:
     metadata = config.metadata
-    extra: dict[str, Any] = {"v": 1}
+    extra: dict[str, Any] = {"v": 1, **lost_cgroup_parent(config.linux.cgroup_parent, can.cgroup_driver)}
     if runtime_handler:
         extra["runtimeHandler"] = runtime_handler
     if config.log_directory:

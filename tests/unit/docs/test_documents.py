@@ -19,6 +19,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/socket.conf"]
 # Not options of a configuration, or flags of other programs that a document shows.
 OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint"}
+OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

@@ -296,6 +296,7 @@ def test_what_a_running_server_can_take_over() -> None:
         "image_pull_progress_deadline",
         "log_format",
         "log_level",
+        "runtime_hook_timeout",
         "runtime_request_timeout",
         "shutdown_grace",
     }

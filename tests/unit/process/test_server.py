@@ -148,6 +148,7 @@ def test_every_type_of_error_has_a_row() -> None:
         (errors.Unavailable, "UNAVAILABLE"),
         (errors.EngineFailure, "INTERNAL"),
         (errors.NetworkFailure, "INTERNAL"),
+        (errors.HookFailure, "UNKNOWN"),
         (errors.ShimError, "INTERNAL"),
     ],
 )

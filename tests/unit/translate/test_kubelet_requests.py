@@ -71,6 +71,7 @@ def test_a_sandbox_in_full() -> None:
 
     assert split_extra(body) == {
         "v": 1,
+        "cgroupParent": CGROUP_PARENT,
         "logDirectory": LOG_DIRECTORY,
         "pid": "CONTAINER",
         "overhead": {},
@@ -119,6 +120,8 @@ def test_a_container_in_full() -> None:
 
     assert split_extra(body) == {
         "image": "nginx:1.27",
+        "cgroupParent": CGROUP_PARENT,
+        "envs": 2,
         "cgroupFiles": {
             "hugetlb.2MB.max": "0",
             "hugetlb.1GB.max": "0",

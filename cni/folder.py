@@ -1,0 +1,170 @@
+"""Following a folder by inotify.
+
+The folder may not be there yet, may go, and may be a link that is turned elsewhere, so every folder on the way to it
+is watched too. Whatever happens, the folder is read anew from the start: events only say when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from asyncinotify import Event, Inotify, Mask
+
+log = logging.getLogger(__name__)
+
+_DEBOUNCE: Final = 0.1
+# When the node's inotify instances or watches are used up, as on crowded nodes happens.
+_POLL: Final = 5.0
+_ON_THE_WAY: Final = (
+    Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR | Mask.MASK_ADD
+)
+_IN_THE_FOLDER: Final = _ON_THE_WAY | Mask.CLOSE_WRITE
+
+
+class FolderWatch:
+    """Has a folder read at the start and after each change.
+
+    ``read`` reads it and tells whether that changed anything for its users; then ``on_change`` is called, but for the
+    first reading, which is over when :meth:`start` returns. A change is seen ``debounce`` seconds after its first
+    event, so that a burst of them is read once. ``subfolders`` tells whether those count too.
+
+    A file that is a link is followed, but a change of its target in another folder is not seen.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        read: Callable[[], bool],
+        on_change: Callable[[], None],
+        *,
+        subfolders: bool = False,
+        debounce: float = _DEBOUNCE,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._read = read
+        self._on_change = on_change
+        self._subfolders = subfolders
+        self._debounce = debounce
+        self._inotify: Inotify | None = None
+        # Which names matter in a watched folder; None: every name.
+        self._names: dict[int, set[str] | None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def watches(self) -> int:
+        """How many folders are watched now."""
+        return len(self._inotify.watches) if self._inotify is not None else 0
+
+    async def start(self) -> None:
+        """Read the folder and begin to watch it. Where inotify cannot be had, the folder is read every 5 s."""
+        try:
+            self._inotify = Inotify(sync_timeout=0)
+        except OSError as error:
+            self._do_without_inotify(error)
+        self._refresh()
+        self._task = asyncio.create_task(self._follow(), name=f"watch {self._folder}")
+        self._task.add_done_callback(_log_end)
+
+    async def close(self) -> None:
+        """Stop watching. May be called twice."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+
+    async def _follow(self) -> None:
+        while True:
+            await self._next_change()
+            if self._refresh():
+                self._tell()
+
+    async def _next_change(self) -> None:
+        if self._inotify is None:
+            await asyncio.sleep(_POLL)
+            return
+        while not self._concerns_us(await self._inotify.get()):
+            pass
+        await asyncio.sleep(self._debounce)
+        # One reading answers all that came meanwhile.
+        while self._inotify.sync_get() is not None:
+            pass
+
+    def _refresh(self) -> bool:
+        # Watching comes first: what changes while the files are read makes an event, and so another reading.
+        if self._inotify is not None:
+            try:
+                self._place_watches(self._inotify)
+            except OSError as error:
+                self._inotify.close()
+                self._inotify = None
+                self._do_without_inotify(error)
+        return self._read()
+
+    def _place_watches(self, inotify: Inotify) -> None:
+        """Watch the way to the folder, the folder, and the folders in it if they count."""
+        self._names = {}
+        for way in dict.fromkeys((self._folder, Path(os.path.realpath(self._folder)))):
+            # From the root: a folder that is made after its parent is watched makes an event.
+            for folder, child in zip(reversed(way.parents), way.parts[1:], strict=True):
+                self._watch(inotify, folder, child)
+        if self._watch(inotify, self._folder, None) and self._subfolders:
+            for entry in self._folder.iterdir():
+                if entry.is_dir():
+                    self._watch(inotify, entry, None)
+        for stale in inotify.watches:
+            if stale.wd not in self._names:
+                with contextlib.suppress(OSError):  # it may have gone by itself
+                    inotify.rm_watch(stale)
+
+    def _watch(self, inotify: Inotify, folder: Path, name: str | None) -> bool:
+        try:
+            watch = inotify.add_watch(folder, _IN_THE_FOLDER if name is None else _ON_THE_WAY)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        names = self._names.setdefault(watch.wd, set())
+        if name is None:
+            self._names[watch.wd] = None
+        elif names is not None:
+            names.add(name)
+        return True
+
+    def _concerns_us(self, event: Event) -> bool:
+        if event.watch is None:
+            return Mask.Q_OVERFLOW in event
+        if Mask.IGNORED in event or event.watch.wd not in self._names:
+            return False
+        names = self._names[event.watch.wd]
+        return names is None or event.name is None or str(event.name) in names
+
+    def _do_without_inotify(self, error: OSError) -> None:
+        log.warning("no inotify (%s): reading %s every %.0f s instead", error, self._folder, _POLL)
+
+    def _tell(self) -> None:
+        try:
+            self._on_change()
+        except Exception:
+            log.exception("the user of %s failed to take its change", self._folder)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("%s ended; changes are no longer seen", task.get_name(), exc_info=error)

@@ -1,0 +1,89 @@
+"""The client of hook servers: gRPC over unix sockets, with nothing taken on trust but the length of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Set
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+
+from dockershim.errors import HookFailure
+from dockershim.hooks.config import Hook, HookServer
+
+logger = logging.getLogger(__name__)
+
+#: gRPC's own default, to which the hook servers on the other side are bound as well.
+LONGEST_MESSAGE: Final = 4 << 20
+_LONGEST_REASON: Final = 500
+_SERVICE: Final = "runtime.v1alpha1.RuntimeHookService"
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", LONGEST_MESSAGE),
+    ("grpc.max_send_message_length", LONGEST_MESSAGE),
+    ("grpc.enable_http_proxy", 0),
+    # A channel made after a failure dials at once, whatever the one before it has learnt of its peer.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+#: After these the next call dials anew: waiting longer and longer between two attempts, as a channel does, would keep
+#: pods from a hook server that is back.
+_DIAL_AGAIN: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class HookClients:
+    """A connection for each endpoint, made when it is first called."""
+
+    def __init__(self, timeout: Callable[[], float]) -> None:
+        self._timeout = timeout
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def call(self, server: HookServer, hook: Hook, request: bytes) -> bytes:
+        """The answer, not yet parsed. Raises HookFailure for whatever keeps it from coming in time."""
+        channel = self._channel(server.endpoint)
+        ask = channel.unary_unary(f"/{_SERVICE}/{hook}Hook", request_serializer=bytes, response_deserializer=bytes)
+        try:
+            return await ask(request, timeout=self._timeout())
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _DIAL_AGAIN and self._channels.get(server.endpoint) is channel:
+                self._drop(server.endpoint)
+            raise HookFailure(f"{error.code().name}: {(error.details() or '')[:_LONGEST_REASON]}") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this task: its channel was closed, which cancels what is still under way on it.
+            raise HookFailure("the connection was closed") from None
+
+    def keep_only(self, endpoints: Set[str]) -> None:
+        """Close the connections to all others, each after the calls that are under way on it."""
+        for endpoint in self._channels.keys() - endpoints:
+            self._drop(endpoint)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.keep_only(set())
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(f"unix:{quote(endpoint)}", options=_OPTIONS)
+            self._channels[endpoint] = channel
+        return channel
+
+    def _drop(self, endpoint: str) -> None:
+        close: Coroutine[Any, Any, None] = self._channels.pop(endpoint).close(self._timeout())
+        task = asyncio.create_task(close, name=f"close the connection to {endpoint}")
+        self._closing.add(task)
+        task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        with contextlib.suppress(asyncio.CancelledError):
+            if (error := task.exception()) is not None:
+                logger.error("%s: %s", task.get_name(), error)

@@ -1,0 +1,170 @@
+"""The configuration of hook servers: a file of JSON for each, in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+_SUFFIX: Final = "json"
+_LONGEST_FILE: Final = 1 << 20
+# The kernel's sockaddr_un holds 108 bytes with the closing NUL.
+_LONGEST_SOCKET: Final = 107
+
+
+class Hook(StrEnum):
+    """The points at which a hook server can be called, by their names in its configuration."""
+
+    PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
+    POST_STOP_POD_SANDBOX = "PostStopPodSandbox"
+    PRE_CREATE_CONTAINER = "PreCreateContainer"
+    PRE_START_CONTAINER = "PreStartContainer"
+    POST_START_CONTAINER = "PostStartContainer"
+    POST_STOP_CONTAINER = "PostStopContainer"
+    PRE_UPDATE_CONTAINER_RESOURCES = "PreUpdateContainerResources"
+
+
+class FailurePolicy(StrEnum):
+    """What a hook that fails means for the call it belongs to; NONE is the same as IGNORE."""
+
+    FAIL = "Fail"
+    IGNORE = "Ignore"
+    NONE = ""
+
+
+class ConfigError(Exception):
+    """A file that configures no hook server; the text has its name and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookServer:
+    """``name`` is its file's; ``endpoint`` the path of its unix socket.
+
+    ``unknown`` are the hooks asked for that do not exist. They are never fired, but no reason to do without the others.
+    """
+
+    name: str
+    endpoint: str
+    policy: FailurePolicy
+    hooks: frozenset[Hook]
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a folder holds: the hook servers in the order of their files' names, and each problem in a line."""
+
+    servers: tuple[HookServer, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read_folder(folder: Path, before: Reading) -> Reading:
+    """Read every ``*json`` file of ``folder``; sub-folders are left out, and a folder that is missing is empty.
+
+    For a file that cannot be used, what ``before`` had by its name stays in force. Never raises for what is there.
+    """
+    known = {server.name: server for server in before.servers}
+    servers: list[HookServer] = []
+    problems: list[str] = []
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.name.endswith(_SUFFIX))
+    except (FileNotFoundError, NotADirectoryError):
+        return Reading()
+    except OSError as error:
+        return Reading(before.servers, (f"{folder}: {error.strerror}; the hook servers stay as they were",))
+    for name in names:
+        try:
+            servers.append(_read_file(folder, name))
+        except (FileNotFoundError, IsADirectoryError):
+            continue  # the former was removed since the folder was listed
+        except ConfigError as error:
+            kept = known.get(name)
+            servers += [kept] if kept else []
+            problems.append(f"{error}; {'what it said before stays in force' if kept else 'it is left out'}")
+    problems += [
+        f"{folder / one.name}: runtime-hooks: there is no hook {hook!r:.80}" for one in servers for hook in one.unknown
+    ]
+    return Reading(tuple(servers), tuple(problems))
+
+
+def _read_file(folder: Path, name: str) -> HookServer:
+    try:
+        return parse(name, _content(folder / name))
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except OSError as error:
+        raise ConfigError(f"{folder / name}: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{folder / name}: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    # Not blocking, so that a FIFO cannot hold the reader.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError("not a regular file")
+        content = file.read(_LONGEST_FILE + 1)
+    if len(content) > _LONGEST_FILE:
+        raise ConfigError(f"larger than {_LONGEST_FILE} bytes")
+    return content
+
+
+def parse(name: str, content: bytes) -> HookServer:
+    """The hook server of one file. Keys that are not known are ignored. Raises ConfigError."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError("not a JSON object")
+    asked = _texts(document, "runtime-hooks")
+    known = {hook.value: hook for hook in Hook}
+    return HookServer(
+        name=name,
+        endpoint=_endpoint(_text(document, "remote-endpoint")),
+        policy=_policy(_text(document, "failure-policy")),
+        hooks=frozenset(known[one] for one in asked if one in known),
+        unknown=tuple(one for one in asked if one not in known),
+    )
+
+
+def _endpoint(text: str) -> str:
+    if not text.startswith("/") or "\0" in text:
+        raise ConfigError(f"remote-endpoint: {text!r:.200} is not the path of a socket")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("remote-endpoint: not a text in UTF-8") from None
+    if size > _LONGEST_SOCKET:
+        raise ConfigError(f"remote-endpoint: {size} bytes, and a socket's path has at most {_LONGEST_SOCKET}")
+    return text
+
+
+def _policy(text: str) -> FailurePolicy:
+    try:
+        return FailurePolicy(text)
+    except ValueError:
+        raise ConfigError(f"failure-policy: {text!r:.80} is none of Fail, Ignore and empty") from None
+
+
+def _text(document: Mapping[str, Any], key: str) -> str:
+    value = document.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}: not a text")
+    return value
+
+
+def _texts(document: Mapping[str, Any], key: str) -> list[str]:
+    value = document.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{key}: not a list of texts")
+    return value

@@ -1,0 +1,83 @@
+"""The folder of hook servers, and what is in force of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cni import FolderWatch
+from dockershim.hooks.config import HookServer, Reading, read_folder
+
+if TYPE_CHECKING:
+    from dockershim.hooks.client import HookClients
+    from dockershim.hooks.points import Hooks
+    from dockershim.runtime.node import Node
+
+logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def hook_servers(node: Node, folder: Path, timeout: Callable[[], float]) -> AsyncIterator[None]:
+    """Keep ``node.hooks`` by what is in ``folder``: None while no hook server is configured.
+
+    ``timeout`` tells how many seconds a hook server has for an answer.
+    """
+    in_force = _InForce(node, folder, timeout)
+    async with FolderWatch(folder, in_force.read, in_force.apply):
+        in_force.apply()
+        try:
+            yield
+        finally:
+            await in_force.close()
+
+
+class _InForce:
+    def __init__(self, node: Node, folder: Path, timeout: Callable[[], float]) -> None:
+        self._node = node
+        self._folder = folder
+        self._timeout = timeout
+        self._reading = Reading()
+        self._made: tuple[Hooks, HookClients] | None = None
+
+    def read(self) -> bool:
+        """Read the folder; whether other hook servers are in force now."""
+        before = self._reading
+        self._reading = read_folder(self._folder, before)
+        if self._reading.problems != before.problems:
+            for problem in self._reading.problems:
+                logger.warning("hook servers: %s", problem)
+        return self._reading.servers != before.servers
+
+    def apply(self) -> None:
+        """Let the next calls be served by what was read."""
+        servers = self._reading.servers
+        if servers:
+            hooks, clients = self._made = self._made or self._make()
+            hooks.servers = servers
+            clients.keep_only({server.endpoint for server in servers})
+            self._node.hooks = hooks
+            logger.info("hook servers: %s", "; ".join(map(_line, servers)))
+        elif self._made is not None and self._node.hooks is not None:
+            self._node.hooks = None
+            self._made[1].keep_only(set())
+            logger.info("hook servers: none")
+
+    def _make(self) -> tuple[Hooks, HookClients]:
+        # Late: a node without hook servers does not pay for what serves them.
+        from dockershim.hooks.client import HookClients
+        from dockershim.hooks.points import Hooks
+
+        clients = HookClients(self._timeout)
+        return Hooks(self._node.inventory, self._node.checkpointed, clients), clients
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made[1].close()
+
+
+def _line(server: HookServer) -> str:
+    hooks = ", ".join(sorted(server.hooks)) or "no hooks"
+    return f"{server.name} at {server.endpoint} ({server.policy or 'no policy'}): {hooks}"

@@ -1,0 +1,340 @@
+"""What hook servers are told, and what their answers change. Pure.
+
+What is told of a pod or container is a request of the hooks' API. An answer changes that request, so that the next
+hook server sees it; what differs at the end from what was told first goes into the call of the CRI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.protobuf.json_format import ParseDict, ParseError
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
+from dockershim.errors import InvalidArgument
+from dockershim.translate.container import to_env
+from dockershim.translate.names import SandboxName
+from dockershim.translate.records import ContainerRecord, SandboxRecord
+from dockershim.translate.resources import to_cri_resources
+from dockershim.translate.sandbox import check_cgroup_parent
+
+#: A pod with this label (koordinator's documentation also says annotation) has no hooks.
+SKIP: Final = ("runtimeproxy.koordinator.sh/skip-hookserver", "true")
+#: What Kubernetes allows for all annotations of a pod.
+_LONGEST_MAP: Final = 256 * 1024
+#: The kernel's MAX_ARG_STRLEN: a container with a longer variable could not be started.
+_LONGEST_VARIABLE: Final = 128 * 1024 - 1
+_LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
+_SET_ABOVE_ZERO: Final = ("cpu_period", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
+_CPUSETS: Final = ("cpuset_cpus", "cpuset_mems")
+_PLAIN_FIELDS: Final = (*_SET_ABOVE_ZERO, "cpu_quota", "oom_score_adj", *_CPUSETS)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What is told of a pod once it is there. Overhead and resources are None where the kubelet gave none."""
+
+    name: SandboxName
+    runtime_handler: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cgroup_parent: str = ""
+    overhead: hooks.LinuxContainerResources | None = None
+    resources: hooks.LinuxContainerResources | None = None
+
+
+def skips_hooks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Whether a pod wants no hooks."""
+    key, value = SKIP
+    return labels.get(key) == value or annotations.get(key) == value
+
+
+def pod_of_record(record: SandboxRecord, checkpoint: Checkpoint | None) -> Pod:
+    """A pod that the engine has. ``checkpoint`` knows the whole cgroup parent where an older label does not."""
+    kept: str = record.extra.get("cgroupParent", "") or (checkpoint.cgroup_parent if checkpoint else "")
+    return Pod(
+        record.name,
+        record.runtime_handler,
+        record.labels,
+        record.annotations,
+        kept or record.cgroup_parent,
+        _kept_resources(record.extra.get("overhead")),
+        _kept_resources(record.extra.get("resources")),
+    )
+
+
+def pod_of_checkpoint(checkpoint: Checkpoint) -> Pod:
+    """A pod that the engine has lost."""
+    return Pod(
+        SandboxName(checkpoint.name, checkpoint.namespace, checkpoint.uid, checkpoint.attempt),
+        checkpoint.runtime_handler,
+        checkpoint.labels,
+        checkpoint.annotations,
+        checkpoint.cgroup_parent,
+    )
+
+
+def _kept_resources(kept: Mapping[str, Any] | None) -> hooks.LinuxContainerResources | None:
+    if kept is None:
+        return None
+    try:
+        return ParseDict(dict(kept), hooks.LinuxContainerResources(), ignore_unknown_fields=True)
+    except ParseError:
+        return None
+
+
+# -- What is told.
+
+
+def to_pod_request(pod: Pod) -> hooks.PodSandboxHookRequest:
+    """PodSandboxHookRequest of a pod that is there."""
+    return hooks.PodSandboxHookRequest(
+        pod_meta=_pod_meta(pod.name),
+        runtime_handler=pod.runtime_handler,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        cgroup_parent=pod.cgroup_parent,
+        overhead=pod.overhead,
+        resources=pod.resources,
+    )
+
+
+def to_new_pod_request(request: cri.RunPodSandboxRequest) -> hooks.PodSandboxHookRequest:
+    """PodSandboxHookRequest of a pod that is to be made."""
+    config, metadata = request.config, request.config.metadata
+    linux = config.linux
+    pod = Pod(
+        SandboxName(metadata.name, metadata.namespace, metadata.uid, metadata.attempt),
+        request.runtime_handler,
+        config.labels,
+        config.annotations,
+        linux.cgroup_parent,
+        _resources(linux.overhead) if linux.HasField("overhead") else None,
+        _resources(linux.resources) if linux.HasField("resources") else None,
+    )
+    return to_pod_request(pod)
+
+
+def to_new_container_request(request: cri.CreateContainerRequest, pod: Pod) -> hooks.ContainerResourceHookRequest:
+    """ContainerResourceHookRequest of a container that is to be made; it has no id yet.
+
+    Raises InvalidArgument for variables that no engine takes.
+    """
+    config = request.config
+    told = _of_pod(pod)
+    told.container_meta.name = config.metadata.name
+    told.container_meta.attempt = config.metadata.attempt
+    told.container_annotations.update(config.annotations)
+    told.container_resources.CopyFrom(_resources(config.linux.resources))
+    told.pod_cgroup_parent = pod.cgroup_parent or request.sandbox_config.linux.cgroup_parent
+    told.container_envs.update(_variables(to_env(config)))
+    return told
+
+
+def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerResourceHookRequest:
+    """ContainerResourceHookRequest of a container that is there, with the resources that it has now."""
+    told = _of_pod(pod)
+    told.container_meta.name = record.name.name
+    told.container_meta.attempt = record.name.attempt
+    told.container_meta.id = record.id
+    told.container_annotations.update(record.annotations)
+    told.container_resources.CopyFrom(_resources(to_cri_resources(record.host_config)))
+    _add_cgroup_files(told.container_resources, record.extra.get("cgroupFiles") or {})
+    told.pod_cgroup_parent = record.extra.get("cgroupParent") or record.host_config.get("CgroupParent") or ""
+    told.container_envs.update(_variables(record.envs))
+    return told
+
+
+def to_update_request(
+    record: ContainerRecord, pod: Pod, resources: cri.LinuxContainerResources
+) -> hooks.ContainerResourceHookRequest:
+    """ContainerResourceHookRequest of a container whose resources are to be changed: those that it has, and what the
+    CRI's request sets of them but for ``oom_score_adj`` and ``hugepage_limits``."""
+    told = to_container_request(record, pod)
+    into = told.container_resources
+    _merge_above_zero(into, resources)
+    for name in _CPUSETS:
+        if value := getattr(resources, name):
+            setattr(into, name, value)
+    return told
+
+
+def _pod_meta(name: SandboxName) -> hooks.PodSandboxMetadata:
+    return hooks.PodSandboxMetadata(name=name.name, uid=name.uid, namespace=name.namespace, attempt=name.attempt)
+
+
+def _of_pod(pod: Pod) -> hooks.ContainerResourceHookRequest:
+    return hooks.ContainerResourceHookRequest(
+        pod_meta=_pod_meta(pod.name),
+        pod_resources=pod.resources,
+        pod_annotations=pod.annotations,
+        pod_labels=pod.labels,
+    )
+
+
+def _variables(envs: tuple[str, ...] | list[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (env.partition("=") for env in envs)}
+
+
+def _resources(resources: cri.LinuxContainerResources) -> hooks.LinuxContainerResources:
+    """The two messages have the same fields with the same numbers."""
+    return hooks.LinuxContainerResources.FromString(resources.SerializeToString())
+
+
+def _cri_resources(resources: hooks.LinuxContainerResources) -> cri.LinuxContainerResources:
+    return cri.LinuxContainerResources.FromString(resources.SerializeToString())
+
+
+def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, str]) -> None:
+    """What ``to_cgroup_files`` made of limits that the engine has no field for."""
+    for name, value in files.items():
+        controller, _, rest = name.partition(".")
+        if controller == "hugetlb" and value.isdecimal():
+            into.hugepage_limits.add(page_size=rest.rpartition(".")[0], limit=int(value))
+        else:
+            into.unified[name] = value
+
+
+# -- What an answer changes.
+
+
+def merge_pod(told: hooks.PodSandboxHookRequest, answer: hooks.PodSandboxHookResponse) -> hooks.PodSandboxHookRequest:
+    """What was told, as the answer changes it."""
+    merged = hooks.PodSandboxHookRequest()
+    merged.CopyFrom(told)
+    merged.labels.update(answer.labels)
+    merged.annotations.update(answer.annotations)
+    merged.cgroup_parent = answer.cgroup_parent or told.cgroup_parent
+    if answer.HasField("resources"):
+        _merge_resources(merged.resources, answer.resources)
+    return merged
+
+
+def merge_container(
+    told: hooks.ContainerResourceHookRequest, answer: hooks.ContainerResourceHookResponse
+) -> hooks.ContainerResourceHookRequest:
+    """What was told, as the answer changes it."""
+    merged = hooks.ContainerResourceHookRequest()
+    merged.CopyFrom(told)
+    merged.container_annotations.update(answer.container_annotations)
+    merged.pod_cgroup_parent = answer.pod_cgroup_parent or told.pod_cgroup_parent
+    if answer.HasField("container_resources"):
+        _merge_resources(merged.container_resources, answer.container_resources)
+    if answer.container_envs:
+        merged.container_envs.clear()
+        merged.container_envs.update(answer.container_envs)
+    return merged
+
+
+def _merge_resources(into: hooks.LinuxContainerResources, answer: hooks.LinuxContainerResources) -> None:
+    """koord-runtime-proxy's rule: an answer with resources says all of ``cpuset_cpus``, ``cpuset_mems`` and
+    ``oom_score_adj``, and of the others what is to change."""
+    _merge_above_zero(into, answer)
+    for name in _CPUSETS:
+        setattr(into, name, getattr(answer, name))
+    if _LOWEST_OOM_SCORE <= answer.oom_score_adj <= _HIGHEST_OOM_SCORE:
+        into.oom_score_adj = answer.oom_score_adj
+
+
+def _merge_above_zero(
+    into: hooks.LinuxContainerResources, change: hooks.LinuxContainerResources | cri.LinuxContainerResources
+) -> None:
+    for name in _SET_ABOVE_ZERO:
+        if (value := getattr(change, name)) > 0:
+            setattr(into, name, value)
+    if change.cpu_quota != 0:
+        into.cpu_quota = change.cpu_quota
+    into.unified.update(change.unified)
+
+
+def check_pod(told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest, cgroup_driver: str) -> None:
+    """What only holds for changes by a hook server. Raises InvalidArgument naming the field."""
+    _check_map(told.labels, merged.labels, "labels")
+    _check_map(told.annotations, merged.annotations, "annotations")
+    if merged.cgroup_parent != told.cgroup_parent:
+        check_cgroup_parent(merged.cgroup_parent, cgroup_driver, "cgroup_parent")
+
+
+def check_container(
+    told: hooks.ContainerResourceHookRequest, merged: hooks.ContainerResourceHookRequest, cgroup_driver: str
+) -> None:
+    """What only holds for changes by a hook server. Raises InvalidArgument naming the field."""
+    _check_map(told.container_annotations, merged.container_annotations, "container_annotations")
+    if merged.pod_cgroup_parent != told.pod_cgroup_parent:
+        check_cgroup_parent(merged.pod_cgroup_parent, cgroup_driver, "pod_cgroup_parent")
+    for key, value in merged.container_envs.items():
+        if len(key.encode()) + 1 + len(value.encode()) > _LONGEST_VARIABLE and told.container_envs.get(key) != value:
+            raise InvalidArgument(f"container_envs: {key!r:.80} is longer than the kernel takes")
+
+
+def _check_map(told: Mapping[str, str], merged: Mapping[str, str], name: str) -> None:
+    if merged == told:
+        return
+    if "" in merged and "" not in told:
+        raise InvalidArgument(f"{name}: an empty key")
+    if sum(len(key.encode()) + len(value.encode()) for key, value in merged.items()) > _LONGEST_MAP:
+        raise InvalidArgument(f"{name}: more than {_LONGEST_MAP} bytes")
+
+
+# -- What becomes of the call.
+
+
+def change_run_pod_sandbox(
+    request: cri.RunPodSandboxRequest, told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest
+) -> cri.RunPodSandboxRequest:
+    """RunPodSandboxRequest with what differs between ``told`` and ``merged``."""
+    changed = cri.RunPodSandboxRequest()
+    changed.CopyFrom(request)
+    changed.config.labels.update(merged.labels)
+    changed.config.annotations.update(merged.annotations)
+    if merged.cgroup_parent != told.cgroup_parent:
+        changed.config.linux.cgroup_parent = merged.cgroup_parent
+    if merged.resources != told.resources:
+        changed.config.linux.resources.CopyFrom(_cri_resources(merged.resources))
+    return changed
+
+
+def change_create_container(
+    request: cri.CreateContainerRequest,
+    told: hooks.ContainerResourceHookRequest,
+    merged: hooks.ContainerResourceHookRequest,
+) -> cri.CreateContainerRequest:
+    """CreateContainerRequest with what differs between ``told`` and ``merged``, in the cgroup parent of the latter."""
+    changed = cri.CreateContainerRequest()
+    changed.CopyFrom(request)
+    config = changed.config
+    config.annotations.update(merged.container_annotations)
+    if merged.pod_cgroup_parent != request.sandbox_config.linux.cgroup_parent:
+        changed.sandbox_config.linux.cgroup_parent = merged.pod_cgroup_parent
+    if merged.container_resources != told.container_resources:
+        config.linux.resources.CopyFrom(_cri_resources(merged.container_resources))
+    if merged.container_envs != told.container_envs:
+        # In the order they had, and what is new behind them: one may be made of another.
+        before = [env.key for env in config.envs if env.key in merged.container_envs]
+        del config.envs[:]
+        for key in dict.fromkeys((*before, *sorted(merged.container_envs))):
+            config.envs.add(key=key, value=merged.container_envs[key].encode())
+    return changed
+
+
+def change_update(
+    resources: cri.LinuxContainerResources,
+    told: hooks.ContainerResourceHookRequest,
+    merged: hooks.ContainerResourceHookRequest,
+) -> cri.LinuxContainerResources:
+    """The resources of UpdateContainerResourcesRequest with what differs between ``told`` and ``merged``.
+
+    The rest is not asked for again: an update leaves alone what it does not name.
+    """
+    changed = cri.LinuxContainerResources()
+    changed.CopyFrom(resources)
+    before, after = told.container_resources, merged.container_resources
+    for name in _PLAIN_FIELDS:
+        if getattr(after, name) != getattr(before, name):
+            setattr(changed, name, getattr(after, name))
+    changed.unified.update({key: value for key, value in after.unified.items() if before.unified.get(key) != value})
+    return changed

@@ -1,0 +1,220 @@
+"""The seven points in the calls of the CRI at which hook servers are asked or told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
+from dockershim.errors import HookFailure, ShimError
+from dockershim.hooks import messages
+from dockershim.hooks.client import HookClients
+from dockershim.hooks.config import FailurePolicy, Hook, HookServer
+from dockershim.inventory import Inventory
+from dockershim.translate.records import ContainerRecord, SandboxRecord
+
+logger = logging.getLogger(__name__)
+
+Told = TypeVar("Told", hooks.PodSandboxHookRequest, hooks.ContainerResourceHookRequest)
+CRIRequest = TypeVar("CRIRequest")
+
+#: Raises ShimError for a request of the CRI, changed by a hook server, that cannot be carried out.
+Check = Callable[[CRIRequest], Awaitable[object]]
+
+
+class Hooks:
+    """``servers`` are asked in their order, each seeing what those before it changed.
+
+    A Pre hook raises HookFailure where a server with the policy Fail fails. A Post hook never raises.
+    """
+
+    def __init__(self, inventory: Inventory, checkpointed: Mapping[str, Checkpoint], clients: HookClients) -> None:
+        self.servers: Sequence[HookServer] = ()
+        self._inventory = inventory
+        self._checkpointed = checkpointed
+        self._clients = clients
+        #: Sandboxes and containers of whose stop was told. Of a repeated one hook servers learn nothing.
+        self._stopped: set[str] = set()
+
+    # -- pods ------------------------------------------------------------------------------------------------
+
+    async def pre_run_pod_sandbox(
+        self, request: cri.RunPodSandboxRequest, cgroup_driver: str, check: Check[cri.RunPodSandboxRequest]
+    ) -> cri.RunPodSandboxRequest:
+        """The request as hook servers change it."""
+        hook = Hook.PRE_RUN_POD_SANDBOX
+        config = request.config
+        if not self._serve(hook) or messages.skips_hooks(config.labels, config.annotations):
+            return request
+        told = messages.to_new_pod_request(request)
+
+        def change(merged: hooks.PodSandboxHookRequest) -> cri.RunPodSandboxRequest:
+            return messages.change_run_pod_sandbox(request, told, merged)
+
+        async def check_merged(merged: hooks.PodSandboxHookRequest) -> None:
+            messages.check_pod(told, merged, cgroup_driver)
+            await check(change(merged))
+
+        return change(await self._ask_about_pod(hook, told, check_merged))
+
+    async def post_stop_pod_sandbox(self, sandbox_id: str, record: SandboxRecord | None) -> None:
+        """After StopPodSandbox, whether it succeeded or not."""
+        hook = Hook.POST_STOP_POD_SANDBOX
+        checkpoint = self._checkpointed.get(sandbox_id)
+        if record is not None:
+            pod = messages.pod_of_record(record, checkpoint)
+        elif checkpoint is not None:
+            pod = messages.pod_of_checkpoint(checkpoint)
+        else:
+            return
+        if self._tells_of_stop(hook, sandbox_id, pod):
+            await self._tell(hook, messages.to_pod_request(pod))
+
+    # -- containers ------------------------------------------------------------------------------------------
+
+    async def pre_create_container(
+        self,
+        request: cri.CreateContainerRequest,
+        sandbox: SandboxRecord,
+        cgroup_driver: str,
+        check: Check[cri.CreateContainerRequest],
+    ) -> cri.CreateContainerRequest:
+        """The request as hook servers change it, and in the cgroup parent that one may have given to its pod."""
+        hook = Hook.PRE_CREATE_CONTAINER
+        pod = messages.pod_of_record(sandbox, self._checkpointed.get(sandbox.id))
+        if messages.skips_hooks(pod.labels, pod.annotations):
+            return request
+        told = messages.to_new_container_request(request, pod)
+
+        def change(merged: hooks.ContainerResourceHookRequest) -> cri.CreateContainerRequest:
+            return messages.change_create_container(request, told, merged)
+
+        async def check_merged(merged: hooks.ContainerResourceHookRequest) -> None:
+            messages.check_container(told, merged, cgroup_driver)
+            await check(change(merged))
+
+        return change(await self._ask_about_container(hook, told, check_merged))
+
+    async def pre_start_container(self, record: ContainerRecord) -> None:
+        """The container is made already: an answer changes nothing but what the next hook server is told."""
+        hook = Hook.PRE_START_CONTAINER
+        pod = self._pod_of(record)
+        if self._serve(hook) and not messages.skips_hooks(pod.labels, pod.annotations):
+            await self._ask_about_container(hook, messages.to_container_request(record, pod), _unchecked)
+
+    async def post_start_container(self, record: ContainerRecord) -> None:
+        """After StartContainer, whether it succeeded or not."""
+        hook = Hook.POST_START_CONTAINER
+        pod = self._pod_of(record)
+        if self._serve(hook) and not messages.skips_hooks(pod.labels, pod.annotations):
+            current = self._inventory.peek(record.id)
+            shown = current if isinstance(current, ContainerRecord) else record
+            await self._tell(hook, messages.to_container_request(shown, pod))
+
+    async def pre_update_container_resources(
+        self,
+        record: ContainerRecord,
+        resources: cri.LinuxContainerResources,
+        check: Check[cri.LinuxContainerResources],
+    ) -> cri.LinuxContainerResources:
+        """The new resources as hook servers change them."""
+        hook = Hook.PRE_UPDATE_CONTAINER_RESOURCES
+        pod = self._pod_of(record)
+        if not self._serve(hook) or messages.skips_hooks(pod.labels, pod.annotations):
+            return resources
+        told = messages.to_update_request(record, pod, resources)
+
+        async def check_merged(merged: hooks.ContainerResourceHookRequest) -> None:
+            await check(messages.change_update(resources, told, merged))
+
+        merged = await self._ask_about_container(hook, told, check_merged)
+        return messages.change_update(resources, told, merged)
+
+    async def post_stop_container(self, record: ContainerRecord) -> None:
+        """After StopContainer, whether it succeeded or not, and whether or not the container had ended before."""
+        hook = Hook.POST_STOP_CONTAINER
+        pod = self._pod_of(record)
+        if self._tells_of_stop(hook, record.id, pod):
+            await self._tell(hook, messages.to_container_request(record, pod))
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def _serve(self, hook: Hook) -> bool:
+        return any(hook in server.hooks for server in self.servers)
+
+    def _pod_of(self, record: ContainerRecord) -> messages.Pod:
+        sandbox = self._inventory.peek(record.sandbox_id)
+        checkpoint = self._checkpointed.get(record.sandbox_id)
+        if isinstance(sandbox, SandboxRecord):
+            return messages.pod_of_record(sandbox, checkpoint)
+        return messages.pod_of_checkpoint(checkpoint) if checkpoint else messages.Pod(record.name.pod)
+
+    def _tells_of_stop(self, hook: Hook, stopped_id: str, pod: messages.Pod) -> bool:
+        if stopped_id in self._stopped or not self._serve(hook) or messages.skips_hooks(pod.labels, pod.annotations):
+            return False
+        self._stopped = {one for one in self._stopped if self._inventory.peek(one) or one in self._checkpointed}
+        self._stopped.add(stopped_id)
+        return True
+
+    async def _ask_about_pod(
+        self, hook: Hook, told: hooks.PodSandboxHookRequest, check: Check[hooks.PodSandboxHookRequest]
+    ) -> hooks.PodSandboxHookRequest:
+        return await self._ask(hook, told, hooks.PodSandboxHookResponse, messages.merge_pod, check)
+
+    async def _ask_about_container(
+        self, hook: Hook, told: hooks.ContainerResourceHookRequest, check: Check[hooks.ContainerResourceHookRequest]
+    ) -> hooks.ContainerResourceHookRequest:
+        return await self._ask(hook, told, hooks.ContainerResourceHookResponse, messages.merge_container, check)
+
+    async def _ask(
+        self, hook: Hook, told: Told, response: type[Message], merge: Callable[[Told, Any], Told], check: Check[Told]
+    ) -> Told:
+        """``told`` with what the answers change."""
+        for server in self.servers:
+            if hook not in server.hooks:
+                continue
+            try:
+                told = await self._ask_one(server, hook, told, response, merge, check)
+            except HookFailure as failure:
+                if server.policy is FailurePolicy.FAIL:
+                    raise HookFailure(f"hook server err: {server.name}: {hook}: {failure}") from failure
+                logger.warning("hook server %s: %s goes on without its answer: %s", server.name, hook, failure)
+        return told
+
+    async def _ask_one(
+        self,
+        server: HookServer,
+        hook: Hook,
+        told: Told,
+        response: type[Message],
+        merge: Callable[[Told, Any], Told],
+        check: Check[Told],
+    ) -> Told:
+        answer = await self._clients.call(server, hook, told.SerializeToString())
+        try:
+            merged = merge(told, response.FromString(answer))
+            if merged != told:
+                await check(merged)
+        except DecodeError as error:
+            raise HookFailure(f"the answer is not a {response.DESCRIPTOR.name}") from error
+        except ShimError as error:
+            raise HookFailure(f"the answer cannot be used: {error}") from error
+        return merged
+
+    async def _tell(self, hook: Hook, told: hooks.PodSandboxHookRequest | hooks.ContainerResourceHookRequest) -> None:
+        for server in self.servers:
+            if hook not in server.hooks:
+                continue
+            try:
+                await self._clients.call(server, hook, told.SerializeToString())
+            except HookFailure as failure:
+                logger.warning("hook server %s: %s: %s", server.name, hook, failure)
+
+
+async def _unchecked(_: object) -> None:
+    """There is nothing that the answer could change."""

@@ -77,6 +77,8 @@ class Engine:
         self._api: tuple[int, int] | None = None
         self._newest_offered = ""
         self._negotiating = asyncio.Lock()
+        #: Calls under way that have a deadline, and why they were given up, if they were.
+        self._waiting: dict[asyncio.Timeout, str] = {}
 
     async def __aenter__(self) -> Engine:
         return self
@@ -128,13 +130,29 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def deadline(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take."""
+        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take.
+
+        Raises Unavailable when it is given up before.
+        """
         limit = seconds if seconds is not None else self._request_timeout()
+        timeout = asyncio.timeout(limit)
+        self._waiting[timeout] = ""
         try:
-            async with asyncio.timeout(limit):
+            async with timeout:
                 yield
         except TimeoutError as error:
+            if reason := self._waiting[timeout]:
+                raise Unavailable(f"{what}: {reason}") from error
             raise DeadlineExceeded(f"{what}: no answer from the engine within {limit:g} s") from error
+        finally:
+            del self._waiting[timeout]
+
+    def give_up(self, reason: str) -> None:
+        """End all calls under way that have a deadline, with Unavailable. Streams go on; their readers know a stall."""
+        now = asyncio.get_running_loop().time()
+        for timeout in self._waiting:
+            self._waiting[timeout] = reason
+            timeout.reschedule(now)
 
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""

@@ -64,7 +64,8 @@ class Node:
     _lowest_oom_score: int | None = None
 
     async def capabilities(self) -> Capabilities:
-        """What the engine can do, at most a minute old. Raises Unavailable."""
+        """What the engine can do, at most a minute old. Raises Unavailable, soon also where the engine hangs."""
+        await self.follower.current()
         known = self._capabilities
         if (
             known is not None

@@ -7,6 +7,8 @@ A message says what was wrong and, where somebody can do something about it, wha
 
 from __future__ import annotations
 
+import errno
+
 
 class ShimError(Exception):
     """Base of every error that a caller of the CRI may see."""
@@ -54,3 +56,9 @@ class EngineFailure(ShimError):
 
 class NetworkFailure(ShimError):
     """A CNI plugin failed, or the pod's network could not be made for another reason."""
+
+
+def disk_error(message: str, cause: BaseException | None) -> ResourceExhausted | FailedPrecondition:
+    """What a file operation's failure is to a caller: a disk without room, or a disk in another state."""
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResourceExhausted(message) if full else FailedPrecondition(message)

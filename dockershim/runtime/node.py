@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,8 @@ _LONGEST_PROFILE = 1024 * 1024
 class Node:
     """``network`` serves new pods; ``cni`` every pod that was attached by CNI, also where the engine serves new ones.
 
-    ``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock.
+    ``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock, and of
+    the stores of other dockershims; ``adopted`` has those by the ids that they have files of.
     """
 
     engine: Engine
@@ -44,6 +45,7 @@ class Node:
     pins: Pins
     store: Store
     checkpointed: dict[str, Checkpoint]
+    adopted: Mapping[str, Sequence[Store]]
     infra_image: str
     ensure_infra_image: Callable[[], Awaitable[str]]
     cgroup_driver: str
@@ -56,6 +58,8 @@ class Node:
     streaming: streaming.Server
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
+    #: Containers whose removal by us is under way, their logs included.
+    removing: set[str] = field(default_factory=set)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.
     unfinished: set[str] = field(default_factory=set)
     _capabilities: Capabilities | None = None

@@ -170,12 +170,13 @@ def release_others(netns: Path) -> list[str]:
     For a namespace that nobody else knows any more.
     """
     inode = netns.stat().st_ino
+    pin = netns.parent.resolve() / netns.name
     released = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         # proc(5): the fourth field is the root of the mount, the fifth where it is.
         _, _, _, root, target, *_ = line.split()
         path = Path(_unescaped(target))
-        if root == f"net:[{inode}]" and path != netns:
+        if root == f"net:[{inode}]" and path != pin:
             _check(_libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
             with contextlib.suppress(OSError):
                 path.unlink()

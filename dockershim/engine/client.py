@@ -151,8 +151,10 @@ class Engine:
         """End all calls under way that have a deadline, with Unavailable. Streams go on; their readers know a stall."""
         now = asyncio.get_running_loop().time()
         for timeout in self._waiting:
-            self._waiting[timeout] = reason
-            timeout.reschedule(now)
+            # One that has just run out by itself cannot be moved any more.
+            if not timeout.expired():
+                self._waiting[timeout] = reason
+                timeout.reschedule(now)
 
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""

@@ -551,3 +551,15 @@ async def test_an_own_error_in_a_streams_block_stays_what_it_is(server: Server, 
     with pytest.raises(KeyError):
         async with engine.stream("GET", "/thing"):
             raise KeyError
+
+
+async def test_what_has_just_run_out_by_itself_is_not_given_up(engine: Engine) -> None:
+    async def call() -> None:
+        async with engine.deadline("a test", 0.01):
+            try:
+                await asyncio.sleep(1)
+            finally:
+                engine.give_up("too late")
+
+    with pytest.raises(DeadlineExceeded, match="a test"):
+        await call()

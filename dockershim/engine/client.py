@@ -194,7 +194,29 @@ class Engine:
     async def _call(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON = None
     ) -> JSON:
-        return await self._answer(method, await self._url(path), f"{method} {path}", params=params, body=body)
+        what = f"{method} {path}"
+        try:
+            return await self._answer(method, await self._url(path), what, params=params, body=body)
+        except EngineFailure as error:
+            if await self._is_leaving():
+                raise Unavailable(f"{error}; the engine is going away") from error
+            raise
+
+    async def _is_leaving(self) -> bool:
+        """An engine that was told to end lets nobody new in, and fails what is under way in many words."""
+        connector, base = _connector(self.endpoint, self.tls)
+        try:
+            async with (
+                asyncio.timeout(_CONNECT_TIMEOUT),
+                # The connections that there are may be served to the last.
+                aiohttp.ClientSession(connector=connector) as session,
+                session.get(f"{base}/_ping"),
+            ):
+                return False
+        except aiohttp.ClientConnectorError:
+            return True
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def _url(self, path: str) -> str:
         major, minor = await self.api_version()

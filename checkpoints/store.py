@@ -54,11 +54,13 @@ class Problem:
 class Store:
     """Plain blocking file work; safe to call from several threads, and for one process at a time.
 
-    The folder is made at the first write. Damaged files go into ``damaged`` beside it.
+    The folder is made at the first write. Damaged files go into ``damaged`` beside it. In a ``foreign`` folder, which
+    another program keeps, nothing is changed but by ``write`` and ``remove``: what is damaged stays where it is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, foreign: bool = False) -> None:
         self._folder = folder
+        self._foreign = foreign
         self._damaged = folder.parent / "damaged"
         self._writing: set[str] = set()
         self._writing_lock = threading.Lock()
@@ -110,8 +112,8 @@ class Store:
         """Every checkpoint there is, by name, and every file that is none.
 
         What is damaged is moved aside, so that it is reported once; a newer file and one that could not be read stay
-        where they are. Leftovers of writes that a crash cut short are removed. Raises CheckpointError if the folder
-        itself cannot be read.
+        where they are. Leftovers of writes that a crash cut short are removed. A foreign folder is only read. Raises
+        CheckpointError if the folder itself cannot be read.
         """
         checkpoints: list[Checkpoint] = []
         problems: list[Problem] = []
@@ -127,14 +129,15 @@ class Store:
 
     def _load_one(self, folder: int, name: str, checkpoints: list[Checkpoint], problems: list[Problem]) -> None:
         if name.startswith("."):
-            self._sweep(folder, name)
+            if not self._foreign:
+                self._sweep(folder, name)
             return
         try:
             checkpoints.append(_read(folder, _checked(name)))
         except FileNotFoundError:
             return  # removed since the folder was listed
         except (DamagedCheckpoint, InvalidSandboxId) as error:
-            problems.append(self._set_aside(folder, name, error))
+            problems.append(Problem(name, error) if self._foreign else self._set_aside(folder, name, error))
         except NewerCheckpoint as error:
             problems.append(Problem(name, error))
         except OSError as error:

@@ -95,12 +95,27 @@ def _parser() -> argparse.ArgumentParser:
     for option in config.OPTIONS:
         metavar = "BOOL" if option.is_switch else "VALUE"
         text = f"{option.help} (default {config.to_toml(option.default)})".replace("%", "%%")
-        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar=metavar, help=text)
+        action = _Joined if option.repeats else "store"
+        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar=metavar, help=text, action=action)
         for key in option.also:
             parser.add_argument(
                 config.flag_name(key), dest=key, metavar=metavar, help=f"same as {config.flag_name(option.key)}"
             )
     return parser
+
+
+class _Joined(argparse.Action):
+    """A flag that may be repeated: its values as one text, with commas, as an environment variable has them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
 
 
 class _BuildInfo(argparse.Action):

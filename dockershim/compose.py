@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import cni
 import streaming
-from checkpoints import Checkpoint, Store
+from checkpoints import Checkpoint, CheckpointError, Store
 from dockershim.config import Config
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
@@ -29,7 +30,9 @@ from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
+from dockershim.runtime.adoption import adopted
 from dockershim.runtime.logs import logs_taken_up
+from dockershim.runtime.sandbox import Sandboxes
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
@@ -73,6 +76,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         pins = Pins(config.state_directory / "netns")
         cni_network = await _cni_network(config, pins, stack)
         store = Store(config.root_directory / "sandbox")
+        others = await asyncio.to_thread(_adopt, config.adopt_from)
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
@@ -91,7 +95,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             cni=cni_network,
             pins=pins,
             store=store,
-            checkpointed=await asyncio.to_thread(_load, store),
+            checkpointed=others.checkpoints | await asyncio.to_thread(_load, store),
+            adopted=others.stores,
             infra_image=infra_image,
             ensure_infra_image=images.ensure_infra_image,
             cgroup_driver=config.cgroup_driver,
@@ -109,6 +114,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(
             hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
         )
+        await stack.enter_async_context(adopted(node, Sandboxes(node)))
         stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
 
@@ -162,10 +168,35 @@ async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
 
 
 def _load(store: Store) -> dict[str, Checkpoint]:
-    loaded, problems = store.load_all()
+    """Nothing about checkpoints keeps the server from serving the pods that the engine has."""
+    try:
+        loaded, problems = store.load_all()
+    except CheckpointError as error:
+        logger.error("%s; what the engine has lost is not known", error)
+        return {}
     for problem in problems:
         logger.error("checkpoint: %s", problem)
     return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """What other dockershims have left: their checkpoints, and where the files of each sandbox are."""
+
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    stores: dict[str, list[Store]] = field(default_factory=dict)
+
+
+def _adopt(roots: Iterable[Path]) -> _Adopted:
+    adopted = _Adopted()
+    for root in roots:
+        store = Store(root / "sandbox", foreign=True)
+        found = _load(store)
+        logger.info("%d checkpoints adopted from %s", len(found), root)
+        adopted.checkpoints.update(found)
+        for sandbox_id in found:
+            adopted.stores.setdefault(sandbox_id, []).append(store)
+    return adopted
 
 
 async def _look_at_engine(node: Node) -> None:

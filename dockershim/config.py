@@ -173,6 +173,10 @@ def _paths(value: object) -> tuple[Path, ...]:
     return tuple(_path(item.strip() if isinstance(item, str) else item) for item in items)
 
 
+def _optional_paths(value: object) -> tuple[Path, ...]:
+    return () if value in ("", []) else _paths(value)
+
+
 def _endpoint(value: object) -> str:
     text = _text(value)
     # Old kubelets and their unit files name the socket by its bare path.
@@ -242,6 +246,7 @@ class Option:
     also: tuple[str, ...]
     reloads: bool
     effective: bool
+    repeats: bool
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -265,8 +270,9 @@ def _option(
     also: tuple[str, ...] = (),
     reloads: bool = False,
     effective: bool = True,
+    repeats: bool = False,
 ) -> T:
-    row = {"read": read, "help": text, "also": also, "reloads": reloads, "effective": effective}
+    row = {"read": read, "help": text, "also": also, "reloads": reloads, "effective": effective, "repeats": repeats}
     return dataclasses.field(default=default, metadata={_ROW: row})
 
 
@@ -298,6 +304,12 @@ class Config:
         _path,
         "State that outlives a reboot: checkpoints. One server at a time can hold it.",
         also=("cri_dockerd_root_directory",),
+    )
+    adopt_from: tuple[Path, ...] = _option(
+        (),
+        _optional_paths,
+        "Root directories of other dockershims, whose checkpoints are read too: /var/lib/cri-dockerd. May be repeated.",
+        repeats=True,
     )
     state_directory: Path = _option(
         Path("/run/dockershim"), _path, "State that ends with the machine: pinned network namespaces, private sockets."

@@ -7,6 +7,8 @@ A message says what was wrong and, where somebody can do something about it, wha
 
 from __future__ import annotations
 
+import errno
+
 
 class ShimError(Exception):
     """Base of every error that a caller of the CRI may see."""
@@ -58,3 +60,9 @@ class NetworkFailure(ShimError):
 
 class HookFailure(ShimError):
     """A hook server could not be asked, refused, or answered what cannot be used."""
+
+
+def disk_error(message: str, cause: BaseException | None) -> ResourceExhausted | FailedPrecondition:
+    """What a file operation's failure is to a caller: a disk without room, or a disk in another state."""
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResourceExhausted(message) if full else FailedPrecondition(message)

@@ -30,10 +30,14 @@ _OVERLAP: Final = 1.0
 _LATE: Final = 2.0
 _BEAT: Final = 0.2
 _STALL: Final = 1.0
-_CONNECT_DEADLINE: Final = 5.0
+_CONNECT_DEADLINE: Final = 2.0
 _PATIENCE: Final = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _TICK: Final = 1.0
+
+
+class _Silent(Unavailable):
+    """The engine was asked, and gave no answer in its time: that is known of now, whenever the asking began."""
 
 
 class Copy(Protocol):
@@ -110,15 +114,19 @@ class Follower:
             await self._wait()
 
     async def _wait(self) -> None:
-        # Of an attempt that had begun before, a failure says nothing of now.
+        # Of an attempt that had begun before, a failure says nothing of now, unless it is a silence that has lasted.
         try:
             async with asyncio.timeout(_PATIENCE):
                 for _ in range(2):
                     self._hurry.set()
                     assert self._attempt is not None, "the follower runs"
-                    with contextlib.suppress(Unavailable):
+                    try:
                         await asyncio.shield(self._attempt)
-                        return
+                    except _Silent:
+                        break
+                    except Unavailable:
+                        continue
+                    return
         except TimeoutError:
             raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.problem}") from None
         raise Unavailable(self.problem)
@@ -150,12 +158,12 @@ class Follower:
         if not self._attempt.done():
             self._attempt.set_result(None)
 
-    def _fail(self, reason: str) -> None:
-        self._lose(reason)
+    def _fail(self, failure: Unavailable) -> None:
+        self._lose(str(failure))
         assert self._attempt is not None, "the follower runs"
         failed, self._attempt = self._attempt, _future()
         if not failed.done():
-            failed.set_exception(Unavailable(reason))
+            failed.set_exception(failure)
             failed.exception()  # whether or not somebody waits for it
 
     async def _beat(self) -> None:
@@ -180,16 +188,16 @@ class Follower:
                 async with asyncio.timeout(pause):
                     await self._hurry.wait()
 
-    def _why_ended(self, session: asyncio.Task[None]) -> str:
+    def _why_ended(self, session: asyncio.Task[None]) -> Unavailable:
         if session.cancelled():
-            return self.problem or "the engine's event stream was given up"
+            return _Silent(self.problem or "the engine's event stream was given up")
         error = session.exception()
         if isinstance(error, ShimError):
             if self._current:
                 logger.warning("%s", error)
-            return str(error)
+            return error if isinstance(error, _Silent) else Unavailable(str(error))
         logger.error("following the engine failed", exc_info=error)
-        return f"following the engine failed: {error}"
+        return Unavailable(f"following the engine failed: {error}")
 
     async def _follow_once(self) -> None:
         """One event stream, from its begin to its end. Raises the ShimError that ended it."""
@@ -215,7 +223,7 @@ class Follower:
                         self._engine.stream("GET", "/events", params={"filters": FILTERS, "since": f"{since:.9f}"})
                     )
             except TimeoutError:
-                raise Unavailable(f"the engine gives no events within {_CONNECT_DEADLINE:g} s") from None
+                raise _Silent(f"the engine gives no events within {_CONNECT_DEADLINE:g} s") from None
             yield response
 
     async def _read(self, response: aiohttp.ClientResponse) -> None:

@@ -39,6 +39,10 @@ class ImageRecords:
         self._relisting: asyncio.Task[None] | None = None
         follower.attach(self)
 
+    async def available(self) -> None:
+        """For calls that ask the engine itself: raises Unavailable, soon, where it is away or hangs."""
+        await self._follower.current()
+
     async def all(self) -> list[ImageRecord]:
         """Every image. Raises Unavailable."""
         await self._follower.current()

@@ -98,6 +98,7 @@ class ImageService:
         """
         reference = parse_reference(_image_name(request.image))
         credentials = from_cri(request.auth)
+        await self._records.available()
         return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
 
     async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
@@ -120,6 +121,7 @@ class ImageService:
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         """Empty if there is no such image: api.proto, ImageService.ImageStatus."""
         name = _image_name(request.image)
+        await self._records.available()
         inspected = await self._inspect(name) if request.verbose else None
         record = to_image_record(inspected) if inspected is not None else await self._find(name)
         if record is None:
@@ -135,7 +137,9 @@ class ImageService:
         One that is gone is no error: api.proto, ImageService.RemoveImage. Raises FailedPrecondition if a container
         uses it, running or not.
         """
-        inspected = await self._inspect(_image_name(request.image))
+        name = _image_name(request.image)
+        await self._records.available()
+        inspected = await self._inspect(name)
         if inspected is not None:
             image_id: str = inspected["Id"]
             await self._removals.run(image_id, lambda: self._remove(image_id))
@@ -145,6 +149,7 @@ class ImageService:
         """At most 30 seconds old, but never older than an image that came or went through here."""
         info = self._fs_info
         if info is None or time.monotonic() - info.measured_at > _FS_INFO_LIFETIME:
+            await self._records.available()
             info = await self._fs_infos.run(None, self._measure)
         return info.to_cri()
 

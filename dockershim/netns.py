@@ -6,9 +6,15 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
+import signal
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,6 +70,27 @@ class Pins:
             raise
         return target
 
+    def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
+        """Pin a new namespace in place of one that is gone: with such an interface, down, and its addresses.
+
+        ``addresses`` have their prefix lengths. Raises OSError, leaving nothing.
+        """
+        return _in_a_thread(lambda: self._pin_stand_in(sandbox_id, interface, addresses), f"stand-in {sandbox_id}")
+
+    def _pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
+        _check(_libc.unshare(_CLONE_NEWNET), Path("/proc/thread-self/ns/net"))
+        from pyroute2 import IPRoute, NetlinkError
+
+        try:
+            with IPRoute() as route:
+                route.link("add", ifname=interface, kind="veth", peer="stand-in")
+                index = route.link_lookup(ifname=interface)[0]
+                for address in addresses:
+                    route.addr("add", index=index, address=address)
+        except NetlinkError as error:
+            raise OSError(error.code, f"no interface {interface} can be made in a new namespace: {error}") from error
+        return self.pin(sandbox_id, Path("/proc/thread-self/ns/net"))
+
     def unpin(self, sandbox_id: str) -> None:
         """Undo a pin, however far it came; none is fine."""
         target = self.path(sandbox_id)
@@ -76,64 +103,106 @@ class Pins:
             target.unlink()
 
 
-def addresses(netns: Path, interface: str) -> tuple[str, ...]:
-    """The global addresses of an interface inside a network namespace, IPv4 first. Raises OSError.
-
-    For pods whose CNI result nobody kept. The namespace is entered in a thread that ends with the call, so no
-    other thread is ever in a pod's network.
-    """
-    found: list[str] = []
+def _in_a_thread(work: Callable[[], T], name: str) -> T:
+    """Its result, from a thread that ends with it, so that no other work is ever done in a pod's network."""
+    found: list[T] = []
     failure: list[BaseException] = []
 
-    def read() -> None:
-        # Imported where it is needed: it is a sixth of the server's memory, and few nodes ever have such a pod.
-        from pyroute2 import IPRoute
-
+    def run() -> None:
         try:
-            fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                _check(_libc.setns(fd, _CLONE_NEWNET), netns)
-            finally:
-                os.close(fd)
-            with IPRoute() as route:
-                links = route.link_lookup(ifname=interface)
-                messages = route.get_addr(index=links[0]) if links else ()
-                by_family = sorted(messages, key=lambda message: message["family"])
-                found.extend(
-                    message.get_attr("IFA_ADDRESS") for message in by_family if message["scope"] == _RT_SCOPE_UNIVERSE
-                )
+            found.append(work())
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=read, name=f"netns {netns.name}")
+    thread = threading.Thread(target=run, name=name)
     thread.start()
     thread.join()
     if failure:
-        raise OSError(errno.EIO, f"cannot read the addresses of {interface}: {failure[0]}", str(netns)) from failure[0]
-    return tuple(found)
+        raise failure[0]
+    return found[0]
+
+
+def addresses(netns: Path, interface: str) -> tuple[str, ...]:
+    """The global addresses of an interface inside a network namespace, IPv4 first. Raises OSError.
+
+    For pods whose CNI result nobody kept.
+    """
+    try:
+        return _in_a_thread(lambda: _read_addresses(netns, interface), f"netns {netns.name}")
+    except Exception as error:
+        raise OSError(errno.EIO, f"cannot read the addresses of {interface}: {error}", str(netns)) from error
+
+
+def _read_addresses(netns: Path, interface: str) -> tuple[str, ...]:
+    # Imported where it is needed: it is a sixth of the server's memory, and few nodes ever have such a pod.
+    from pyroute2 import IPRoute
+
+    _enter(netns)
+    with IPRoute() as route:
+        links = route.link_lookup(ifname=interface)
+        messages = route.get_addr(index=links[0]) if links else ()
+        by_family = sorted(messages, key=lambda message: message["family"])
+        return tuple(message.get_attr("IFA_ADDRESS") for message in by_family if message["scope"] == _RT_SCOPE_UNIVERSE)
+
+
+def end_processes(netns: Path) -> int:
+    """SIGKILL to each process in a network namespace; how many those were. Raises OSError for no namespace."""
+    wanted = _identity(netns)
+    if wanted == _identity(Path("/proc/self/ns/net")):
+        raise OSError(errno.EINVAL, "is this process's own namespace", str(netns))
+    ended = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        # The descriptor, opened first, keeps the number from meaning another process.
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(int(process.name))
+            try:
+                if _identity(process / "ns" / "net") == wanted:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    ended += 1
+            finally:
+                os.close(descriptor)
+    return ended
+
+
+def release_others(netns: Path) -> list[str]:
+    """Undo the mounts that others have of a network namespace, as an engine's own; where those were. Raises OSError.
+
+    For a namespace that nobody else knows any more.
+    """
+    inode = netns.stat().st_ino
+    pin = netns.parent.resolve() / netns.name
+    released = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # proc(5): the fourth field is the root of the mount, the fifth where it is.
+        _, _, _, root, target, *_ = line.split()
+        path = Path(_unescaped(target))
+        if root == f"net:[{inode}]" and path != pin:
+            _check(_libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            released.append(str(path))
+    return released
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _identity(namespace: Path) -> tuple[int, int]:
+    status = namespace.stat()
+    return status.st_dev, status.st_ino
 
 
 def open_socket(netns: Path | None, family: socket.AddressFamily) -> socket.socket:
     """A TCP socket of a network namespace (None: our own), in which it stays wherever it is used. Raises OSError."""
     if netns is None:
         return socket.socket(family)
-    made: list[socket.socket] = []
-    failure: list[OSError] = []
 
-    def make() -> None:
-        try:
-            _enter(netns)
-            made.append(socket.socket(family))
-        except OSError as error:
-            failure.append(error)
+    def make() -> socket.socket:
+        _enter(netns)
+        return socket.socket(family)
 
-    # A thread that ends with it, so that no other work is ever done in a pod's network.
-    thread = threading.Thread(target=make, name=f"netns {netns.name}")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return made[0]
+    return _in_a_thread(make, f"netns {netns.name}")
 
 
 def _enter(netns: Path) -> None:

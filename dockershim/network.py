@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import FailedPrecondition, NetworkFailure
+from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
 from dockershim.netns import Pins, addresses
 from dockershim.readiness import Readiness
 from dockershim.translate.names import SandboxName
@@ -21,10 +22,14 @@ from dockershim.translate.network import (
     parse_pod_cidrs,
     to_capability_args,
     to_cni_args,
+    to_port_mappings,
 )
 from dockershim.translate.records import SandboxRecord
 
 logger = logging.getLogger(__name__)
+
+#: Plugins that read the addresses for their masquerade rules from the interface in the namespace.
+_MASQUERADING = ("bridge", "ptp")
 
 
 class PodNetwork(Protocol):
@@ -165,6 +170,8 @@ class CNINetwork:
         self._torn_down.discard(sandbox.id)
         try:
             result = await self._runtime.add(network, attachment)
+        except cni.CacheError as error:
+            raise disk_error(f"the network of the pod cannot be remembered: {error}", error.__cause__) from error
         except cni.CNIError as error:
             raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
         found = self._addresses_of(result)
@@ -173,9 +180,12 @@ class CNINetwork:
         self._known[sandbox.id] = found
         return found
 
-    async def tear_down(self, sandbox_id: str, name: SandboxName) -> None:
+    async def tear_down(
+        self, sandbox_id: str, name: SandboxName, ports: Iterable[tuple[str, int, int, str]] = ()
+    ) -> None:
         """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
 
+        ``ports`` are its (protocol, container port, host port, host address), for want of what the cache remembers.
         Raises NetworkFailure, and is to be called again then.
         """
         if sandbox_id in self._torn_down:
@@ -184,10 +194,10 @@ class CNINetwork:
             return
         self._known.pop(sandbox_id, None)
         try:
-            to_delete = await self._to_delete(sandbox_id, name)
+            to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
             raise NetworkFailure(f"what to detach cannot be told: {error}") from error
-        results = [await self._delete(network, attachment) for network, attachment in to_delete]
+        results = ["" if await self._delete_by_stand_in(one) else await self._delete(one) for one in to_delete]
         failures = [result for result in results if result]
         if failures:
             raise NetworkFailure("; ".join(failures))
@@ -199,21 +209,49 @@ class CNINetwork:
         """The sandbox is removed; its id does not come again."""
         self._torn_down.discard(sandbox_id)
 
-    async def _to_delete(self, sandbox_id: str, name: SandboxName) -> list[tuple[cni.NetworkList, cni.Attachment]]:
+    async def _to_delete(
+        self, sandbox_id: str, name: SandboxName, capability_args: dict[str, object]
+    ) -> list[cni.CachedAttachment]:
         """What was added by the cache; without one, what the configuration in force would have added."""
         cached = await asyncio.to_thread(self._runtime.cached_attachments, sandbox_id)
         if cached:
-            return [(one.network, self._attachment(sandbox_id, name, like=one.attachment)) for one in cached]
+            return [
+                dataclasses.replace(one, attachment=self._attachment(sandbox_id, name, like=one.attachment))
+                for one in cached
+            ]
         if self._source.network is None:
             return []
-        return [(self._source.network, self._attachment(sandbox_id, name))]
+        attachment = self._attachment(sandbox_id, name, capability_args=capability_args)
+        return [cni.CachedAttachment(self._source.network, attachment, None)]
 
-    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> str:
+    async def _delete_by_stand_in(self, lost: cni.CachedAttachment) -> bool:
+        """DEL in a namespace that looks as the lost one did; whether that was possible, and all is given back.
+
+        Without one, plugins that masquerade would leave their rules: they know them by the addresses of the interface.
+        """
+        attachment, addresses = lost.attachment, _addresses_to_stand_in(lost)
+        if not addresses:
+            return False
+        try:
+            pin = await asyncio.to_thread(
+                self._pins.pin_stand_in, attachment.container_id, attachment.ifname, addresses
+            )
+        except OSError as error:
+            logger.warning("sandbox %s is detached without a namespace: %s", attachment.container_id, error)
+            return False
+        try:
+            # A plugin may fail over rules that are gone, as after a reboot; without a namespace it does not look.
+            there = dataclasses.replace(attachment, netns=str(pin))
+            return not await self._delete(dataclasses.replace(lost, attachment=there))
+        finally:
+            self._pins.unpin(attachment.container_id)
+
+    async def _delete(self, added: cni.CachedAttachment) -> str:
         """DEL; the failure in words, or the empty string."""
         try:
-            await self._runtime.delete(network, attachment)
+            await self._runtime.delete(added.network, added.attachment)
         except cni.CNIError as error:
-            return f"CNI network {network.name!r}: {error}"
+            return f"CNI network {added.network.name!r}: {error}"
         return ""
 
     def _attachment(
@@ -266,4 +304,13 @@ class CNINetwork:
             return ()
 
     def _addresses_of(self, result: cni.Result) -> tuple[str, ...]:
-        return by_preference(str(ip.address.ip) for ip in result.ips)
+        # Other shims attach the loopback by CNI too, under the same interface name; its addresses are no pod's.
+        return by_preference(str(ip.address.ip) for ip in result.ips if not ip.address.is_loopback)
+
+
+def _addresses_to_stand_in(lost: cni.CachedAttachment) -> list[str]:
+    """With prefix lengths; none where no stand-in is needed, or what it has to look like is not known."""
+    masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in lost.network.plugins)
+    if lost.attachment.netns or not masquerades or lost.result is None:
+        return []
+    return [str(ip.address) for ip in lost.result.ips]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
@@ -14,13 +15,19 @@ logger = logging.getLogger(__name__)
 
 #: An engine that hangs is known within the sum of these seconds.
 _INTERVAL, _DEADLINE = 1.5, 2.0
+#: So that its return is known soon.
+_INTERVAL_IN_TROUBLE: Final = 0.2
 _UPKEEP_EVERY: Final = 20
+#: Calls under way are given up after so many seconds without a sign of life. A machine that is only loaded is silent
+#: for less, and what is given up has to be done again by somebody.
+_GIVE_UP_AFTER: Final = 10.0
 
 
 class Watchdog:
     """``silent`` is called with the reason whenever the engine does not answer, ``upkeep`` now and then when it does.
 
-    ``problem`` is why the engine cannot be used, empty when it can.
+    ``problem`` is why the engine cannot be used, empty when it can. Calls to an engine that hangs for long are
+    given up: their callers have deadlines of minutes, and the engine may never come back.
     """
 
     def __init__(
@@ -30,6 +37,7 @@ class Watchdog:
         self._silent = silent
         self._upkeep = upkeep
         self._task: asyncio.Task[None] | None = None
+        self._last_sign = time.monotonic()
         self.problem = ""
 
     async def __aenter__(self) -> Self:
@@ -48,7 +56,7 @@ class Watchdog:
             turn += 1
             if not self.problem and turn % _UPKEEP_EVERY == 0:
                 await self._keep_up()
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_INTERVAL_IN_TROUBLE if self.problem else _INTERVAL)
 
     async def _look(self) -> None:
         try:
@@ -58,8 +66,11 @@ class Watchdog:
                 logger.warning("the engine does not answer: %s", error)
             self.problem = str(error)
             self._silent(self.problem)
+            if time.monotonic() - self._last_sign > _GIVE_UP_AFTER:
+                self._engine.give_up(f"given up, as the engine does not answer: {error}")
         else:
             self.problem = ""
+            self._last_sign = time.monotonic()
 
     async def _ping(self) -> None:
         try:

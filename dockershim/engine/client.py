@@ -77,6 +77,8 @@ class Engine:
         self._api: tuple[int, int] | None = None
         self._newest_offered = ""
         self._negotiating = asyncio.Lock()
+        #: Calls under way that have a deadline, and why they were given up, if they were.
+        self._waiting: dict[asyncio.Timeout, str] = {}
 
     async def __aenter__(self) -> Engine:
         return self
@@ -128,13 +130,31 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def deadline(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take."""
+        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take.
+
+        Raises Unavailable when it is given up before.
+        """
         limit = seconds if seconds is not None else self._request_timeout()
+        timeout = asyncio.timeout(limit)
+        self._waiting[timeout] = ""
         try:
-            async with asyncio.timeout(limit):
+            async with timeout:
                 yield
         except TimeoutError as error:
+            if reason := self._waiting[timeout]:
+                raise Unavailable(f"{what}: {reason}") from error
             raise DeadlineExceeded(f"{what}: no answer from the engine within {limit:g} s") from error
+        finally:
+            del self._waiting[timeout]
+
+    def give_up(self, reason: str) -> None:
+        """End all calls under way that have a deadline, with Unavailable. Streams go on; their readers know a stall."""
+        now = asyncio.get_running_loop().time()
+        for timeout in self._waiting:
+            # One that has just run out by itself cannot be moved any more.
+            if not timeout.expired():
+                self._waiting[timeout] = reason
+                timeout.reschedule(now)
 
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
@@ -174,7 +194,29 @@ class Engine:
     async def _call(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON = None
     ) -> JSON:
-        return await self._answer(method, await self._url(path), f"{method} {path}", params=params, body=body)
+        what = f"{method} {path}"
+        try:
+            return await self._answer(method, await self._url(path), what, params=params, body=body)
+        except EngineFailure as error:
+            if await self._is_leaving():
+                raise Unavailable(f"{error}; the engine is going away") from error
+            raise
+
+    async def _is_leaving(self) -> bool:
+        """An engine that was told to end lets nobody new in, and fails what is under way in many words."""
+        connector, base = _connector(self.endpoint, self.tls)
+        try:
+            async with (
+                asyncio.timeout(_CONNECT_TIMEOUT),
+                # The connections that there are may be served to the last.
+                aiohttp.ClientSession(connector=connector) as session,
+                session.get(f"{base}/_ping"),
+            ):
+                return False
+        except aiohttp.ClientConnectorError:
+            return True
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def _url(self, path: str) -> str:
         major, minor = await self.api_version()

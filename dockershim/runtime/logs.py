@@ -12,6 +12,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument, ShimError
+from dockershim.inventory import Record
 from dockershim.runtime.node import Node
 from dockershim.translate.records import ContainerRecord
 
@@ -120,13 +121,35 @@ def _unlink(record: ContainerRecord) -> None:
 
 @asynccontextmanager
 async def logs_taken_up(node: Node) -> AsyncIterator[None]:
-    """In the background, as soon as the engine is there: go on with the logs of the containers that it has."""
-    task = asyncio.create_task(_take_up(node), name="take up the logs")
+    """In the background, as soon as the engine is there: go on with the logs of the containers that it has.
+
+    And let go of those of containers that it does not have any more, whoever has removed them.
+    """
+    tasks = {asyncio.create_task(_take_up(node), name="take up the logs")}
+
+    def let_go(container_id: str, before: Record | None, after: Record | None) -> None:
+        if isinstance(before, ContainerRecord) and after is None and container_id not in node.removing:
+            task = asyncio.create_task(_let_go(node, before), name=f"let go of the log of {container_id}")
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    end_listening = node.inventory.listen(let_go)
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        end_listening()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _let_go(node: Node, record: ContainerRecord) -> None:
+    try:
+        await finish_log(node, record)
+        await forget_log(node, record)
+    except Exception:
+        logger.exception("the log of container %s, which was removed, is left", record.id)
 
 
 async def _take_up(node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,8 @@ _LONGEST_PROFILE = 1024 * 1024
 class Node:
     """``network`` serves new pods; ``cni`` every pod that was attached by CNI, also where the engine serves new ones.
 
-    ``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock.
+    ``checkpointed`` is the content of ``store``, which nobody else writes while this process holds its lock, and of
+    the stores of other dockershims; ``adopted`` has those by the ids that they have files of.
     """
 
     engine: Engine
@@ -48,6 +49,7 @@ class Node:
     pins: Pins
     store: Store
     checkpointed: dict[str, Checkpoint]
+    adopted: Mapping[str, Sequence[Store]]
     infra_image: str
     ensure_infra_image: Callable[[], Awaitable[str]]
     cgroup_driver: str
@@ -62,6 +64,8 @@ class Node:
     hooks: Hooks | None = None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
     locks: Locks = field(default_factory=Locks)
+    #: Containers whose removal by us is under way, their logs included.
+    removing: set[str] = field(default_factory=set)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.
     unfinished: set[str] = field(default_factory=set)
     _capabilities: Capabilities | None = None
@@ -70,7 +74,8 @@ class Node:
     _lowest_oom_score: int | None = None
 
     async def capabilities(self) -> Capabilities:
-        """What the engine can do, at most a minute old. Raises Unavailable."""
+        """What the engine can do, at most a minute old. Raises Unavailable, soon also where the engine hangs."""
+        await self.follower.current()
         known = self._capabilities
         if (
             known is not None

@@ -55,11 +55,15 @@ async def remove_container(node: Node, container_id: str) -> None:
 
 async def remove_application(node: Node, record: ContainerRecord) -> None:
     """Remove an application container; all that it wrote is in its log first. The log stays, a link to one goes."""
-    if record.has_cri_log and record.state == cri.CONTAINER_RUNNING:
-        await kill_container(node, record.id)
-    await finish_log(node, record)
-    await remove_container(node, record.id)
-    await forget_log(node, record)
+    node.removing.add(record.id)
+    try:
+        if record.has_cri_log and record.state == cri.CONTAINER_RUNNING:
+            await kill_container(node, record.id)
+        await finish_log(node, record)
+        await remove_container(node, record.id)
+        await forget_log(node, record)
+    finally:
+        node.removing.discard(record.id)
 
 
 async def _exists(node: Node, container_id: str) -> bool:

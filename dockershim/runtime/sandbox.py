@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import functools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,11 @@ from dockershim.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ResourceExhausted,
     ShimError,
+    disk_error,
 )
 from dockershim.inventory import is_id
+from dockershim.netns import end_processes, release_others
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.creation import creator
 from dockershim.runtime.node import Node, read_profiles
@@ -164,7 +165,7 @@ class Sandboxes:
         if not host and node.network is node.cni:
             attached.append(record)
             with step("pin the network namespace"):
-                node.pins.pin(sandbox_id, Path(record.netns_path))
+                _pin(node, record)
         with step("write resolv.conf"):
             await asyncio.to_thread(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
         if not host:
@@ -173,19 +174,17 @@ class Sandboxes:
                 await complete(node.network.set_up(record, config), f"set up the network of {sandbox_id}")
 
     async def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        try:
+        with _checkpoint_errors("written"):
             await complete(asyncio.to_thread(self._node.store.write, checkpoint), "write the checkpoint")
-        except CheckpointError as error:
-            message = f"the sandbox's checkpoint cannot be written: {error}"
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ResourceExhausted(message) from error
-            raise FailedPrecondition(message) from error
         self._node.checkpointed[checkpoint.sandbox_id] = checkpoint
 
     async def _remove_checkpoint(self, sandbox_id: str) -> None:
-        await asyncio.to_thread(self._node.store.remove, sandbox_id)
-        self._node.checkpointed.pop(sandbox_id, None)
+        """Also another dockershim's file of an adopted sandbox: to that one, a file without containers is a pod."""
+        node = self._node
+        with _checkpoint_errors("removed"):
+            for store in (node.store, *node.adopted.get(sandbox_id, ())):
+                await asyncio.to_thread(store.remove, sandbox_id)
+        node.checkpointed.pop(sandbox_id, None)
 
     async def _forget(self, sandbox_id: str) -> None:
         self._node.unfinished.discard(sandbox_id)
@@ -235,21 +234,44 @@ class Sandboxes:
             return
         if record is not None:
             sandbox_id = record.id
-            self._pin_for_teardown(record)
+            self._pin_if_missing(record)
+        else:
+            await asyncio.to_thread(self._end_what_the_engine_lost, sandbox_id)
         results = await asyncio.gather(
             self._tear_down(sandbox_id, record, checkpoint), self._kill(record), return_exceptions=True
         )
         _raise_failures(f"stopping sandbox {sandbox_id}", results)
 
-    def _pin_for_teardown(self, record: SandboxRecord) -> None:
-        """Hold the namespace of a sandbox that has no pin: another shim's, or one whose maker died before the pin."""
+    async def pin(self, sandbox_id: str) -> bool:
+        """Hold the namespace of a sandbox of another shim; whether that was to be done, and was."""
+        async with self._node.locks.hold(sandbox_id):
+            record = self._node.inventory.peek(sandbox_id)
+            return isinstance(record, SandboxRecord) and self._pin_if_missing(record)
+
+    def _pin_if_missing(self, record: SandboxRecord) -> bool:
+        """For a sandbox that has no pin: another shim's, or one whose maker died before the pin."""
         attached_by_cni = record.network_mode == self._node.cni.engine_mode
         if not (attached_by_cni and record.running and record.netns_path) or self._node.pins.is_pinned(record.id):
-            return
+            return False
         try:
             self._node.pins.pin(record.id, Path(record.netns_path))
         except OSError as error:
             logger.warning("the network of sandbox %s is torn down without its namespace: %s", record.id, error)
+            return False
+        return True
+
+    def _end_what_the_engine_lost(self, sandbox_id: str) -> None:
+        """Containers outlive an engine that loses them while it is away; then only the pin tells whose they are."""
+        if not self._node.pins.is_pinned(sandbox_id):
+            return
+        pin = self._node.pins.path(sandbox_id)
+        try:
+            ended, released = end_processes(pin), release_others(pin)
+        except OSError as error:
+            logger.warning("what the engine has lost of sandbox %s is left: %s", sandbox_id, error)
+            return
+        if ended or released:
+            logger.warning("of sandbox %s, which the engine has lost: ended %d processes", sandbox_id, ended)
 
     async def _kill_containers(self, sandbox_id: str) -> None:
         running = [
@@ -266,7 +288,7 @@ class Sandboxes:
         if record is None and checkpoint is not None and (checkpoint.host_network or checkpoint.network == "docker"):
             return
         with step("tear down the network"):
-            await self._node.cni.tear_down(sandbox_id, _name_of(record, checkpoint))
+            await self._node.cni.tear_down(sandbox_id, _name_of(record, checkpoint), _ports_of(checkpoint))
 
     async def _kill(self, record: SandboxRecord | None) -> None:
         if record is None:
@@ -400,6 +422,26 @@ def _raise_failures(what: str, results: Iterable[Any]) -> None:
         raise type(failures[0])(f"{what}: " + "; ".join(map(str, failures))) from failures[0]
 
 
+def _pin(node: Node, record: SandboxRecord) -> None:
+    try:
+        node.pins.pin(record.id, Path(record.netns_path))
+    except OSError as error:
+        raise disk_error(f"the pod's network namespace cannot be pinned: {error}", error) from error
+
+
+@contextlib.contextmanager
+def _checkpoint_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise disk_error(f"the sandbox's checkpoint cannot be {what}: {error}", error.__cause__) from error
+
+
+def _ports_of(checkpoint: Checkpoint | None) -> list[tuple[str, int, int, str]]:
+    ports = checkpoint.port_mappings if checkpoint is not None else ()
+    return [(port.protocol, port.container_port, port.host_port, port.host_ip) for port in ports]
+
+
 def _name_of(record: SandboxRecord | None, checkpoint: Checkpoint | None) -> SandboxName:
     if record is not None:
         return record.name
@@ -417,9 +459,7 @@ def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
         with os.fdopen(fd, "w") as file:
             file.write(content)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceExhausted(f"the pod's resolv.conf cannot be written: {error}") from error
-        raise FailedPrecondition(f"the pod's resolv.conf cannot be written: {error}") from error
+        raise disk_error(f"the pod's resolv.conf cannot be written: {error}", error) from error
 
 
 def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, kind: str) -> Checkpoint:

@@ -59,20 +59,21 @@ def to_bandwidth(annotations: Mapping[str, str]) -> dict[str, int] | None:
     return result or None
 
 
+def to_port_mappings(ports: Iterable[tuple[str, int, int, str]]) -> dict[str, Any]:
+    """The capability argument of (protocol, container port, host port, host address) each; empty for no ports."""
+    mappings = [
+        {"hostPort": host_port, "containerPort": container_port, "protocol": protocol, "hostIP": host_ip}
+        for protocol, container_port, host_port, host_ip in ports
+    ]
+    return {"portMappings": mappings} if mappings else {}
+
+
 def to_capability_args(config: cri.PodSandboxConfig, pod_cidrs: Sequence[str]) -> dict[str, Any]:
     """The capability arguments of a pod; a plugin gets those that its configuration declares."""
-    result: dict[str, Any] = {}
-    ports = [
-        {
-            "hostPort": port.host_port,
-            "containerPort": port.container_port,
-            "protocol": protocol_name(port.protocol),
-            "hostIP": port.host_ip,
-        }
+    result = to_port_mappings(
+        (protocol_name(port.protocol), port.container_port, port.host_port, port.host_ip)
         for port in published_ports(config)
-    ]
-    if ports:
-        result["portMappings"] = ports
+    )
     bandwidth = to_bandwidth(config.annotations)
     if bandwidth:
         result["bandwidth"] = bandwidth

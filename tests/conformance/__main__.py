@@ -20,6 +20,8 @@ from tests.node.packages import SetupError
 from tests.node.supplies import ENGINES
 
 EXPECTED = Path(__file__).parent / "expected.toml"
+#: More of them, for runs in which the engine is restarted.
+EXPECTED_OF_RESTARTS = Path(__file__).parent / "expected-restarts.toml"
 SUMMARY_WIDTH = 80
 
 
@@ -31,8 +33,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=1, help="how many run specs at the same time")
     parser.add_argument("--websocket", action="store_true", help="exec, attach and port-forward over WebSocket")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
+    parser.add_argument("--restart-every", type=float, metavar="SECONDS", help="restart the engine meanwhile")
     given = parser.parse_args(arguments)
-    report = REPOSITORY / "build" / f"conformance-{given.engine}{'-websocket' if given.websocket else ''}"
+    variant = "-websocket" if given.websocket else "-restarts" if given.restart_every else ""
+    report = REPOSITORY / "build" / f"conformance-{given.engine}{variant}"
     started = time.monotonic()
     try:
         specs = _run(given.engine, report, given.processes, _flags(given))
@@ -45,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
         # A spec that skips itself says why; what the focus leaves out is just "skipped".
         specs = [spec for spec in specs if spec.message != "skipped"]
     expected = read_expectations(EXPECTED.read_text(), given.engine)
+    if given.restart_every:
+        expected += read_expectations(EXPECTED_OF_RESTARTS.read_text(), given.engine)
     if given.focus:
         ran = {spec.name for spec in specs}
         expected = [expectation for expectation in expected if expectation.name in ran]
@@ -56,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
 def _flags(given: argparse.Namespace) -> list[str]:
     """critest's, for what was asked of us."""
     focus = [f"--ginkgo.focus={given.focus}"] if given.focus else []
-    return focus + [f"--websocket-{call}" for call in ("exec", "attach", "portforward") if given.websocket]
+    restarts = [f"--restart-every={given.restart_every}"] if given.restart_every else []
+    return restarts + focus + [f"--websocket-{call}" for call in ("exec", "attach", "portforward") if given.websocket]
 
 
 def _run(engine: str, report: Path, processes: int, more: Sequence[str]) -> list[Spec]:

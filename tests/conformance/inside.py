@@ -1,16 +1,22 @@
-"""The part that runs in the node: the server, then critest against it."""
+"""The part that runs in the node: the server, then critest against it, if asked while the engine is restarted."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.node.engine import Engine
 from tests.node.server import Server
 
 JUNIT = "junit.xml"
+RETRYING = Path("/run/retrying.sock")
 TIME_LIMIT = 1200  # seconds for the whole suite, which takes about two minutes
 
 
@@ -21,25 +27,77 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("report", type=Path)
     parser.add_argument("--ginkgo", type=Path, help="the program that runs critest in several processes")
     parser.add_argument("--processes", type=int)
+    parser.add_argument("--restart-every", type=float, default=0.0, help="seconds from one engine restart to the next")
     given, more = parser.parse_known_args(arguments)
     report: Path = given.report
     server = Server()
     server.start()
     try:
-        with (report / "critest.log").open("wb") as log:
+        with restarting(server, given.restart_every) as target, (report / "critest.log").open("wb") as log:
             # A fixed order: a failure that depends on what ran before can be seen again.
             options = ["--ginkgo.seed=1", "--ginkgo.no-color", "--ginkgo.v", *more]
-            endpoint = f"--runtime-endpoint={server.target}"
+            if given.restart_every:
+                # What a restart ended before anything could be repeated, a kubelet makes anew: see the list of reasons.
+                options.append("--ginkgo.flake-attempts=2")
+            endpoint = f"--runtime-endpoint={target}"
             command = [str(given.critest), endpoint, f"--ginkgo.junit-report={report / JUNIT}", *options]
             if given.ginkgo:
                 options = [option.replace("--ginkgo.", "--") for option in options]
                 shared = [f"--procs={given.processes}", f"--output-dir={report}", f"--junit-report={JUNIT}"]
                 command = [str(given.ginkgo), *shared, *options, _as_suite(given.critest, report), "--", endpoint]
-            return subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT).returncode
+            ended = subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT).returncode
+        if given.restart_every:
+            _tell_repeated(report / JUNIT)
+        return ended
     finally:
         (report / "dockershim.log").write_bytes(server.log.read_bytes())
         (report / "dockerd.log").write_bytes(Path("/var/log/dockerd.log").read_bytes())
         server.stop()
+
+
+@contextlib.contextmanager
+def restarting(server: Server, every: float) -> Iterator[str]:
+    """Restart the engine again and again, if ``every`` is not 0; gives where critest finds the server meanwhile.
+
+    Containers live on (live-restore): what critest started has to be there when it looks at it.
+    """
+    if not every:
+        yield server.target
+        return
+    engine = Engine()
+    engine.restart("--live-restore")
+    over = threading.Event()
+    restarts: list[float] = []
+
+    def restart() -> None:
+        while not over.wait(every):
+            begun = time.monotonic()
+            engine.restart("--live-restore")
+            restarts.append(time.monotonic() - begun)
+
+    command = [sys.executable, "-m", "tests.conformance.retrying", str(RETRYING), server.target]
+    retrying = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    thread = threading.Thread(target=restart)
+    thread.start()
+    try:
+        while not RETRYING.exists():
+            time.sleep(0.05)
+        yield f"unix://{RETRYING}"
+    finally:
+        over.set()
+        thread.join()
+        repeated, _ = retrying.communicate()
+        sys.stdout.write(
+            f"the engine was restarted {len(restarts)} times, away for {max(restarts, default=0):.1f} s at most;"
+            f" {int(repeated)} calls were repeated\n"
+        )
+
+
+def _tell_repeated(report: Path) -> None:
+    """Name the specs that passed only when they were run once more, which the report tells in its details."""
+    for case in ET.parse(report).iter("testcase"):
+        if case.get("status") == "passed" and "Attempt #1 Failed" in "".join(case.itertext()):
+            sys.stdout.write(f"run once more: {case.get('name')}\n")
 
 
 def _as_suite(critest: Path, folder: Path) -> str:

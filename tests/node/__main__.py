@@ -41,16 +41,18 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     command = tuple(given.command) or (sys.executable, "-m", "tests.node.shell")
     try:
-        supplies = provide(given.engine)
-        programs = [Path(sys.executable).parent, *supplies.path, cri_tools.provide()]
+        supplies = {engine: provide(engine) for engine in ENGINES}
+        own = supplies[given.engine]
+        programs = [Path(sys.executable).parent, *own.path, cri_tools.provide()]
         unshare = executable("unshare")
     except SetupError as error:
         sys.exit(f"node: {error}")
     orders = Orders(
         engine=given.engine,
         path=":".join(str(path) for path in programs),
-        cni=str(supplies.base / "usr/lib/cni"),
-        registry=str(supplies.registry),
+        engines={engine: ":".join(str(path) for path in one.path) for engine, one in supplies.items()},
+        cni=str(own.base / "usr/lib/cni"),
+        registry=str(own.registry),
         command=command,
     )
     # Two processes: the keeper outlives a killed parent for as long as it takes to remove what the node leaves.

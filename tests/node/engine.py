@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -29,11 +30,19 @@ class Engine:
     pid_file: Path = Path("/run/docker.pid")
     log: Path = Path("/var/log/dockerd.log")
 
-    def start(self, *flags: str, timeout: float = 60.0) -> None:
-        """Start dockerd, with more `flags` if given, and wait until it answers; raise EngineError after `timeout` s."""
+    def start(self, *flags: str, version: str = "", timeout: float = 60.0) -> None:
+        """Start dockerd, with more `flags` if given, and wait until it answers; raise EngineError after `timeout` s.
+
+        `version` is "20" or "28"; without one it is the node's own.
+        """
+        own, path = os.environ["TEST_NODE_ENGINE"], os.environ["PATH"]
+        version = version or own
+        if version != own:
+            path = f"{json.loads(os.environ['TEST_NODE_ENGINES'])[version]}:{path}"
         with self.log.open("ab") as log:
             started = subprocess.Popen(
-                [*self._command(), *flags],
+                [*self._command(version, path), *flags],
+                env=os.environ | {"PATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -104,18 +113,18 @@ class Engine:
                 started.poll()
             time.sleep(0.01)
 
-    def _command(self) -> list[str]:
+    def _command(self, version: str, path: str) -> list[str]:
         # Without CAP_SYS_RESOURCE no container may have a lower score than the engine has. Newer engines leave
         # their score alone and do not know the flag.
-        score = ["--oom-score-adjust=0"] if os.environ["TEST_NODE_ENGINE"] == "20" else []
+        score = ["--oom-score-adjust=0"] if version == "20" else []
         return [
-            "dockerd",
+            str(shutil.which("dockerd", path=path)),
             f"--host=unix://{self.socket}",
             f"--pidfile={self.pid_file}",
             "--data-root=/var/lib/docker",
             "--exec-root=/run/docker",
             f"--storage-driver={os.environ['TEST_NODE_STORAGE']}",
-            f"--userland-proxy-path={shutil.which('docker-proxy')}",
-            f"--init-path={shutil.which('tini-static')}",
+            f"--userland-proxy-path={shutil.which('docker-proxy', path=path)}",
+            f"--init-path={shutil.which('tini-static', path=path)}",
             *score,
         ]

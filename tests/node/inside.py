@@ -83,9 +83,10 @@ exec {runc} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the outside tells the first process, in one JSON word."""
+    """What the outside tells the first process, in one JSON word. `engines` has the folders of each one's programs."""
 
     engine: str
+    engines: dict[str, str]
     path: str
     cni: str
     registry: str
@@ -108,7 +109,7 @@ def main(folder: Path, orders: Orders) -> int:
         routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
     _configure()
     programs = f"{_own_programs(folder, orders.path)}:{orders.path}:{os.environ['PATH']}"
-    environment = _environment(orders.engine, programs, _storage_driver(folder))
+    environment = _environment(orders, programs, _storage_driver(folder))
     os.environ.clear()
     os.environ.update(environment)
     _start_registry()
@@ -178,7 +179,7 @@ def _own_programs(folder: Path, path: str) -> Path:
     return programs
 
 
-def _environment(engine: str, path: str, storage: str) -> dict[str, str]:
+def _environment(orders: Orders, path: str, storage: str) -> dict[str, str]:
     """The command's environment: the machine's without its proxies (there is no way out of a node) plus the node's.
 
     The node's own variables do not begin with DOCKERSHIM_: the server takes those for options, and refuses these.
@@ -188,7 +189,8 @@ def _environment(engine: str, path: str, storage: str) -> dict[str, str]:
         "PATH": path,
         "DOCKER_HOST": f"unix://{Engine().socket}",
         "TEST_NODE": "1",
-        "TEST_NODE_ENGINE": engine,
+        "TEST_NODE_ENGINE": orders.engine,
+        "TEST_NODE_ENGINES": json.dumps(orders.engines),
         "TEST_NODE_STORAGE": storage,
     }
 

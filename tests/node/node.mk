@@ -59,6 +59,12 @@ $(ENGINES:%=conformance-%): conformance-%: install
 $(ENGINES:%=conformance-websocket-%): conformance-websocket-%: install
 	$(BIN)/python -m tests.conformance --websocket --focus Streaming --engine $*
 
+RESTART_EVERY ?= 30
+
+.PHONY: conformance-restarts
+conformance-restarts: install ## Run critest while the engine is restarted every 30 s (ENGINE=20|28, RESTART_EVERY=seconds)
+	$(CONFORMANCE) $(ENGINE) --restart-every $(RESTART_EVERY)
+
 FUZZING ?= 600
 
 .PHONY: fuzz

@@ -76,6 +76,22 @@ def test_all_are_listed_by_name(store: Store) -> None:
     assert problems == []
 
 
+def test_a_foreign_folder_is_only_read_until_a_sandbox_is_removed(store: Store, folder: Path) -> None:
+    store.write(RECORD)
+    (folder / OTHER).write_bytes(b"{")
+    (folder / ".tmp-of-somebody").touch()
+    foreign = Store(folder, foreign=True)
+    checkpoints, [problem] = foreign.load_all()
+    assert checkpoints == [RECORD]
+    assert (problem.file_name, problem.set_aside) == (OTHER, None)
+    assert everything_under(folder.parent) == [
+        "sandbox",
+        *(f"sandbox/{name}" for name in (".tmp-of-somebody", ID, OTHER)),
+    ]
+    foreign.remove(ID)
+    assert names(folder) == [".tmp-of-somebody", OTHER]
+
+
 def test_removing_twice_is_fine(store: Store) -> None:
     store.write(RECORD)
     store.remove(ID)

@@ -107,8 +107,12 @@ async def test_an_engine_that_hangs_is_given_up(
     server.handlers["GET /events"] = Hanging()
     follower.interrupt("no sign of life")
     assert follower.problem == "no sign of life"
+    with pytest.raises(Unavailable, match="no sign of life"):
+        await inventory.sandboxes()
+    begun = time.monotonic()
     with pytest.raises(Unavailable, match="gives no events"):
         await inventory.sandboxes()
+    assert time.monotonic() - begun < 2 * 0.1, "it has waited for more than one attempt"
     server.handlers["GET /events"] = events
     assert len(await inventory.sandboxes()) == 2
 

@@ -14,10 +14,10 @@ from dockershim.netns import Pins, addresses
 
 #: In new mount and network namespaces: pin the network namespace, leave it, and tell what is there.
 SCRIPT = """
-import ctypes, errno, json, os, sys
+import ctypes, errno, json, os, subprocess, sys
 from pathlib import Path
 from pyroute2 import IPRoute
-from dockershim.netns import Pins, addresses
+from dockershim.netns import Pins, addresses, end_processes, release_others
 
 folder = Path(sys.argv[1])
 pins, own = Pins(folder / "netns"), Path("/proc/self/ns/net")
@@ -40,6 +40,29 @@ told["left"] = os.stat(own).st_ino != inode
 told["addresses"] = addresses(target, "eth0")
 told["other"] = addresses(target, "eth1")
 told["still elsewhere"] = os.stat(own).st_ino != inode
+
+def enter():
+    assert ctypes.CDLL(None).setns(os.open(target, os.O_RDONLY), 0x40000000) == 0
+
+inside, outside = (subprocess.Popen(["sleep", "100"], preexec_fn=one) for one in (enter, None))
+others = Pins(folder / "others")
+others.pin("b", target)
+others.pin("c", own)
+(folder / "link").symlink_to(folder / "netns")
+told["ended"] = [end_processes(target), inside.wait(), outside.poll(), end_processes(target)]
+outside.kill()
+outside.wait()
+told["released"] = [release_others(folder / "link" / "a") == [str(others.path("b"))], others.path("b").exists()]
+told["not released"] = [pins.is_pinned("a"), others.is_pinned("c")]
+others.unpin("c")
+try:
+    end_processes(own)
+except OSError as error:
+    told["own"] = errno.errorcode[error.errno]
+
+stand_in = pins.pin_stand_in("d", "eth0", ["10.1.0.9/24", "fd00::9/64"])
+told["stand-in"] = [pins.is_pinned("d"), addresses(stand_in, "eth0"), os.stat(stand_in).st_ino != inode]
+pins.unpin("d")
 
 pins.unpin("a")
 pins.unpin("a")
@@ -85,6 +108,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         pytest.param("addresses", ["10.1.0.2", "fd00::2"], id="its global addresses are read from outside"),
         pytest.param("other", [], id="an interface that it has not has none"),
         pytest.param("still elsewhere", True, id="the reader was never inside"),
+        pytest.param(
+            "stand-in", [True, ["10.1.0.9", "fd00::9"], True], id="a stand-in has the addresses of a lost one"
+        ),
+        pytest.param("ended", [1, -9, None, 0], id="its processes are ended, and no others"),
+        pytest.param("released", [True, False], id="mounts that others have of it are undone"),
+        pytest.param("not released", [True, True], id="but neither the pin nor mounts of another namespace"),
+        pytest.param("own", "EINVAL", id="nobody ends all that is in the node's own namespace"),
         pytest.param("after", [False, False], id="an unpinned one is gone, also when unpinned again"),
         pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned"),
         pytest.param("nothing", ["ENOENT", False], id="nor what is not there"),

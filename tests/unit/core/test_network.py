@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -108,6 +109,66 @@ async def test_after_a_restart_addresses_are_those_of_the_cache(runtime: FakeRun
     assert await network.addresses(SANDBOX) == ("10.1.0.7",)
     assert await network.addresses(replace(SANDBOX, id="5b" * 32)) == ()
     assert runtime.calls == []
+
+
+async def test_the_loopback_that_other_shims_attach_is_no_address(runtime: FakeRuntime, network: CNINetwork) -> None:
+    loopback = cni.CachedAttachment(OLDER, cni.Attachment(SANDBOX_ID), result("127.0.0.1/8", "::1/128"))
+    runtime.cached = [loopback, cni.CachedAttachment(NETWORK, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))]
+
+    assert await network.addresses(SANDBOX) == ("10.1.0.7",)
+
+
+async def test_without_a_cache_a_delete_has_the_ports_of_the_checkpoint(
+    runtime: FakeRuntime, network: CNINetwork
+) -> None:
+    await network.tear_down(SANDBOX_ID, SANDBOX.name, [("tcp", 80, 8080, "")])
+
+    [(call, asked, attachment)] = runtime.calls
+    assert (call, asked) == ("delete", NETWORK)
+    port = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}
+    assert attachment.capability_args == {"portMappings": [port]}
+
+
+MASQUERADING = cni.NetworkList.parse(
+    {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "ipMasq": True}]}
+)
+
+
+class StandIns(Pins):
+    """Pins that need no root; ``looks`` is what a stand-in was to look like."""
+
+    looks: tuple[str, ...] = ()
+
+    def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
+        self.looks = (interface, *addresses)
+        return self.path(sandbox_id)
+
+
+@pytest.mark.parametrize(
+    ("of", "fails", "namespaces"),
+    [
+        pytest.param(MASQUERADING, False, ["stand-in"], id="plugins that masquerade get one"),
+        pytest.param(MASQUERADING, True, ["stand-in", None], id="and where they fail with it, none"),
+        pytest.param(NETWORK, False, [None], id="others need none"),
+    ],
+)
+async def test_a_stand_in_for_a_namespace_that_is_gone(
+    source: Source, tmp_path: Path, of: cni.NetworkList, fails: bool, namespaces: list[str | None]
+) -> None:
+    given: list[str | None] = []
+
+    class Runtime(FakeRuntime):
+        async def delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+            given.append(attachment.netns and "stand-in")
+            if fails and attachment.netns:
+                raise cni.PluginNotFound("no chain")
+
+    pins = StandIns(tmp_path)
+    runtime = Runtime(cached=[cni.CachedAttachment(of, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))])
+    network = CNINetwork(cast("cni.Runtime", runtime), source, pins, tmp_path / "locks", [])
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert given == namespaces
+    assert pins.looks == (("eth0", "10.1.0.7/24") if "stand-in" in namespaces else ())
 
 
 async def test_a_sandbox_that_has_ended_has_no_address(runtime: FakeRuntime, network: CNINetwork) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from dockershim import watchdog as module
 from dockershim.engine.client import Engine
+from dockershim.errors import Unavailable
 from dockershim.watchdog import Watchdog
 from tests.unit.core.fake_engine import until
 from tests.unit.engine.server import Hanging, Server
@@ -38,3 +42,26 @@ async def test_an_engine_that_does_not_answer_is_known_and_so_is_its_return(
         if death == "gone":
             await server.start()
         await until(lambda: not watchdog.problem)
+
+
+async def test_calls_to_an_engine_that_hangs_for_long_are_given_up(
+    server: Server, client: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "_DEADLINE", 0.05)
+    monkeypatch.setattr(module, "_GIVE_UP_AFTER", 0.3)
+    hanging = server.handlers["POST /containers/a/start"] = Hanging()
+
+    async def upkeep() -> None:
+        pass
+
+    async with Watchdog(client, silent=lambda _: None, upkeep=upkeep):
+        call = asyncio.create_task(client.post("/containers/a/start"))
+        await hanging.begun.wait()
+        await asyncio.sleep(0.4)
+        assert not call.done(), "the engine answers others"
+        silence = time.monotonic()
+        server.handlers["GET /_ping"] = Hanging()
+        with pytest.raises(Unavailable, match="POST /containers/a/start: given up"):
+            await call
+        assert time.monotonic() - silence > 0.25

@@ -215,6 +215,16 @@ async def test_answers_that_are_errors(
     assert type(caught.value) is error
 
 
+async def test_a_failure_of_an_engine_that_goes_away_may_be_none_of_the_next(server: Server, engine: Engine) -> None:
+    async def leave(request: web.Request) -> web.StreamResponse:
+        server.path.unlink()
+        return web.json_response({"message": "no such file"}, status=500)
+
+    server.handlers["POST /thing"] = leave
+    with pytest.raises(Unavailable, match="no such file; the engine is going away"):
+        await engine.post("/thing")
+
+
 @pytest.mark.parametrize("body", [b"", b"  \n"])
 async def test_no_content_is_none(server: Server, engine: Engine, body: bytes) -> None:
     server.handlers["POST /thing"] = answering(200, body)
@@ -551,3 +561,15 @@ async def test_an_own_error_in_a_streams_block_stays_what_it_is(server: Server, 
     with pytest.raises(KeyError):
         async with engine.stream("GET", "/thing"):
             raise KeyError
+
+
+async def test_what_has_just_run_out_by_itself_is_not_given_up(engine: Engine) -> None:
+    async def call() -> None:
+        async with engine.deadline("a test", 0.01):
+            try:
+                await asyncio.sleep(1)
+            finally:
+                engine.give_up("too late")
+
+    with pytest.raises(DeadlineExceeded, match="a test"):
+        await call()

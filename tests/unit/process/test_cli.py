@@ -67,6 +67,18 @@ def test_the_flag_names_another_file(served: list[Config], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(["--adopt-from=/a", "--adopt-from", "/b"], id="repeated"),
+        pytest.param(["--adopt-from=/a,/b"], id="in one"),
+    ],
+)
+def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: list[Config]) -> None:
+    assert cli.main(argv, fake_compose) == 0
+    assert served[0].adopt_from == (Path("/a"), Path("/b"))
+
+
+@pytest.mark.parametrize(
     ("argv", "message"),
     [
         pytest.param(["--nope"], "--nope", id="an unknown flag"),

@@ -1,0 +1,192 @@
+"""Pods that the engine has lost, with or without its whole data: shown, given back, removed, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    container_config,
+    containers,
+    linux_sandbox,
+    pod,
+    process,
+    pull,
+    refused,
+    remove,
+    run_pod,
+    sandbox_config,
+    sandbox_status,
+    sandboxes,
+    sh,
+    start,
+    status,
+    stop,
+    until,
+)
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+DATA = Path("/var/lib/docker")
+POSITIONS = Path("/var/lib/dockershim/logs")
+PORT = [api.PortMapping(container_port=80, host_port=18080)]
+
+
+def lose_containers() -> None:
+    shutil.rmtree(DATA / "containers")
+
+
+def lose_everything() -> None:
+    """The data root itself is a mount."""
+    for path in DATA.iterdir():
+        # Without its containers an engine has nothing mounted there; one that was kept from stopping them has.
+        subprocess.run(["rm", "-rf", path], check=False, stderr=subprocess.DEVNULL)
+
+
+def positions() -> set[str]:
+    return {path.name for path in POSITIONS.iterdir() if not path.name.startswith(".")}
+
+
+class Pods:
+    """Three pods with a container each: with a host port, without, on the node's network."""
+
+    def __init__(self) -> None:
+        host = linux_sandbox(namespace_options=api.NamespaceOption(network=api.NODE))
+        self.configs = [sandbox_config(port_mappings=PORT, labels={"a": "b"}), sandbox_config()]
+        self.configs.append(sandbox_config(linux=host))
+        for number, config in enumerate(self.configs):
+            config.metadata.attempt = number
+        self.ids: list[str] = []
+        self.containers: list[str] = []
+
+    async def run(self, cri: CRI) -> None:
+        await pull(cri)
+        for config in self.configs:
+            self.ids.append(await run_pod(cri, config))
+            self.containers.append(await start(cri, self.ids[-1], container_config("echo a; sleep 1000"), config))
+
+    async def check_lost(self, cri: CRI) -> None:
+        """What a kubelet is told of them."""
+        listed = await sandboxes(cri)
+        for sandbox_id, config in zip(self.ids, self.configs, strict=True):
+            shown = await sandbox_status(cri, sandbox_id)
+            for one in (listed[sandbox_id], shown):
+                assert (one.state, one.metadata) == (api.SANDBOX_NOTREADY, config.metadata)
+                assert one.labels == config.labels
+        assert not await containers(cri)
+        for container_id in self.containers:
+            async with refused("NOT_FOUND"):
+                await status(cri, container_id)
+
+    async def end(self, cri: CRI) -> None:
+        """What a kubelet does then, each twice."""
+        for container_id in self.containers:
+            for call in (stop, remove) * 2:
+                await call(cri, container_id)
+        for sandbox_id in self.ids:
+            for _ in range(2):
+                await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+            for _ in range(2):
+                await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+        assert not await sandboxes(cri)
+
+
+async def check_new_pod(cri: CRI) -> None:
+    """At once, although the infra image may be gone; the host port of a lost pod is free as soon as that has ended."""
+    async with pod(cri, config := sandbox_config(port_mappings=PORT)) as sandbox_id:
+        await pull(cri)
+        container_id = await start(cri, sandbox_id, container_config(), config)
+        assert await sh(cri, container_id, "echo here") == "here"
+
+
+@pytest.mark.parametrize("lose", [lose_containers, lose_everything], ids=["containers", "data-root"])
+@pytest.mark.parametrize("server_runs", [True, False], ids=["server-runs", "server-is-down-too"])
+async def test_lost_pods_are_shown_given_back_and_removed(
+    server: Server, engine: Engine, snapshot: Callable[[], Snapshot], lose: Callable[[], None], server_runs: bool
+) -> None:
+    before = snapshot()
+    known_positions = positions()
+    pods = Pods()
+    async with CRI(server.target) as cri:
+        await pods.run(cri)
+    assert len(positions() - known_positions) == 3
+    if not server_runs:
+        server.stop()
+    engine.stop()
+    lose()
+    engine.start()
+    if not server_runs:
+        server.start()
+    async with CRI(server.target) as cri:
+        async with pod(cri):
+            await pods.check_lost(cri)
+        await pods.end(cri)
+        await check_new_pod(cri)
+    assert snapshot().gained(before) == {}
+    await until(lambda: positions() == known_positions, 5)
+
+
+@pytest.fixture
+def surviving(engine: Engine) -> Iterator[Engine]:
+    """The engine with live-restore: its containers run on while it is away. As always for the next test."""
+    engine.restart("--live-restore")
+    yield engine
+    engine.stop()
+    # The file systems of containers are the engine's; it has forgotten them too.
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if (target := line.split()[4]).startswith(f"{DATA}/"):
+            subprocess.run(["umount", target], check=True)
+    engine.start()
+
+
+async def test_processes_of_lost_pods_are_ended(
+    server: Server, surviving: Engine, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    """An engine that was not there when its containers were deleted knows nothing of what runs in them."""
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        sandbox_id = await run_pod(cri, config := sandbox_config(port_mappings=PORT))
+        container_id = await start(cri, sandbox_id, container_config(), config)
+        alive = [process(engine_api, one) for one in (sandbox_id, container_id)]
+        await asyncio.to_thread(surviving.stop)
+        lose_everything()
+        await asyncio.to_thread(surviving.start)
+        assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+        assert all(one.exists() for one in alive)
+        async with pod(cri) as other:
+            await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            await until(lambda: not any(_runs(one) for one in alive), 5)
+            assert (await sandbox_status(cri, other)).state == api.SANDBOX_READY
+        await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+    assert snapshot().gained(before) == {}
+
+
+def _runs(process: Path) -> bool:
+    """Whether it is there and not only waits for its parent to take note of its end."""
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_a_container_that_somebody_else_removes_leaves_no_log_position(
+    server: Server, cri: CRI, engine_api: DockerClient
+) -> None:
+    await pull(cri)
+    async with pod(cri, config := sandbox_config()) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config("seq 1000; sleep 1000"), config)
+        assert container_id in positions()
+        await asyncio.to_thread(engine_api.api.remove_container, container_id, force=True)
+        await until(lambda: container_id not in positions(), 5)
+        assert Path(config.log_directory, "main.log").stat().st_size

@@ -1,0 +1,290 @@
+"""An engine that is restarted, hangs or is replaced by another version under us: told at once, and over at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    BUSYBOX,
+    container_config,
+    containers,
+    create,
+    pod,
+    pull,
+    refused,
+    remove_pod,
+    run_pod,
+    sandbox_config,
+    sandbox_status,
+    sandboxes,
+    sh,
+    start,
+    status,
+)
+from tests.engine.test_events import listening
+from tests.engine.test_logs import log_file, numbers, texts
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+#: Seconds within which a call on an engine that is away or hangs has to say so.
+SOON = 3.0
+#: Seconds within which everything works again when the engine is back.
+AGAIN = 5.0
+
+COUNTS = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
+
+
+@pytest.fixture(autouse=True)
+async def image(cri: CRI) -> None:
+    await pull(cri)
+
+
+@pytest.fixture
+def surviving(engine: Engine) -> Iterator[Engine]:
+    """The engine with live-restore: its containers run on while it is away. As always for the next test."""
+    engine.restart("--live-restore")
+    yield engine
+    engine.restart()
+
+
+@pytest.fixture
+def firewall(surviving: Engine) -> Iterator[None]:
+    """Each version of the engine has chains of its own, and leaves them to the next; gone after the test."""
+    tools = ("iptables", "ip6tables")
+    saved = {tool: subprocess.run([f"{tool}-save"], capture_output=True, check=True).stdout for tool in tools}
+    yield
+    for tool, rules in saved.items():
+        subprocess.run([f"{tool}-restore"], input=rules, check=True)
+
+
+async def runtime_condition(cri: CRI) -> tuple[bool, str]:
+    """RuntimeReady and its message."""
+    answer = await cri.runtime.Status(api.StatusRequest(), timeout=SOON)
+    (condition,) = (one for one in answer.status.conditions if one.type == "RuntimeReady")
+    return condition.status, condition.message
+
+
+async def not_ready(cri: CRI) -> str:
+    """Why the runtime is not ready, as soon as Status says so; that has to be within 5 s."""
+    async with asyncio.timeout(5):
+        while (found := await runtime_condition(cri))[0]:
+            await asyncio.sleep(0.05)
+    return found[1]
+
+
+async def works_again(cri: CRI, *calls: Callable[[], Awaitable[object]]) -> None:
+    """Status says ready, and each call succeeds, within 5 s from now."""
+    async with asyncio.timeout(AGAIN):
+        for call in (lambda: cri.runtime.ListPodSandbox(api.ListPodSandboxRequest()), *calls):
+            while True:
+                try:
+                    await call()
+                    break
+                except grpc.aio.AioRpcError as error:
+                    if error.code() != grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    await asyncio.sleep(0.05)
+        while not (await runtime_condition(cri))[0]:
+            await asyncio.sleep(0.05)
+
+
+def every_call(cri: CRI, sandbox_id: str, container_id: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    """A call of each kind that cannot do without the engine, or may not answer without it."""
+    runtime, images = cri.runtime, cri.images
+    image = api.ImageSpec(image=BUSYBOX)
+    config = sandbox_config()
+    return {
+        "RunPodSandbox": lambda: runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config)),
+        "StopPodSandbox": lambda: runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)),
+        "RemovePodSandbox": lambda: runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)),
+        "ListPodSandbox": lambda: runtime.ListPodSandbox(api.ListPodSandboxRequest()),
+        "PodSandboxStatus": lambda: sandbox_status(cri, sandbox_id),
+        "CreateContainer": lambda: create(cri, sandbox_id, container_config(name="new"), config),
+        "StartContainer": lambda: runtime.StartContainer(api.StartContainerRequest(container_id=container_id)),
+        "StopContainer": lambda: runtime.StopContainer(api.StopContainerRequest(container_id=container_id)),
+        "RemoveContainer": lambda: runtime.RemoveContainer(api.RemoveContainerRequest(container_id=container_id)),
+        "ListContainers": lambda: containers(cri),
+        "ContainerStatus": lambda: status(cri, container_id),
+        "ExecSync": lambda: sh(cri, container_id, "true"),
+        "Exec": lambda: runtime.Exec(api.ExecRequest(container_id=container_id, cmd=["true"], stdout=True)),
+        "ListContainerStats": lambda: runtime.ListContainerStats(api.ListContainerStatsRequest()),
+        "PullImage": lambda: images.PullImage(api.PullImageRequest(image=image)),
+        "ListImages": lambda: images.ListImages(api.ListImagesRequest()),
+        "ImageStatus": lambda: images.ImageStatus(api.ImageStatusRequest(image=image)),
+        "RemoveImage": lambda: images.RemoveImage(api.RemoveImageRequest(image=image)),
+    }
+
+
+async def check_unavailable(cri: CRI, sandbox_id: str, container_id: str) -> None:
+    """Every call fails soon, one after the other and all at the same time."""
+
+    async def check(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        begun = time.monotonic()
+        async with refused("UNAVAILABLE"):
+            await call()
+        assert time.monotonic() - begun < SOON, name
+
+    calls = every_call(cri, sandbox_id, container_id)
+    await asyncio.gather(*(check(*one) for one in calls.items()))
+    await check("ListContainers", calls["ListContainers"])
+
+
+async def test_calls_on_a_hanging_engine_fail_soon_and_work_when_it_goes_on(
+    cri: CRI, engine: Engine, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with pod(cri, config := sandbox_config()) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(), config)
+        pid = engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert "no answer" in await not_ready(cri)
+            await check_unavailable(cri, sandbox_id, container_id)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await works_again(cri, lambda: sh(cri, container_id, "true"))
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_call_under_way_when_the_engine_begins_to_hang_is_given_up(cri: CRI, engine: Engine) -> None:
+    """A kubelet would wait for minutes. What it asked for is undone or done again when the engine goes on."""
+    metadata = (config := sandbox_config()).metadata
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        async with refused("UNAVAILABLE"):
+            # Nobody knows of the hang yet: the call goes as far as the engine.
+            await run_pod(cri, config)
+        assert time.monotonic() - begun < 25
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await works_again(cri)
+    async with pod(cri, sandbox_config(metadata=metadata)) as sandbox_id:
+        assert list(await sandboxes(cri)) == [sandbox_id]
+
+
+async def test_calls_without_an_engine_fail_soon_and_work_when_it_is_there(cri: CRI, engine: Engine) -> None:
+    async with pod(cri, config := sandbox_config()) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(), config)
+        await asyncio.to_thread(engine.stop)
+        assert "the engine" in await not_ready(cri)
+        await check_unavailable(cri, sandbox_id, container_id)
+        await asyncio.to_thread(engine.start)
+        await works_again(cri, lambda: remove_pod(cri, sandbox_id), lambda: _comes_and_goes(cri))
+
+
+async def _comes_and_goes(cri: CRI) -> None:
+    async with pod(cri):
+        pass
+
+
+@asynccontextmanager
+async def going_through(cri: CRI) -> AsyncIterator[tuple[str, str]]:
+    """A pod with a container that counts; after the block both are as before, and everything about them goes on.
+
+    Gives the ids of sandbox and container.
+    """
+    config = sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=18080)])
+    async with pod(cri, config) as sandbox_id, listening(cri) as heard:
+        container_id = await start(cri, sandbox_id, container_config(COUNTS), config)
+        before = await sandbox_status(cri, sandbox_id)
+        started = (await status(cri, container_id)).started_at
+        yield sandbox_id, container_id
+        assert await sandbox_status(cri, sandbox_id) == before
+        found = await status(cri, container_id)
+        assert (found.state, found.started_at) == (api.CONTAINER_RUNNING, started)
+        assert await sh(cri, container_id, "echo here") == "here"
+        await _check_statistics(cri, container_id)
+        await _check_log(config)
+        other = await start(cri, sandbox_id, container_config(name="other"), config)
+        await cri.runtime.StopContainer(api.StopContainerRequest(container_id=container_id))
+        await heard.until(container_id, "CREATED", "STARTED", "STOPPED")
+        await heard.until(other, "CREATED", "STARTED")
+        assert heard.ended is None
+
+
+async def _check_statistics(cri: CRI, container_id: str) -> None:
+    async def used() -> int:
+        found = await cri.runtime.ContainerStats(api.ContainerStatsRequest(container_id=container_id))
+        return int(found.stats.cpu.usage_core_nano_seconds.value)
+
+    first = await used()
+    async with asyncio.timeout(AGAIN):
+        while await used() <= first:
+            await asyncio.sleep(0.1)
+
+
+async def _check_log(config: api.PodSandboxConfig) -> None:
+    """Each line is there once, and more come."""
+    known = len(texts(log_file(config)))
+    async with asyncio.timeout(AGAIN):
+        while len(lines := texts(log_file(config))) <= known:
+            await asyncio.sleep(0.05)
+    assert lines == numbers(len(lines))
+
+
+@pytest.mark.parametrize("end", [Engine.stop, Engine.kill], ids=["restarted", "crashed"])
+async def test_containers_that_survive_an_engine_are_still_theirs(
+    server: Server, surviving: Engine, snapshot: Callable[[], Snapshot], end: Callable[[Engine], None]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        async with going_through(cri):
+            await asyncio.to_thread(end, surviving)
+            await asyncio.sleep(1)
+            await asyncio.to_thread(surviving.start, "--live-restore")
+            await works_again(cri)
+        assert snapshot().gained(before) == {}
+
+
+async def test_pods_survive_the_replacement_of_the_engine_by_another_version(
+    server: Server, surviving: Engine, firewall: None, snapshot: Callable[[], Snapshot]
+) -> None:
+    """The same data root, another API: from 20.10 (1.41) to 28 (1.51) with pods that run."""
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        await asyncio.to_thread(surviving.stop)
+        await asyncio.to_thread(surviving.start, "--live-restore", version="20")
+        async with going_through(cri) as (sandbox_id, _):
+            await asyncio.to_thread(surviving.stop)
+            await asyncio.to_thread(surviving.start, "--live-restore", version="28")
+            await works_again(cri, lambda: _comes_and_goes(cri))
+            assert (await cri.runtime.Version(api.VersionRequest())).runtime_version.startswith("28")
+            assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_READY
+        left = snapshot().gained(before)
+        assert [rule for rule in left.pop("rules", []) if "DOCKER" not in rule] == []
+        assert left == {}
+
+
+async def test_pods_that_an_engine_ended_as_it_was_restarted_are_not_ready_and_can_be_replaced(
+    cri: CRI, engine: Engine, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    metadata = (config := sandbox_config()).metadata
+    async with pod(cri, config) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(), config)
+        await asyncio.to_thread(engine.restart)
+        await works_again(cri)
+        assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+        assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
+        metadata.attempt += 1
+        async with pod(cri, sandbox_config(metadata=metadata)) as another:
+            assert (await sandboxes(cri))[another].state == api.SANDBOX_READY
+    assert snapshot().gained(before) == {}

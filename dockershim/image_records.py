@@ -31,13 +31,18 @@ class ImageRecords:
         self._by_name: dict[str, ImageRecord] = {}
         #: The USER of each image, which no list tells. An id stands for one configuration, so each is asked for once.
         self._users: dict[str, str] = {}
-        self._count = itertools.count(1)
-        self._changed = next(self._count)
+        self._numbers = itertools.count(1)
+        self._changed = next(self._numbers)
         self._listed = 0
         self._turn = asyncio.Lock()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
         self._relisting: asyncio.Task[None] | None = None
         follower.attach(self)
+
+    @property
+    def count(self) -> int:
+        """How many are known, current or not."""
+        return len(self._records)
 
     async def all(self) -> list[ImageRecord]:
         """Every image. Raises Unavailable."""
@@ -53,7 +58,7 @@ class ImageRecords:
 
     def changed(self) -> None:
         """Images have come, gone, or changed their names."""
-        self._changed = next(self._count)
+        self._changed = next(self._numbers)
 
     def _is_fresh(self) -> bool:
         return self._listed > self._changed
@@ -61,7 +66,7 @@ class ImageRecords:
     async def _relist(self) -> None:
         async with self._turn:
             while not self._is_fresh():
-                begun = next(self._count)
+                begun = next(self._numbers)
                 listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
                 users = await self._users_of([image["Id"] for image in listed])
                 self._keep(to_image_records(listed, users))

@@ -28,17 +28,22 @@ _BY_REGISTRY_CODE: Final[dict[str, type[ShimError]]] = {
 class MessageStream:
     """Takes the bytes as they come and keeps what a reader has to know of them.
 
-    ``extracting`` is whether a layer is being unpacked.
+    ``extracting`` is whether a layer is being unpacked, ``downloaded`` how many bytes of layers have come.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._rest = b""
         self._extracting: set[str] = set()
+        self._downloaded: dict[str, int] = {}
 
     @property
     def extracting(self) -> bool:
         return bool(self._extracting)
+
+    @property
+    def downloaded(self) -> int:
+        return sum(self._downloaded.values())
 
     def receive(self, data: bytes) -> None:
         """Raises the error that a message reports, and EngineFailure for what is no message."""
@@ -56,10 +61,19 @@ class MessageStream:
         layer = message.get("id")
         if isinstance(layer, str):
             # The engine tells the phase of a layer by this word alone: it has neither a code nor a field for it.
-            if message.get("status") == "Extracting":
+            phase = message.get("status")
+            if phase == "Extracting":
                 self._extracting.add(layer)
             else:
                 self._extracting.discard(layer)
+            if phase == "Downloading":
+                self._note_bytes(layer, message.get("progressDetail"))
+
+    def _note_bytes(self, layer: str, detail: Any) -> None:
+        current = detail.get("current") if isinstance(detail, dict) else None
+        if isinstance(current, int):
+            # A layer that is tried again begins anew.
+            self._downloaded[layer] = max(current, self._downloaded.get(layer, 0))
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:

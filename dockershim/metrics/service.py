@@ -7,6 +7,7 @@ and the text is made once a second for all of them, outside of the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from types import TracebackType
 from typing import Final, Self
@@ -17,6 +18,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from dockershim.metrics.state import State
+
+logger = logging.getLogger(__name__)
+
+# The library logs a traceback for each request that is none; anybody could fill the log with them.
+_http_logger = logging.getLogger(f"{__name__}.http")
+_http_logger.disabled = True
 
 PATH: Final = "/metrics"
 MOST_CONNECTIONS: Final = 16
@@ -71,7 +78,7 @@ class MetricsServer:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._connections = _Connections(self._answer, access_log=None, lingering_time=0)
+        self._connections = _Connections(self._answer, access_log=None, logger=_http_logger, lingering_time=0)
         self._server = await asyncio.get_running_loop().create_server(
             self._connections,
             self._host,
@@ -97,7 +104,14 @@ class MetricsServer:
         elif request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             response = web.Response(status=405, headers={hdrs.ALLOW: "GET, HEAD"})
         else:
-            headers = {hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4}
-            response = web.Response(body=await self._exposition.text(), headers=headers)
+            response = await self._metrics()
         response.force_close()
         return response
+
+    async def _metrics(self) -> web.Response:
+        try:
+            text = await self._exposition.text()
+        except Exception:
+            logger.exception("the metrics cannot be told")
+            return web.Response(status=500, text="internal error; dockershim's log has the details\n")
+        return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})

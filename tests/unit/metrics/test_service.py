@@ -95,6 +95,34 @@ async def test_a_connection_is_good_for_one_answer() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", id="TLS"),
+        pytest.param(b"GET /metrics HTTP/9.9\r\n\r\n", id="another version"),
+        pytest.param(b"GET /metrics HTTP/1.1\r\nA\x00B: \xff\r\n\r\n", id="bad headers"),
+        pytest.param(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", id="no end of a line"),
+    ],
+)
+async def test_what_is_no_request_is_answered_and_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    async with serving(metrics) as url, connected(url, sent) as reader:
+        assert not await ended(reader) or metrics.asked == 0
+    assert caplog.records == []
+
+
+async def test_a_failure_of_ours_is_logged_and_told_without_details(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Metrics):
+        async def text(self) -> bytes:
+            raise KeyError("secret")
+
+    async with serving(Failing()) as url, connected(url, REQUEST) as reader:
+        answer = await ended(reader)
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"secret" not in answer
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
         pytest.param(b"", id="nothing"),
         pytest.param(b"GET /metrics HT", id="half a request"),
         pytest.param(b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\nabc", id="half a body"),

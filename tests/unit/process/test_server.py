@@ -38,7 +38,7 @@ class Told:
 
     def __init__(self) -> None:
         self.in_flight: list[str] = []
-        self.ended_with: list[tuple[str, str]] = []
+        self.ended_with: list[tuple[str, ...]] = []
         self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
 
     def begun(self, *labels: str) -> None:

@@ -10,6 +10,8 @@ from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unauthenticated, Unavailable
 
 _LONGEST_LINE: Final = 1 << 20
+# What an engine says of a layer when all of it is there.
+_DOWNLOADED: Final = frozenset({"Verifying Checksum", "Download complete", "Extracting", "Pull complete"})
 
 # A registry's error code, which the engine puts before the message (distribution specification, "Error codes"); and
 # the one sentence for a registry that asks for a password where none was given.
@@ -36,6 +38,7 @@ class MessageStream:
         self._rest = b""
         self._extracting: set[str] = set()
         self._downloaded: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
 
     @property
     def extracting(self) -> bool:
@@ -68,12 +71,17 @@ class MessageStream:
                 self._extracting.discard(layer)
             if phase == "Downloading":
                 self._note_bytes(layer, message.get("progressDetail"))
+            elif phase in _DOWNLOADED and layer in self._sizes:
+                self._downloaded[layer] = self._sizes.pop(layer)
 
     def _note_bytes(self, layer: str, detail: Any) -> None:
-        current = detail.get("current") if isinstance(detail, dict) else None
+        """How far a download is; what is told of it is rarely its last byte."""
+        current, size = (detail.get("current"), detail.get("total")) if isinstance(detail, dict) else (None, None)
         if isinstance(current, int):
             # A layer that is tried again begins anew.
             self._downloaded[layer] = max(current, self._downloaded.get(layer, 0))
+        if isinstance(size, int) and size > 0:
+            self._sizes[layer] = size
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:

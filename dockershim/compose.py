@@ -27,6 +27,7 @@ from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.inventory import Inventory
 from dockershim.logs.service import ContainerLogs
 from dockershim.measure import Calls
+from dockershim.metrics.parts import Parts
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.rollback import settle
@@ -39,7 +40,6 @@ from dockershim.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from dockershim.metrics.instruments import Instruments
-    from dockershim.metrics.state import Parts
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +118,6 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(watchdog)
         runtime = RuntimeService(node)
         if instruments is not None:
-            from dockershim.metrics.state import Parts
-
             parts = Parts(node, watchdog, image_records, runtime.container_events, damaged)
             await _serve_metrics(config, instruments, parts, stack)
         await _look_at_engine(node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,13 +15,11 @@ from prometheus_client.registry import Collector
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import ShimError
-from dockershim.image_records import ImageRecords
 from dockershim.logs.service import Statistics
 from dockershim.metrics.families import FAMILIES
-from dockershim.runtime.events import ContainerEvents
+from dockershim.metrics.parts import Parts
 from dockershim.runtime.node import Node
 from dockershim.translate.records import SandboxRecord
-from dockershim.watchdog import Watchdog
 
 #: The log process answers between two batches; one that takes longer has stopped.
 _LOG_DEADLINE: Final = 1.0
@@ -36,17 +33,6 @@ _STATES: Final = {
 Labels = tuple[str, ...]
 #: The values of one metric, by those of its labels.
 Values = Mapping[Labels, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Whom to ask. ``damaged`` is how many checkpoints could not be used at the start."""
-
-    node: Node
-    watchdog: Watchdog
-    images: ImageRecords
-    events: ContainerEvents
-    damaged: int
 
 
 class State(Collector):

@@ -42,7 +42,7 @@ from tests.engine.test_logs import followers
 from tests.engine.test_streaming import attach_url, exec_url, forward_url, listens
 from tests.node.engine import Engine
 from tests.node.prometheus import Prometheus
-from tests.node.server import Server
+from tests.node.server import Server, ServerError
 from tests.streaming_client import forwarding, open_forward, spdy_command, websocket_command
 
 ADDRESS = "127.0.0.1:9323"
@@ -320,5 +320,5 @@ async def test_over_tls_only_those_with_a_certificate_are_let_in(
 
 async def test_an_address_that_is_taken_stops_the_start_with_a_reason(day: Day) -> None:
     server = Server(name="dockershim-metrics-2", flags=(f"--metrics-bind-addr={ADDRESS}",))
-    with pytest.raises(Exception, match=r"cannot serve: .*address already in use"):
+    with pytest.raises(ServerError, match=r"cannot serve: .*address already in use"):
         server.start()

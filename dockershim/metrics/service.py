@@ -46,13 +46,14 @@ class Exposition:
         self._made = float("-inf")
 
     async def text(self) -> bytes:
-        """What it was at most a second ago."""
+        """One that was made at most a second ago."""
+        loop = asyncio.get_running_loop()
         async with self._turn:
-            now = asyncio.get_running_loop().time()
-            if now - self._made >= FRESH:
+            if loop.time() - self._made >= FRESH:
                 await self._state.read()
                 self._text = await asyncio.to_thread(generate_latest, self._registry)
-                self._made = now
+                # Of its end: those who have waited for it meanwhile take it, however long it took.
+                self._made = loop.time()
         return self._text
 
 

@@ -22,7 +22,7 @@ from dockershim.runtime.node import Node
 from dockershim.translate.records import SandboxRecord
 
 #: The log process answers between two batches; one that takes longer has stopped.
-_LOG_DEADLINE: Final = 1.0
+_LOG_DEADLINE: Final = 0.5
 _STATES: Final = {
     cri.CONTAINER_CREATED: "created",
     cri.CONTAINER_RUNNING: "running",
@@ -43,7 +43,7 @@ class State(Collector):
         self._values: dict[str, Values] = {}
 
     async def read(self) -> None:
-        """Ask all parts. What the log process does not say within a second is left out."""
+        """Ask all parts. What the log process does not say in time is left out."""
         parts = self._parts
         try:
             logs = await parts.node.logs.statistics(_LOG_DEADLINE)

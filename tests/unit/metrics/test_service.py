@@ -177,6 +177,16 @@ async def test_one_text_serves_all_who_ask_within_a_second(monkeypatch: pytest.M
     assert b"value 7.0" in await exposition.text()
 
 
+async def test_a_text_that_takes_longer_than_it_is_good_for_serves_all_who_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "FRESH", 0.04)
+    state = Slow()
+    exposition = Exposition(CollectorRegistry(), state)  # type: ignore[arg-type]
+    await asyncio.gather(*(exposition.text() for _ in range(100)))
+    assert state.read_count == 1
+
+
 async def test_the_end_does_not_wait_for_clients() -> None:
     async with AsyncExitStack() as clients:
         async with serving(Metrics()) as url:

@@ -31,8 +31,8 @@ class ImageRecords:
         self._by_name: dict[str, ImageRecord] = {}
         #: The USER of each image, which no list tells. An id stands for one configuration, so each is asked for once.
         self._users: dict[str, str] = {}
-        self._numbers = itertools.count(1)
-        self._changed = next(self._numbers)
+        self._count = itertools.count(1)
+        self._changed = next(self._count)
         self._listed = 0
         self._turn = asyncio.Lock()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
@@ -40,7 +40,7 @@ class ImageRecords:
         follower.attach(self)
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many are known, current or not."""
         return len(self._records)
 
@@ -58,7 +58,7 @@ class ImageRecords:
 
     def changed(self) -> None:
         """Images have come, gone, or changed their names."""
-        self._changed = next(self._numbers)
+        self._changed = next(self._count)
 
     def _is_fresh(self) -> bool:
         return self._listed > self._changed
@@ -66,7 +66,7 @@ class ImageRecords:
     async def _relist(self) -> None:
         async with self._turn:
             while not self._is_fresh():
-                begun = next(self._numbers)
+                begun = next(self._count)
                 listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
                 users = await self._users_of([image["Id"] for image in listed])
                 self._keep(to_image_records(listed, users))

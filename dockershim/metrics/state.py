@@ -117,7 +117,7 @@ def _inventory(parts: Parts) -> dict[str, Values]:
         "dockershim_inventory_containers": containers,
         "dockershim_inventory_resyncs_total": {(cause,): count for cause, count in counters.causes.items()},
         **_alone(
-            inventory_images=parts.images.count,
+            inventory_images=parts.images.size,
             inventory_current=node.follower.is_current,
             inventory_resync_duration_seconds=counters.resync_seconds,
             inventory_resync_timestamp_seconds=counters.resynced,

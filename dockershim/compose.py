@@ -83,7 +83,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         pins = Pins(config.state_directory / "netns")
         cni_network = await _cni_network(config, pins, stack, instruments)
         store = Store(config.root_directory / "sandbox")
-        checkpointed, damaged = await asyncio.to_thread(_load, store)
+        with step("read the checkpoints"):
+            checkpointed = await asyncio.to_thread(_load, store)
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
@@ -118,7 +119,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(watchdog)
         runtime = RuntimeService(node)
         if instruments is not None:
-            parts = Parts(node, watchdog, image_records, runtime.container_events, damaged)
+            parts = Parts(node, watchdog, image_records, runtime.container_events)
             await _serve_metrics(config, instruments, parts, stack)
         await _look_at_engine(node)
         await stack.enter_async_context(logs_taken_up(node))
@@ -216,13 +217,11 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSL
     return context
 
 
-def _load(store: Store) -> tuple[dict[str, Checkpoint], int]:
-    """The checkpoints by sandbox, and how many could not be used."""
-    with step("read the checkpoints"):
-        loaded, problems = store.load_all()
+def _load(store: Store) -> dict[str, Checkpoint]:
+    loaded, problems = store.load_all()
     for problem in problems:
         logger.error("checkpoint: %s", problem)
-    return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}, len(problems)
+    return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}
 
 
 async def _look_at_engine(node: Node) -> None:

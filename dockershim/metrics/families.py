@@ -93,7 +93,7 @@ _ALL: Final = (
     Family("dockershim_event_clients", "gauge", (), "Clients of GetContainerEvents."),
     Family("dockershim_event_backlog", "gauge", (), "Events that wait for the slowest of them; 1,000 end it."),
     Family("dockershim_checkpoints", "gauge", (), "Checkpoints of sandboxes."),
-    Family("dockershim_damaged_checkpoints", "gauge", (), "Checkpoints that could not be used at the start."),
+    Family("dockershim_damaged_checkpoints", "gauge", (), "Files that were set aside as damaged checkpoints."),
     # -- Container logs.
     Family("dockershim_log_process_up", "gauge", (), "1 while the log process answers, or is not needed yet."),
     Family("dockershim_log_process_restarts_total", "counter", (), "How often the log process was started again."),

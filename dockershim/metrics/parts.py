@@ -12,10 +12,9 @@ from dockershim.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a server. ``damaged`` is how many checkpoints could not be used at the start."""
+    """The parts of a server."""
 
     node: Node
     watchdog: Watchdog
     images: ImageRecords
     events: ContainerEvents
-    damaged: int

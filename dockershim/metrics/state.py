@@ -126,7 +126,7 @@ def _inventory(parts: Parts) -> dict[str, Values]:
             event_clients=parts.events.clients,
             event_backlog=parts.events.backlog,
             checkpoints=len(node.checkpointed),
-            damaged_checkpoints=parts.damaged,
+            damaged_checkpoints=node.store.damaged(),
         ),
     }
 

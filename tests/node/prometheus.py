@@ -77,7 +77,7 @@ class Prometheus:
         seen: set[str] = set()
 
         def enough() -> bool:
-            seen.update(sample["value"][1] for sample in self.query("timestamp(up == 1)"))
+            seen.update(sample["value"][1] for sample in self.query("timestamp(up) and up == 1"))
             return sum(float(moment) > begun for moment in seen) >= count
 
         self._wait(enough, count + 10)

@@ -127,6 +127,10 @@ class Store:
             raise CheckpointError(f"the checkpoints in {self._folder} were not read: {error}") from error
         return checkpoints, problems
 
+    def damaged(self) -> int:
+        """How many files have been set aside, now or earlier, and are still there."""
+        return sum(1 for _ in self._damaged.iterdir()) if self._damaged.is_dir() else 0
+
     def _load_one(self, folder: int, name: str, checkpoints: list[Checkpoint], problems: list[Problem]) -> None:
         if name.startswith("."):
             if not self._foreign:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cni
 import streaming
@@ -26,6 +27,8 @@ from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.inventory import Inventory
 from dockershim.logs.service import ContainerLogs
+from dockershim.measure import Calls
+from dockershim.metrics.parts import Parts
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.rollback import settle
@@ -33,9 +36,13 @@ from dockershim.runtime import Node, RuntimeService
 from dockershim.runtime.adoption import adopted
 from dockershim.runtime.logs import logs_taken_up
 from dockershim.runtime.sandbox import Sandboxes
+from dockershim.runtime.steps import listening, step
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from dockershim.metrics.instruments import Instruments
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +56,14 @@ class Services:
 
     ``runtime`` and ``images`` have one coroutine method per RPC that is built, in snake case
     (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. What is missing
-    answers UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration.
+    answers UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` is to be told of
+    every call.
     """
 
     runtime: object
     images: object
     reload: Callable[[Config], None]
+    calls: Calls | None = None
 
 
 class _Current:
@@ -72,11 +81,14 @@ async def compose(config: Config) -> AsyncIterator[Services]:
     """The services for a configuration. An engine that is away does not stop it: calls say UNAVAILABLE meanwhile."""
     current = _Current(config)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(_engine(current))
+        instruments = _instruments(config, stack)
+        engine = await stack.enter_async_context(_engine(current, instruments))
         pins = Pins(config.state_directory / "netns")
-        cni_network = await _cni_network(config, pins, stack)
+        cni_network = await _cni_network(config, pins, stack, instruments)
         store = Store(config.root_directory / "sandbox")
         others = await asyncio.to_thread(_adopt, config.adopt_from)
+        with step("read the checkpoints"):
+            checkpointed = others.checkpoints | await asyncio.to_thread(_load, store)
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
@@ -86,6 +98,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             infra_image,
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
+            pulls=instruments.pulls if instruments else None,
         )
         node = Node(
             engine=engine,
@@ -95,7 +108,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             cni=cni_network,
             pins=pins,
             store=store,
-            checkpointed=others.checkpoints | await asyncio.to_thread(_load, store),
+            checkpointed=checkpointed,
             adopted=others.stores,
             infra_image=infra_image,
             ensure_infra_image=images.ensure_infra_image,
@@ -109,6 +122,10 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)
         await stack.enter_async_context(watchdog)
+        runtime = RuntimeService(node)
+        if instruments is not None:
+            parts = Parts(node, watchdog, image_records, runtime.container_events)
+            await _serve_metrics(config, instruments, parts, stack)
         await _look_at_engine(node)
         await stack.enter_async_context(logs_taken_up(node))
         await stack.enter_async_context(
@@ -116,19 +133,55 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         await stack.enter_async_context(adopted(node, Sandboxes(node)))
         stack.push_async_callback(settle)
-        yield Services(RuntimeService(node), images, current.replace)
+        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None)
 
 
-def _engine(current: _Current) -> Engine:
+def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
+    """What calls are counted with, if anybody is to see it: the library takes memory."""
+    if not config.metrics_bind_addr:
+        return None
+    from dockershim.metrics.instruments import Instruments
+
+    instruments = Instruments()
+    stack.enter_context(listening(instruments.phase_passed))
+    return instruments
+
+
+async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts, stack: AsyncExitStack) -> None:
+    from dockershim.metrics.service import Exposition, MetricsServer
+    from dockershim.metrics.state import State
+
+    state = State(parts)
+    state.register(instruments.registry)
+    host, _, port = config.metrics_bind_addr.rpartition(":")
+    context = _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca)
+    server = MetricsServer(Exposition(instruments.registry, state), host.strip("[]"), int(port), context)
+    await stack.enter_async_context(server)
+    logger.info("metrics are served on %s", server.url)
+
+
+def _engine(current: _Current, instruments: Instruments | None) -> Engine:
     config = current.config
     tls = None
     if config.docker_tls_ca or config.docker_tls_cert:
         tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
-    return Engine(config.docker_endpoint, request_timeout=lambda: current.config.runtime_request_timeout, tls=tls)
+    return Engine(
+        config.docker_endpoint,
+        request_timeout=lambda: current.config.runtime_request_timeout,
+        tls=tls,
+        calls=instruments.engine if instruments else None,
+    )
 
 
-async def _cni_network(config: Config, pins: Pins, stack: AsyncExitStack) -> CNINetwork:
-    runtime = cni.Runtime(bin_dirs=list(config.cni_bin_dir), cache_dir=config.cni_cache_dir, timeout=config.cni_timeout)
+async def _cni_network(
+    config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None
+) -> CNINetwork:
+    runtime = cni.Runtime(
+        bin_dirs=list(config.cni_bin_dir),
+        cache_dir=config.cni_cache_dir,
+        timeout=config.cni_timeout,
+        executor=instruments.plugins if instruments else None,
+    )
     source: ConfigSource
     if config.network_plugin == "docker":
         source = NoSource()
@@ -152,12 +205,7 @@ def _engine_log(config: Config) -> EngineLog | None:
 
 async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
     host, _, port = config.streaming_bind_addr.rpartition(":")
-    context = None
-    if config.streaming_tls_cert is not None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.streaming_tls_client_ca)
-        context.load_cert_chain(config.streaming_tls_cert, config.streaming_tls_key)
-        if config.streaming_tls_client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
+    context = _tls(config.streaming_tls_cert, config.streaming_tls_key, config.streaming_tls_client_ca)
     server = streaming.Server(
         host.strip("[]"), int(port), ssl_context=context, idle_timeout=config.streaming_idle_timeout
     )
@@ -165,6 +213,17 @@ async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
     stack.push_async_callback(server.close)
     logger.info("exec, attach and port-forward are served on %s", server.base_url)
     return server
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
+    """How a server of ours speaks TLS; None without a certificate. Clients have to show one where there is a CA."""
+    if cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
+    context.load_cert_chain(cert, key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _load(store: Store) -> dict[str, Checkpoint]:

@@ -207,7 +207,15 @@ def _streaming_address(value: object) -> str:
     text = _text(value)
     if not text:
         return DEFAULT_STREAMING_ADDRESS
-    host, port = (text, "0") if _is_address(text.strip("[]")) else text.rpartition(":")[::2]
+    return _address_and_port(f"{text}:0" if _is_address(text.strip("[]")) else text)
+
+
+def _metrics_address(value: object) -> str:
+    return _address_and_port(value) if value != "" else ""
+
+
+def _address_and_port(value: object) -> str:
+    host, _, port = _text(value).rpartition(":")
     host = host.strip("[]")
     if not _is_address(host) or not port.isdecimal() or int(port) > 65535:
         raise ValueError("must be an IP address or address:port")
@@ -346,6 +354,20 @@ class Config:
     streaming_tls_client_ca: Path | None = _option(
         None, _optional_path, "Certificates by which clients of exec, attach and port-forward have to show their own."
     )
+    metrics_bind_addr: str = _option(
+        "",
+        _metrics_address,
+        "Where the server's own metrics are served over HTTP, under /metrics: address:port. Empty: nowhere.",
+    )
+    metrics_tls_cert: Path | None = _option(
+        None, _optional_path, "Certificate by which metrics are served over TLS.", also=("metrics_tls_cert_file",)
+    )
+    metrics_tls_key: Path | None = _option(
+        None, _optional_path, "Key of that certificate.", also=("metrics_tls_key_file",)
+    )
+    metrics_tls_client_ca: Path | None = _option(
+        None, _optional_path, "Certificates by which those who ask for metrics have to show their own."
+    )
     network_plugin: str = _option(
         "cni",
         _choice("cni", "kubenet", "docker", **{"": "docker", "no-op": "docker"}),
@@ -446,11 +468,12 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None
 
 
 def _incomplete(config: Config) -> Iterator[str]:
-    for name in ("docker_tls", "streaming_tls"):
+    for name in ("docker_tls", "streaming_tls", "metrics_tls"):
         if bool(getattr(config, f"{name}_cert")) != bool(getattr(config, f"{name}_key")):
             yield f"{name}_cert, {name}_key: one is of no use without the other"
-    if config.streaming_tls_client_ca and not config.streaming_tls_cert:
-        yield "streaming_tls_client_ca: clients show certificates over TLS only, which streaming_tls_cert turns on"
+    for name in ("streaming_tls", "metrics_tls"):
+        if getattr(config, f"{name}_client_ca") and not getattr(config, f"{name}_cert"):
+            yield f"{name}_client_ca: clients show certificates over TLS only, which {name}_cert turns on"
 
 
 def _settled(config: Config, environ: Mapping[str, str]) -> Config:

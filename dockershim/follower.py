@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, Protocol, Self
 
 import aiohttp
@@ -59,13 +60,32 @@ class Copy(Protocol):
         """End what goes on in the background."""
 
 
+class Cause(StrEnum):
+    """Why everything has to be read anew."""
+
+    START = "start"
+    CUT = "cut"
+    LATE = "late"
+    STALLED = "stalled"
+    SILENT = "silent"
+    UNREAD = "unread"
+
+
 @dataclass(slots=True)
 class Counters:
-    """Since the start: events, resyncs, and what comparisons found that no event had told."""
+    """Since the start: events, resyncs, in all and by cause, and what comparisons found that no event had told.
+
+    ``resync_seconds`` is how long the last resync took; ``resynced`` and ``compared`` are when the last of each was
+    done, in seconds since 1970.
+    """
 
     events: int = 0
     resyncs: int = 0
     repairs: int = 0
+    causes: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    resync_seconds: float = 0.0
+    resynced: float = 0.0
+    compared: float = 0.0
 
 
 class Follower:
@@ -79,6 +99,7 @@ class Follower:
         self._beating: asyncio.Task[None] | None = None
         self._session: asyncio.Task[None] | None = None
         self._current = False
+        self._cause = Cause.START
         self._attempt: asyncio.Future[None] | None = None
         self._hurry = asyncio.Event()
         self._suspected = asyncio.Event()
@@ -109,7 +130,7 @@ class Follower:
     async def current(self) -> None:
         """Return when the copies are what the engine has. Raises Unavailable."""
         if time.monotonic() - self._last_beat > _STALL:
-            self.suspect("this process did not run for a while")
+            self.suspect("this process did not run for a while", Cause.STALLED)
         if not self._current:
             await self._wait()
 
@@ -131,35 +152,44 @@ class Follower:
             raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.problem}") from None
         raise Unavailable(self.problem)
 
-    def suspect(self, reason: str) -> None:
+    @property
+    def is_current(self) -> bool:
+        """Whether reads are answered at once."""
+        return self._current
+
+    def suspect(self, reason: str, cause: Cause = Cause.UNREAD) -> None:
         """Events may have been missed: read everything anew before the next answer."""
         if self._current:
             logger.warning("%s: the engine's state is read anew", reason)
-            self._lose(reason)
+            self._lose(reason, cause)
         self._suspected.set()
 
     def interrupt(self, reason: str) -> None:
         """The engine does not answer: give its event stream up, and wait for it to come back."""
-        self._lose(reason)
+        self._lose(reason, Cause.SILENT)
         if self._session is not None:
             self._session.cancel()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, cause: Cause) -> None:
         self.problem = reason
         if self._current:
             self._current = False
+            self._cause = cause
             self._attempt = _future()
 
     def _gain(self) -> None:
         self._current = True
         self.problem = ""
         self.counters.resyncs += 1
+        self.counters.causes[self._cause] += 1
+        self.counters.resynced = time.time()
+        self.counters.resync_seconds = self.counters.resynced - self._resync_begun / 1e9
         assert self._attempt is not None, "the follower runs"
         if not self._attempt.done():
             self._attempt.set_result(None)
 
     def _fail(self, failure: Unavailable) -> None:
-        self._lose(str(failure))
+        self._lose(str(failure), Cause.CUT)
         assert self._attempt is not None, "the follower runs"
         failed, self._attempt = self._attempt, _future()
         if not failed.done():
@@ -239,7 +269,7 @@ class Follower:
     def _check_lag(self, event: Event) -> None:
         late = (time.time_ns() - event.time) / 1e9
         if event.time > self._resync_begun and late > _LATE:
-            self.suspect(f"an event of the engine came {late:.1f} s late")
+            self.suspect(f"an event of the engine came {late:.1f} s late", Cause.LATE)
 
     async def _keep(self) -> None:
         """Resync whenever that is needed, and look after what events do not tell."""
@@ -272,6 +302,7 @@ class Follower:
             self.counters.repairs += found
             if found:
                 logger.warning("a comparison with the engine found %d changes that no event had told", found)
+        self.counters.compared = time.time()
 
 
 def _future() -> asyncio.Future[None]:

@@ -39,6 +39,11 @@ class ImageRecords:
         self._relisting: asyncio.Task[None] | None = None
         follower.attach(self)
 
+    @property
+    def size(self) -> int:
+        """How many are known, current or not."""
+        return len(self._records)
+
     async def available(self) -> None:
         """For calls that ask the engine itself: raises Unavailable, soon, where it is away or hangs."""
         await self._follower.current()

@@ -25,6 +25,7 @@ from dockershim.engine.messages import MessageStream, refine
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, InvalidArgument, NotFound
 from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from dockershim.measure import Pulls, measured
 from dockershim.single_flight import SingleFlight
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
 from dockershim.translate.reference import Reference, lookup_name, parse_reference
@@ -68,7 +69,7 @@ class ImageService:
 
     ``records`` are what the node has, which is asked for nothing that they tell.
     ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
-    seconds that a pull may go without progress.
+    seconds that a pull may go without progress. ``pulls`` is told of each pull, and of what it brings.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class ImageService:
         *,
         pull_progress_deadline: Callable[[], float],
         node_credentials: NodeCredentials,
+        pulls: Pulls | None = None,
     ) -> None:
         self._engine = engine
         self._records = records
         self._infra_image = parse_reference(infra_image)
         self._pull_progress_deadline = pull_progress_deadline
         self._node_credentials = node_credentials
+        self._measure_pulls = pulls
         self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
         self._fs_infos: SingleFlight[None, _FsInfo] = SingleFlight("image filesystem")
@@ -166,7 +169,13 @@ class ImageService:
     # -- pulling
 
     async def _pull_once(self, reference: Reference, credentials: Credentials | None) -> str:
-        return await self._pulls.run((reference.lookup, credentials), lambda: self._pull(reference, credentials))
+        return await self._pulls.run(
+            (reference.lookup, credentials), lambda: self._measured_pull(reference, credentials)
+        )
+
+    async def _measured_pull(self, reference: Reference, credentials: Credentials | None) -> str:
+        with measured(self._measure_pulls):
+            return await self._pull(reference, credentials)
 
     async def _pull(self, reference: Reference, credentials: Credentials | None) -> str:
         credentials = credentials or await self._node_credentials.find(reference.domain)
@@ -212,6 +221,9 @@ class ImageService:
             if refined is error:
                 raise
             raise refined from error
+        finally:
+            if self._measure_pulls is not None:
+                self._measure_pulls.received(messages.downloaded)
 
     async def _arrived(self, reference: Reference) -> str:
         self.note_change()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
@@ -23,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dockershim import errors, log
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.measure import Calls
 
 logger = logging.getLogger(__name__)
 
@@ -125,15 +126,17 @@ class OpenStreams:
             self._waiting.discard(task)
 
 
-def make_server(services: Mapping[str, object], open_streams: OpenStreams) -> grpc.aio.Server:
+def make_server(
+    services: Mapping[str, object], open_streams: OpenStreams, calls: Calls | None = None
+) -> grpc.aio.Server:
     """A server, not yet bound or started, of ``services``: RuntimeService, ImageService or both, by these names.
 
     A service object has a coroutine method (an async generator function for a stream) in snake case for each
-    call that is built; the others answer UNIMPLEMENTED.
+    call that is built; the others answer UNIMPLEMENTED. ``calls`` is told of each by its name in the CRI.
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
     for name, implementation in services.items():
-        handlers = _handlers(name, implementation, open_streams)
+        handlers = _handlers(name, implementation, open_streams, calls)
         older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
         server.add_generic_rpc_handlers(
             (
@@ -145,12 +148,12 @@ def make_server(services: Mapping[str, object], open_streams: OpenStreams) -> gr
 
 
 def _handlers(
-    service: str, implementation: object, open_streams: OpenStreams
+    service: str, implementation: object, open_streams: OpenStreams, calls: Calls | None
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
         built = getattr(implementation, _snake_case(descriptor.name), None)
-        call = _Call(descriptor, built, open_streams)
+        call = _Call(descriptor, built, open_streams, calls)
         # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
         if descriptor.server_streaming:
             handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
@@ -166,14 +169,27 @@ def _snake_case(name: str) -> str:
 class _Call:
     """One call of the CRI, from bytes to bytes."""
 
-    def __init__(self, method: MethodDescriptor, built: Callable[[Any], Any] | None, streams: OpenStreams) -> None:
+    def __init__(
+        self,
+        method: MethodDescriptor,
+        built: Callable[[Any], Any] | None,
+        streams: OpenStreams,
+        calls: Calls | None,
+    ) -> None:
         self._name = method.name
         self._request = GetMessageClass(method.input_type)
         self._subject = _subject_of(method)
         self._built = built
         self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
+        self._calls = calls
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
+        if self._calls is None:
+            return await self._unary(payload, context)
+        with _counted(self._calls, self._name, context):
+            return await self._unary(payload, context)
+
+    async def _unary(self, payload: bytes, context: Context) -> bytes:
         request, run = await self._prepare(payload, context)
         with log.fields(rpc=self._name, **self._subject(request)):
             started = time.perf_counter()
@@ -186,6 +202,12 @@ class _Call:
             return body
 
     async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
+        with nullcontext() if self._calls is None else _counted(self._calls, self._name, context):
+            async with aclosing(self._stream(payload, context)) as responses:
+                async for response in responses:
+                    yield response
+
+    async def _stream(self, payload: bytes, context: Context) -> AsyncGenerator[bytes, None]:
         request, run = await self._prepare(payload, context)
         with log.fields(rpc=self._name, **self._subject(request)):
             started = time.perf_counter()
@@ -228,6 +250,25 @@ class _Call:
         await context.abort(
             grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
         )
+
+
+@contextmanager
+def _counted(calls: Calls, name: str, context: Context) -> Iterator[None]:
+    """Tell of a call, and by which status it is answered."""
+    calls.begun(name)
+    started = time.perf_counter()
+    code = grpc.StatusCode.OK.name
+    try:
+        yield
+    except (asyncio.CancelledError, GeneratorExit):
+        code = grpc.StatusCode.CANCELLED.name
+        raise
+    except BaseException:
+        # Of a call that was not aborted, which would be a mistake of ours, it is a bare number.
+        code = getattr(context.code(), "name", grpc.StatusCode.INTERNAL.name)
+        raise
+    finally:
+        calls.ended(code, time.perf_counter() - started, name)
 
 
 def _is_cancelled() -> bool:

@@ -7,7 +7,9 @@ import ipaddress
 import logging
 import ssl
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -78,6 +80,9 @@ class Server:
         self._tokens: Tokens[_CommandTicket | _ForwardTicket] = Tokens(time.monotonic)
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
+        #: Connections by kind (exec, attach, portforward) and transport (spdy, websocket): the open ones, and all.
+        self.open: Counter[tuple[str, str]] = Counter()
+        self.served: Counter[tuple[str, str]] = Counter()
         self._base_url = ""
         app = web.Application()
         app.router.add_route(hdrs.METH_ANY, "/{kind}/{token}", self._serve)
@@ -111,6 +116,11 @@ class Server:
         """``http://127.0.0.1:41234``: where clients on this machine reach the server."""
         return self._base_url
 
+    @property
+    def tokens_waiting(self) -> int:
+        """URLs that were given, and that a client may still open."""
+        return len(self._tokens)
+
     def command_url(self, kind: CommandKind, command: Command, wanted: Wanted) -> str:
         """A URL that runs a command for the first client who opens it within a minute. Raises TooManyWaiting."""
         return f"{self._base_url}/{kind}/{self._tokens.issue(_CommandTicket(kind, command, wanted))}"
@@ -136,10 +146,21 @@ class Server:
         asked = {text.lower() for text in _listed(request, hdrs.UPGRADE)}
         upgrades = "upgrade" in {text.lower() for text in _listed(request, hdrs.CONNECTION)}
         if upgrades and "websocket" in asked:
-            return await self._websocket(request, ticket)
+            with self._counted(ticket.kind, "websocket"):
+                return await self._websocket(request, ticket)
         if upgrades and _SPDY.lower() in asked:
-            return await self._spdy(request, ticket)
+            with self._counted(ticket.kind, "spdy"):
+                return await self._spdy(request, ticket)
         raise web.HTTPBadRequest(text=f"this is served over an upgrade to {_SPDY} or websocket only\n")
+
+    @contextmanager
+    def _counted(self, kind: str, transport: str) -> Iterator[None]:
+        self.open[kind, transport] += 1
+        self.served[kind, transport] += 1
+        try:
+            yield
+        finally:
+            self.open[kind, transport] -= 1
 
     async def _spdy(self, request: web.Request, ticket: _CommandTicket | _ForwardTicket) -> web.StreamResponse:
         known = spdy_command.PROTOCOLS if isinstance(ticket, _CommandTicket) else (port_forward.PROTOCOL,)

@@ -27,6 +27,11 @@ class Tokens(Generic[T]):
         # In the order of their end, which is that of their issue.
         self._waiting: dict[str, tuple[float, T]] = {}
 
+    def __len__(self) -> int:
+        """How many wait."""
+        self._drop_old()
+        return len(self._waiting)
+
     def issue(self, value: T) -> str:
         """A new token for ``value``, safe in a URL. Raises TooManyWaiting."""
         self._drop_old()

@@ -23,7 +23,9 @@ import aiohttp
 import tenacity
 
 from dockershim.engine.errors import error_from_response
+from dockershim.engine.kinds import kind_of_call
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
+from dockershim.measure import Calls, measured
 
 #: Docker 20.10, the oldest engine that is supported, and the newest API whose changes were read.
 OLDEST_API = (1, 41)
@@ -35,6 +37,8 @@ _ATTEMPTS = 3
 _LONGEST_ANSWER = 256 * 1024 * 1024
 
 JSON = Any
+
+_UNCOUNTED = contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,21 @@ class Engine:
     """A Docker Engine's API. ``endpoint`` is ``unix:///path``, ``tcp://host:port`` or ``https://host:port``.
 
     ``request_timeout`` gives the deadline in seconds of calls that name none; it is asked for each call so that
-    a reload of the configuration takes effect.
+    a reload of the configuration takes effect. ``calls`` is told of each call by its kind.
     """
 
-    def __init__(self, endpoint: str, *, request_timeout: Callable[[], float], tls: TLS | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        request_timeout: Callable[[], float],
+        tls: TLS | None = None,
+        calls: Calls | None = None,
+    ) -> None:
         self.endpoint = endpoint
         self.tls = tls
         self._request_timeout = request_timeout
+        self._calls = calls
         connector, self._base = _connector(endpoint, tls)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -96,8 +108,9 @@ class Engine:
         return self._api
 
     async def _negotiate(self) -> tuple[int, int]:
-        async with self.deadline("GET /version", _CONNECT_TIMEOUT):
-            version = await self._answer("GET", self._base + "/version", "GET /version")
+        with self.counted("GET", "/version"):
+            async with self.deadline("GET /version", _CONNECT_TIMEOUT):
+                version = await self._answer("GET", self._base + "/version", "GET /version")
         if not isinstance(version, dict):
             raise EngineFailure(f"what answers at {self.endpoint} is no Docker Engine: it has no version")
         offered = _parse_api(version.get("ApiVersion"))
@@ -156,10 +169,17 @@ class Engine:
                 self._waiting[timeout] = reason
                 timeout.reschedule(now)
 
+    def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[None]:
+        """A block that is one call, from its begin to what is to be known of its end."""
+        return measured(self._calls, kind_of_call(method, path)) if self._calls is not None else _UNCOUNTED
+
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
-        async with self.deadline("GET /_ping", deadline), self.stream("GET", "/_ping") as response:
-            await response.read()
+        with self.counted("GET", "/_ping"):
+            async with self.deadline("GET /_ping", deadline):
+                response = await self._open("GET", "/_ping")
+                with self._border("GET /_ping"), contextlib.closing(response):
+                    await response.read()
 
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
         """The JSON answer of a GET, repeated on a lost connection within the deadline."""
@@ -169,8 +189,9 @@ class Engine:
             wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.2),
             reraise=True,
         )
-        async with self.deadline(f"GET {path}", deadline):
-            return await retry(self._call, "GET", path, params=params)
+        with self.counted("GET", path):
+            async with self.deadline(f"GET {path}", deadline):
+                return await retry(self._call, "GET", path, params=params)
 
     async def post(
         self,
@@ -181,15 +202,17 @@ class Engine:
         deadline: float | None = None,
     ) -> JSON:
         """The JSON answer of a POST (None where it has none). "Not modified" counts as done. Never repeated."""
-        async with self.deadline(f"POST {path}", deadline):
-            return await self._call("POST", path, params=params, body=body)
+        with self.counted("POST", path):
+            async with self.deadline(f"POST {path}", deadline):
+                return await self._call("POST", path, params=params, body=body)
 
     async def delete(
         self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> JSON:
         """The JSON answer of a DELETE (None where it has none)."""
-        async with self.deadline(f"DELETE {path}", deadline):
-            return await self._call("DELETE", path, params=params)
+        with self.counted("DELETE", path):
+            async with self.deadline(f"DELETE {path}", deadline):
+                return await self._call("DELETE", path, params=params)
 
     async def _call(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON = None
@@ -254,18 +277,25 @@ class Engine:
 
         It has no deadline of its own: the reader knows what a stall is. Raises as the other calls do.
         """
+        with self.counted(method, path):
+            response = await self._open(method, path, params=params, json=json, data=data, headers=headers)
+        with self._border(f"{method} {path}"), contextlib.closing(response):
+            yield response
+
+    async def _open(self, method: str, path: str, **given: Any) -> aiohttp.ClientResponse:
         what = f"{method} {path}"
         url = await self._url(path)
         known = self._newest_offered
         with self._border(what):
-            response = await self._session.request(method, url, params=params, json=json, data=data, headers=headers)
+            response = await self._session.request(method, url, **given)
             try:
                 self._notice_version(response, known, what)
                 if response.status >= 400:
                     _check(response.status, await _read_bounded(response, what), what)
-                yield response
-            finally:
+            except BaseException:
                 response.close()
+                raise
+        return response
 
     @contextlib.contextmanager
     def _border(self, what: str) -> Any:

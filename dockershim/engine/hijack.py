@@ -66,15 +66,16 @@ async def hijack(
     Raises what other calls of the engine raise, also on the way: Unavailable, DeadlineExceeded, NotFound, …
     """
     what = f"POST {path}"
-    async with engine.deadline(what):
-        major, minor = await engine.api_version()
-        stream = await _connect(engine)
-    async with stream:
-        target = f"/v{major}.{minor}{path}" + (f"?{urlencode(params)}" if params else "")
-        async with engine.deadline(what):
-            first = await _change_protocols(
-                stream, target, json.dumps(body).encode() if body is not None else b"", what
-            )
+    async with contextlib.AsyncExitStack() as stack:
+        with engine.counted("POST", path):
+            async with engine.deadline(what):
+                major, minor = await engine.api_version()
+                stream = await stack.enter_async_context(await _connect(engine))
+            target = f"/v{major}.{minor}{path}" + (f"?{urlencode(params)}" if params else "")
+            async with engine.deadline(what):
+                first = await _change_protocols(
+                    stream, target, json.dumps(body).encode() if body is not None else b"", what
+                )
         yield Hijacked(stream, what, first)
 
 

@@ -10,6 +10,8 @@ from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unauthenticated, Unavailable
 
 _LONGEST_LINE: Final = 1 << 20
+# What an engine says of a layer when all of it is there.
+_DOWNLOADED: Final = frozenset({"Verifying Checksum", "Download complete", "Extracting", "Pull complete"})
 
 # A registry's error code, which the engine puts before the message (distribution specification, "Error codes"); and
 # the one sentence for a registry that asks for a password where none was given.
@@ -28,17 +30,23 @@ _BY_REGISTRY_CODE: Final[dict[str, type[ShimError]]] = {
 class MessageStream:
     """Takes the bytes as they come and keeps what a reader has to know of them.
 
-    ``extracting`` is whether a layer is being unpacked.
+    ``extracting`` is whether a layer is being unpacked, ``downloaded`` how many bytes of layers have come.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._rest = b""
         self._extracting: set[str] = set()
+        self._downloaded: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
 
     @property
     def extracting(self) -> bool:
         return bool(self._extracting)
+
+    @property
+    def downloaded(self) -> int:
+        return sum(self._downloaded.values())
 
     def receive(self, data: bytes) -> None:
         """Raises the error that a message reports, and EngineFailure for what is no message."""
@@ -56,10 +64,24 @@ class MessageStream:
         layer = message.get("id")
         if isinstance(layer, str):
             # The engine tells the phase of a layer by this word alone: it has neither a code nor a field for it.
-            if message.get("status") == "Extracting":
+            phase = message.get("status")
+            if phase == "Extracting":
                 self._extracting.add(layer)
             else:
                 self._extracting.discard(layer)
+            if phase == "Downloading":
+                self._note_bytes(layer, message.get("progressDetail"))
+            elif phase in _DOWNLOADED and layer in self._sizes:
+                self._downloaded[layer] = self._sizes.pop(layer)
+
+    def _note_bytes(self, layer: str, detail: Any) -> None:
+        """How far a download is; what is told of it is rarely its last byte."""
+        current, size = (detail.get("current"), detail.get("total")) if isinstance(detail, dict) else (None, None)
+        if isinstance(current, int):
+            # A layer that is tried again begins anew.
+            self._downloaded[layer] = max(current, self._downloaded.get(layer, 0))
+        if isinstance(size, int) and size > 0:
+            self._sizes[layer] = size
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:

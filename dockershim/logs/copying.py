@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dockershim.logs.lines import to_cri
+from dockershim.logs.lines import time_of, to_cri
 from dockershim.logs.position import Position, PositionFile
 from dockershim.logs.source import Sources
 from dockershim.logs.target import Target
@@ -17,11 +18,26 @@ from dockershim.logs.target import Target
 BATCH: Final = 256 * 1024
 
 
+@dataclass(slots=True)
+class Totals:
+    """What was copied: bytes and lines of the engine, and the bytes at least that are missing."""
+
+    bytes: int = 0
+    lines: int = 0
+    missing: int = 0
+
+    def add(self, other: Totals) -> None:
+        self.bytes += other.bytes
+        self.lines += other.lines
+        self.missing += other.missing
+
+
 class Copying:
-    """``report`` is told, in words, of whatever is missing in the CRI log."""
+    """``report`` is told, in words, of whatever is missing in the CRI log. ``totals`` are of this object's life."""
 
     def __init__(self, source: Path, target: Path, position: Path, report: Callable[[str], None]) -> None:
         self._report = report
+        self.totals = Totals()
         self._path = target
         self._position_path = position
         self._positions: PositionFile | None = None
@@ -56,7 +72,7 @@ class Copying:
         last = positions.last
         if last is not None and not self._sources.seek(last.source):
             lost = self._sources.lost_at_least(last.source)
-            self._report(f"at least {lost} bytes are missing in {self._path}: the engine dropped them meanwhile")
+            self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
         if last is not None and self._target.find(last.target):
             self._catch_up(positions)
             # Another process may have ended between making a file and saying so.
@@ -116,7 +132,7 @@ class Copying:
     def scan(self, made: int = 0) -> None:
         """Open what the engine has made new, ``made`` files since the last time as is told. Raises OSError."""
         if lost := self._sources.scan(made):
-            self._report(f"at least {lost} bytes are missing in {self._path}: the engine rotates faster than is read")
+            self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
 
     def step(self) -> int:
         """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
@@ -130,13 +146,19 @@ class Copying:
         self._target.write(cri)
         self._ahead = False
         self._sources.advance(lines)
+        self.totals.bytes += len(lines)
+        self.totals.lines += lines.count(b"\n")
         self._report_unreadable(torn + unreadable)
         positions.write(Position(self._sources.place, self._target.place))
         return len(lines)
 
     def _report_unreadable(self, count: int) -> None:
         if count:
-            self._report(f"{count} bytes are missing in {self._path}: what the engine wrote are no lines of a log")
+            self._report_missing(count, "what the engine wrote are no lines of a log")
+
+    def _report_missing(self, count: int, why: str, *, at_least: bool = False) -> None:
+        self.totals.missing += count
+        self._report(f"{'at least ' if at_least else ''}{count} bytes are missing in {self._path}: {why}")
 
     def reopen(self) -> None:
         """Write to a new file at the path from now on. Raises OSError, and then everything is as before."""
@@ -153,10 +175,15 @@ class Copying:
         """Whether all the lines before ``end`` are in the CRI file."""
         return self._sources.is_past(end)
 
+    def unread(self) -> tuple[int, str]:
+        """How many bytes are still to be copied, and the engine's time of the first of these lines, if it is whole."""
+        count = self._sources.unread()
+        return count, time_of(self._sources.first_unread()) if count else ""
+
     def let_go(self) -> None:
         """While nothing can be written: do not hold files that the engine has removed."""
         if lost := self._sources.drop_removed():
-            self._report(f"{lost} bytes are missing in {self._path}: they could not be written in time")
+            self._report_missing(lost, "they could not be written in time")
 
     def close(self) -> None:
         self._sources.close()

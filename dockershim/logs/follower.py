@@ -4,7 +4,8 @@ It sleeps in one place, until a file is written or the server says something. Wh
 told of each line: its watch is off, and its files are looked at again after a short rest, until there is nothing new.
 
 Requests and answers are JSON, one a line: ``{"id": 1, "do": "add", "container": …}``, and ``{"id": 1}`` or
-``{"id": 1, "error": "…"}`` back. What has no request, for the server's log, is ``{"log": "…", "level": "INFO"}``.
+``{"id": 1, "error": "…"}`` back; to ``"do": "statistics"`` it is ``{"id": 1, "statistics": {…}}``. What has no request,
+for the server's log, is ``{"log": "…", "level": "INFO"}``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from dockershim.logs.copying import BATCH, Copying, in_words
+from dockershim.logs.copying import BATCH, Copying, Totals, in_words
 from dockershim.logs.inotify import CREATE, MODIFY, MOVED, OVERFLOW, Inotify
 
 #: Seconds between two looks at the files of a container that writes.
@@ -72,6 +73,8 @@ class Follower:
         self._by_watch: dict[int, _Container] = {}
         self._received = b""
         self._complained: float | None = None
+        #: Of containers that are not followed any more.
+        self._ended = Totals()
 
     def run(self) -> None:
         """Work until the server closes its end, or has ended."""
@@ -187,6 +190,9 @@ class Follower:
 
     def _do(self, request: Mapping[str, Any]) -> None:
         number, container_id = request["id"], request["container"]
+        if request["do"] == "statistics":
+            self._send({"id": number, "statistics": self._statistics()})
+            return
         if request["do"] == "add":
             self._add(container_id, Path(request["source"]), Path(request["target"]))
         elif request["do"] == "forget":
@@ -201,6 +207,19 @@ class Follower:
             self._answer(number, "its log is not followed")
             return
         self._answer(number)
+
+    def _statistics(self) -> dict[str, int | str]:
+        """The totals, and what is still to be copied: how many bytes, and the time of the oldest of these lines."""
+        totals, unread, oldest = replace(self._ended), 0, ""
+        for container in self._containers.values():
+            totals.add(container.copying.totals)
+            count, time_of_first = container.copying.unread()
+            unread += count
+            # Texts of UTC order as their times do once the Z behind the fraction is off.
+            oldest = min(filter(None, (oldest, time_of_first.rstrip("Z"))), default="")
+        blocked = sum(bool(one.problem) for one in self._containers.values())
+        followed = len(self._containers)
+        return {**asdict(totals), "followed": followed, "blocked": blocked, "unread": unread, "oldest": oldest}
 
     def _position(self, container_id: str) -> Path:
         return self._positions / container_id
@@ -223,6 +242,7 @@ class Follower:
         for waiting in container.waiting:
             self._answer(waiting.request, "its log is not followed any more")
         container.copying.close()
+        self._ended.add(container.copying.totals)
 
     def _answer(self, request: int, error: str = "") -> None:
         self._send({"id": request, "error": error} if error else {"id": request})

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -34,6 +35,24 @@ _DEADLINE: Final = 20.0
 _LAST_WORDS: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of the follower that runs: what it has copied, and what is still to be.
+
+    ``bytes`` are of the engine's files, ``missing`` is what at least is not in the CRI's. ``followed`` containers are
+    copied, ``blocked`` of them cannot be now. ``oldest`` is the engine's time of the oldest line to be copied, RFC 3339
+    without the zone, which is UTC; empty where nothing waits.
+    """
+
+    bytes: int = 0
+    lines: int = 0
+    missing: int = 0
+    followed: int = 0
+    blocked: int = 0
+    unread: int = 0
+    oldest: str = ""
+
+
 class _Died(Exception):
     """The follower has ended before it answered."""
 
@@ -48,12 +67,14 @@ class ContainerLogs:
         self._folder = folder
         self._followed: dict[str, Mapping[str, str]] = {}
         self._finishing: dict[str, asyncio.Lock] = {}
-        self._pending: dict[int, asyncio.Future[None]] = {}
+        self._pending: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
         self._connected = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self.pid = 0
+        #: How often one was started after the first.
+        self.restarts = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,9 +135,16 @@ class ContainerLogs:
         for container_id in set(known) - set(existing) - set(self._followed):
             await self.forget(container_id)
 
+    async def statistics(self, deadline: float) -> Statistics:
+        """What the follower has done. Raises ShimError where it does not say so within ``deadline`` seconds."""
+        if self._supervisor is None:
+            return Statistics()
+        answer = await self._request("statistics", "", deadline)
+        return Statistics(**answer["statistics"])
+
     # -- Requests.
 
-    async def _request(self, what: str, container_id: str, deadline: float = _DEADLINE) -> None:
+    async def _request(self, what: str, container_id: str, deadline: float = _DEADLINE) -> Mapping[str, Any]:
         if self._supervisor is None:
             # Not with the log fields of the call that happens to be the first.
             self._supervisor = asyncio.create_task(
@@ -127,20 +155,20 @@ class ContainerLogs:
                 while True:
                     await self._connected.wait()
                     with contextlib.suppress(_Died):
-                        await self._ask(what, container_id)
-                        return
+                        return await self._ask(what, container_id)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the log of container {container_id}: no answer to {what} within {deadline:g} s"
             ) from None
 
-    async def _ask(self, what: str, container_id: str) -> None:
+    async def _ask(self, what: str, container_id: str) -> Mapping[str, Any]:
         if self._writer is None:
             raise _Died
         number = self._send(self._writer, what, container_id)
-        answer = self._pending[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
         try:
-            await answer
+            return await answer
         finally:
             self._pending.pop(number, None)
 
@@ -163,7 +191,7 @@ class ContainerLogs:
         if "error" in message:
             answer.set_exception(FailedPrecondition(f"the container's log: {message['error']}"))
         else:
-            answer.set_result(None)
+            answer.set_result(message)
 
     # -- The process.
 
@@ -178,6 +206,7 @@ class ContainerLogs:
                 logger.error("the log follower cannot be started: %s", error)
             pause = _FIRST_PAUSE if loop.time() - begun > pause else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
+            self.restarts += 1
 
     async def _run(self) -> None:
         """One life of the follower. Raises OSError."""

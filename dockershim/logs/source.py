@@ -12,8 +12,12 @@ import zlib
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dockershim.logs.position import TAIL, Place
+
+#: The engine cuts what a container writes after 16 KiB; each byte of that may be written as six.
+_LONGEST_LINE: Final = 128 * 1024
 
 
 @dataclass(slots=True)
@@ -157,6 +161,18 @@ class Sources:
             if file.inode == end[0]:
                 return file is self._files[0] and file.offset >= end[1]
         return True
+
+    def unread(self) -> int:
+        """How many bytes there are behind the place."""
+        return sum(max(0, file.size() - file.offset) for file in self._files)
+
+    def first_unread(self) -> bytes:
+        """The first line behind the place; empty where the engine has not yet written all of it."""
+        for file in self._files:
+            line, end, _ = os.pread(file.fd, _LONGEST_LINE, file.offset).partition(b"\n")
+            if end:
+                return line
+        return b""
 
     def drop_removed(self) -> int:
         """Give up files that the engine has removed: unread as they are, they hold space that it means to free.

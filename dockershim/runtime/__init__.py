@@ -33,7 +33,8 @@ class RuntimeService:
         self.list_pod_sandbox = sandboxes.list_pod_sandbox
         self.stream_pod_sandboxes = sandboxes.stream_pod_sandboxes
 
-        self.get_container_events = ContainerEvents(node, sandboxes).get_container_events
+        self.container_events = ContainerEvents(node, sandboxes)
+        self.get_container_events = self.container_events.get_container_events
 
         containers = Containers(node)
         self.create_container = containers.create_container

@@ -40,7 +40,7 @@ async def _adopt(node: Node, sandboxes: Sandboxes) -> None:
         logger.info("pinned the networks of %d pods of another dockershim", len(pinned))
 
 
-async def _sandboxes(node: Node) -> list[SandboxRecord]:
+async def _sandboxes(node: Node) -> tuple[SandboxRecord, ...]:
     while True:
         try:
             return await node.inventory.sandboxes()

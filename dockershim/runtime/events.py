@@ -40,6 +40,10 @@ class _Client:
         self._news = asyncio.Event()
         self._overrun = False
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def put(self, event: Encoded) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self._overrun = True
@@ -72,6 +76,16 @@ class ContainerEvents:
         self._told: dict[str, int] = {}
         self._feeding: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] = lambda: None
+
+    @property
+    def clients(self) -> int:
+        """How many there are now."""
+        return len(self._clients)
+
+    @property
+    def backlog(self) -> int:
+        """How many events wait for the slowest client."""
+        return max((client.waiting for client in self._clients), default=0)
 
     async def get_container_events(self, request: cri.GetEventsRequest) -> AsyncIterator[Encoded]:
         """GetContainerEvents: all changes from now on.

@@ -14,6 +14,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument, ShimError
 from dockershim.inventory import Record
 from dockershim.runtime.node import Node
+from dockershim.runtime.steps import step
 from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
@@ -157,10 +158,11 @@ async def _take_up(node: Node) -> None:
         # First, or the position of a container that is made meanwhile would seem to be of none.
         known = await asyncio.to_thread(node.logs.known)
         containers = await _containers(node)
-        await node.logs.forget_all_but(known, [record.id for record in containers])
-        for record in containers:
-            if record.has_cri_log and record.engine_log_path:
-                await _follow(node, record)
+        with step("take up the logs"):
+            await node.logs.forget_all_but(known, [record.id for record in containers])
+            for record in containers:
+                if record.has_cri_log and record.engine_log_path:
+                    await _follow(node, record)
     except Exception:
         logger.exception("not all logs are taken up")
 

@@ -5,9 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
+
+#: Called with the name of each step that has ended well, and its seconds.
+Listener = Callable[[str, float], None]
+
+_listeners: list[Listener] = []
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """For the length of a block, tell of every step of this process."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 @contextlib.contextmanager
@@ -21,3 +36,5 @@ def step(name: str) -> Iterator[None]:
 def passed(name: str, seconds: float) -> None:
     """A step has ended well. A crash between two steps is a crash right after this."""
     logger.debug("%s: %.1f ms", name, seconds * 1000)
+    for listener in _listeners:
+        listener(name, seconds)

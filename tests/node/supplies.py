@@ -1,4 +1,4 @@
-"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc."""
+"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, Prometheus."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ FORKY = Suite("forky")
 # dockerd and the CNI plugins call, and the programs that the conformance specs run on the host (ipcmk, pgrep).
 MACHINE = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "libsystemd0", "procps", "util-linux")
 BASE = ("docker-registry", "runc", "containernetworking-plugins")
+# Prometheus reads the metrics and the dashboard's queries; promtool is in its package.
+MONITORING = ("prometheus",)
 ENGINES = {
     "20": (BOOKWORM, ("docker.io", "containerd", "tini")),
     "28": (FORKY, ("docker.io", "docker-cli", "containerd", "tini-static")),
@@ -26,16 +28,18 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """The cache folders that one node is started from. `engine` and `base` hold unpacked packages."""
+    """The cache folders that one node is started from. All but `registry` hold unpacked packages."""
 
     engine: Path
     base: Path
+    monitoring: Path
     registry: Path
 
     @property
     def path(self) -> tuple[Path, ...]:
         """The folders of programs, in the order in which they are searched, before the machine's own."""
-        return (self.engine / "usr/sbin", self.engine / "usr/bin", self.base / "usr/sbin", self.base / "usr/bin")
+        packages = (self.engine, self.base, self.monitoring)
+        return tuple(package / folder for package in packages for folder in ("usr/sbin", "usr/bin"))
 
 
 def provide(engine: str) -> Supplies:
@@ -46,9 +50,10 @@ def provide(engine: str) -> Supplies:
     with locked("supplies"):
         install(MACHINE)
         base = BOOKWORM.unpack(BASE, _folder("base", BASE))
+        monitoring = BOOKWORM.unpack(MONITORING, _folder("monitoring", MONITORING))
         unpacked = suite.unpack(packages, _folder(f"engine-{engine}", packages))
         source = BOOKWORM.unpack(images.PACKAGES, _folder("image-source", images.PACKAGES), with_dependencies=True)
-        return Supplies(engine=unpacked, base=base, registry=images.build(source))
+        return Supplies(engine=unpacked, base=base, monitoring=monitoring, registry=images.build(source))
 
 
 def _folder(name: str, packages: tuple[str, ...]) -> Path:

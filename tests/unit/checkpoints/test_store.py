@@ -278,6 +278,7 @@ def test_a_damaged_file_is_set_aside_and_reported_once(store: Store, folder: Pat
     assert problem.set_aside is not None
     assert problem.set_aside.parent == folder.parent / "damaged"
     assert problem.set_aside.read_bytes() == b'{"version":"v1","na'
+    assert store.damaged() == 1
     assert store.load_all() == ([RECORD], [])
 
 

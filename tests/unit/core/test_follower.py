@@ -11,7 +11,7 @@ from dockershim import follower as module
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.errors import Unavailable
-from dockershim.follower import Follower
+from dockershim.follower import Cause, Follower
 from dockershim.inventory import Inventory
 from tests.unit.core.fake_engine import CONTAINER, SANDBOX, FakeEngine, until
 from tests.unit.engine.server import Hanging, Server
@@ -152,3 +152,25 @@ async def test_comparisons_come_by_themselves_and_are_counted(
         await until(lambda: follower.counters.repairs > 0)
         assert await state(inventory) == cri.CONTAINER_EXITED
     assert (follower.counters.repairs, follower.counters.resyncs) == (1, 1)
+    assert follower.counters.compared >= follower.counters.resynced > 0
+
+
+async def test_resyncs_are_counted_by_what_made_them_necessary(
+    fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes = follower.counters.causes
+    await inventory.sandboxes()
+    fake.cut()
+    await until(lambda: causes[Cause.CUT] == 1)
+    follower.interrupt("no sign of life")
+    await inventory.sandboxes()
+    follower.suspect("a container cannot be read")
+    await inventory.sandboxes()
+    monkeypatch.setattr(follower, "_resync_begun", 0)
+    fake.emit("update", SANDBOX, late=60.0)
+    await until(lambda: causes[Cause.LATE] == 1)
+    time.sleep(module._STALL + 0.1)  # noqa: ASYNC251 - the loop is to stand still
+    await inventory.sandboxes()
+    assert causes == dict.fromkeys(Cause, 1)
+    assert follower.counters.resyncs == len(Cause)
+    assert 0 < follower.counters.resync_seconds < 2

@@ -50,6 +50,30 @@ def test_unpacking_is_known_from_the_messages(messages: list[object], extracting
     assert received(lines(*messages), size).extracting is extracting
 
 
+def progress(layer: str, text: str, current: object) -> dict[str, object]:
+    return {"status": text, "progressDetail": {"current": current, "total": 100}, "id": layer}
+
+
+@pytest.mark.parametrize(
+    ("messages", "downloaded"),
+    [
+        pytest.param([], 0, id="nothing-yet"),
+        pytest.param([progress("a", "Downloading", 10), progress("a", "Downloading", 30)], 30, id="one-layer"),
+        pytest.param([progress("a", "Downloading", 10), progress("b", "Downloading", 5)], 15, id="two-layers"),
+        pytest.param([progress("a", "Downloading", 90), progress("a", "Downloading", 2)], 90, id="tried-again"),
+        pytest.param([progress("a", "Downloading", 9), status("a", "Download complete")], 100, id="the-rest-of-it"),
+        pytest.param([progress("a", "Downloading", 9), progress("a", "Extracting", 50)], 100, id="unpacked-is-whole"),
+        pytest.param([progress("a", "Downloading", 9), status("a", "Retrying in 5 seconds")], 9, id="cut-off"),
+        pytest.param([status("a", "Already exists"), status("a", "Pull complete")], 0, id="it-was-there"),
+        pytest.param([progress("a", "Extracting", 50)], 0, id="from-an-archive"),
+        pytest.param([progress("a", "Downloading", "many")], 0, id="no-number"),
+        pytest.param([{"status": "Downloading", "id": "a", "progressDetail": 7}], 0, id="no-detail"),
+    ],
+)
+def test_bytes_of_layers_are_summed(messages: list[object], downloaded: int) -> None:
+    assert received(lines(*messages), 7).downloaded == downloaded
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 @pytest.mark.parametrize(
     ("message", "expected"),

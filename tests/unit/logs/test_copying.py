@@ -393,7 +393,10 @@ def test_what_cannot_be_written_does_not_hold_what_the_engine_removed(files: Fil
         files.copying.scan()
     files.copying.let_go()
     (report,) = files.reports
-    assert report.startswith(f"{2 * len(engine_line('line 10' + chr(10), 10)) * 10 - 10} bytes are missing")
+    lost = 2 * len(engine_line("line 10\n", 10)) * 10 - 10
+    assert report.startswith(f"{lost} bytes are missing")
+    assert files.copying.totals.missing == lost
+    assert files.copying.unread()[1].startswith("2026-01-02T03:04:05")
     files.copy()
     assert files.kubelet.lines() == files.engine.written[-20:]
 

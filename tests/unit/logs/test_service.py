@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.errors import FailedPrecondition
-from dockershim.logs.service import ContainerLogs
+from dockershim.errors import DeadlineExceeded, FailedPrecondition
+from dockershim.logs.service import ContainerLogs, Statistics
 from tests.unit.logs.engine import EngineLog, KubeletLog
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -110,6 +110,48 @@ async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> N
     assert not [path for path in held if path.is_relative_to(pod.engine.path.parent.parent.parent / "pods")]
     with pytest.raises(FailedPrecondition, match="not followed"):
         await logs.reopen(pod.id)
+
+
+async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs, pod: Pod, tmp_path: Path) -> None:
+    assert await logs.statistics(1) == Statistics()
+    assert logs.pid == 0, "nobody is started to say that there is nothing"
+    await pod.follow(logs)
+    pod.engine.write(30)
+    await until(pod.is_complete)
+    size = pod.engine.path.stat().st_size
+    assert await logs.statistics(1) == Statistics(bytes=size, lines=30, followed=1)
+
+    other = Pod(tmp_path, "b")
+    other.kubelet.path.parent.rmdir()
+    await other.follow(logs)
+    other.engine.write(2)
+    waiting = other.engine.path.stat().st_size
+    assert await logs.statistics(1) == Statistics(
+        bytes=size, lines=30, followed=2, blocked=1, unread=waiting, oldest="2026-01-02T03:04:05.000000000"
+    )
+    await logs.finish(pod.id, 5)
+    await logs.forget(other.id)
+    assert await logs.statistics(1) == Statistics(bytes=size, lines=30), "what was done stays done"
+
+
+async def test_statistics_do_not_wait_for_a_follower_that_stands_still(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    os.kill(logs.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(DeadlineExceeded):
+            await logs.statistics(0.1)
+    finally:
+        os.kill(logs.pid, signal.SIGCONT)
+    assert (await logs.statistics(5)).followed == 1
+
+
+async def test_another_follower_counts_anew_and_is_counted(logs: ContainerLogs, pod: Pod) -> None:
+    pod.engine.write(5)
+    await pod.follow(logs)
+    await kill(logs)
+    pod.engine.write(1)
+    await until(pod.is_complete)
+    assert (logs.restarts, (await logs.statistics(5)).lines) == (1, 1)
 
 
 async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: Pod) -> None:

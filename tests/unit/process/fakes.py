@@ -63,6 +63,7 @@ class FakeServices:
     runtime: FakeRuntime
     images: FakeImages
     reload: Callable[[Config], None]
+    calls: None = None
 
 
 @asynccontextmanager

@@ -33,13 +33,37 @@ class Services:
         vars(self).update(calls)
 
 
+class Told:
+    """What is told of calls: those that are in flight, and how others have ended."""
+
+    def __init__(self) -> None:
+        self.in_flight: list[str] = []
+        self.ended_with: list[tuple[str, ...]] = []
+        self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
+
+    def begun(self, *labels: str) -> None:
+        self.in_flight.extend(labels)
+        self.has_begun.set()
+
+    def ended(self, code: str, seconds: float, *labels: str) -> None:
+        assert 0 < seconds < 10
+        self.in_flight.remove(*labels)
+        self.ended_with.append((*labels, code))
+        self.has_ended.set()
+
+    def code_of(self, error: BaseException) -> str:
+        raise NotImplementedError
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
     """A server of the given calls, and a client of each version."""
 
     @asynccontextmanager
-    async def run(calls: Calls, streams: OpenStreams | None = None) -> AsyncIterator[tuple[CRI, CRI]]:
-        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams())
+    async def run(
+        calls: Calls, streams: OpenStreams | None = None, told: Told | None = None
+    ) -> AsyncIterator[tuple[CRI, CRI]]:
+        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams(), told)
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
@@ -316,6 +340,76 @@ async def test_a_caller_that_goes_away_cancels_its_call(serve: Serve) -> None:
         await asyncio.wait_for(began.wait(), 2)
         events.cancel()
         await asyncio.wait_for(ended.wait(), 2)
+
+
+async def test_who_measures_is_told_how_each_call_has_ended(serve: Serve) -> None:
+    async def version(request: Any) -> Any:
+        return api_pb2.VersionResponse()
+
+    async def status(request: Any) -> Any:
+        raise errors.Unavailable("no engine")
+
+    async def list_containers(request: Any) -> Any:
+        raise KeyError("nobody foresaw it")
+
+    async def stream_images(request: Any) -> AsyncIterator[Any]:
+        yield api_pb2.StreamImagesResponse()
+        yield api_pb2.StreamImagesResponse()
+
+    async def stream_containers(request: Any) -> AsyncIterator[Any]:
+        yield api_pb2.StreamContainersResponse()
+        raise errors.NotFound("gone meanwhile")
+
+    calls = {"version": version, "status": status, "list_containers": list_containers}
+    streams = {"stream_images": stream_images, "stream_containers": stream_containers}
+    async with serve(calls | streams, told=(told := Told())) as (v1, old):
+        await v1.runtime.Version(v1.api.VersionRequest())
+        await old.runtime.Version(old.api.VersionRequest())
+        assert [one async for one in v1.images.StreamImages(v1.api.StreamImagesRequest())] != []
+        await failing(v1.runtime.Status(v1.api.StatusRequest()))
+        await failing(v1.runtime.ListContainers(v1.api.ListContainersRequest()))
+        await failing(v1.raw("/runtime.v1.RuntimeService/Version", b"\xff"))
+        await failing(v1.runtime.Exec(v1.api.ExecRequest()))
+        with pytest.raises(grpc.aio.AioRpcError):
+            _ = [one async for one in v1.runtime.StreamContainers(v1.api.StreamContainersRequest())]
+    assert told.ended_with == [
+        ("Version", "OK"),
+        ("Version", "OK"),
+        ("StreamImages", "OK"),
+        ("Status", "UNAVAILABLE"),
+        ("ListContainers", "INTERNAL"),
+        ("Version", "INVALID_ARGUMENT"),
+        ("Exec", "UNIMPLEMENTED"),
+        ("StreamContainers", "NOT_FOUND"),
+    ]
+    assert told.in_flight == []
+
+
+@pytest.mark.parametrize("streaming", [pytest.param(False, id="unary"), pytest.param(True, id="stream")])
+async def test_who_measures_is_told_of_callers_that_go_away(streaming: bool, serve: Serve) -> None:
+    async def exec_sync(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def get_container_events(request: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    told = Told()
+    async with serve({"exec_sync": exec_sync, "get_container_events": get_container_events}, told=told) as (v1, _):
+        call = (
+            v1.runtime.GetContainerEvents(v1.api.GetEventsRequest())
+            if streaming
+            else v1.runtime.ExecSync(v1.api.ExecSyncRequest())
+        )
+        name = "GetContainerEvents" if streaming else "ExecSync"
+        waiting = asyncio.ensure_future(anext(aiter(call)) if streaming else call)
+        await told.has_begun.wait()
+        assert told.in_flight == [name]
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await told.has_ended.wait()
+    assert told.ended_with == [(name, "CANCELLED")]
 
 
 @pytest.mark.parametrize("pause", [pytest.param(0, id="busy"), pytest.param(60, id="quiet")])

@@ -403,3 +403,17 @@ async def test_protocols_that_are_not_served(server: Server) -> None:
         async with websocket(server.command_url("exec", echo, OUTPUT), ("v9.channel.k8s.io",)):
             pass
     assert refused.value.status == 403
+
+
+async def test_connections_are_counted_by_kind_and_transport(server: Server, connect: Connect) -> None:
+    transport = "spdy" if connect is spdy_command else "websocket"
+    command = Hanging()
+    url = server.command_url("exec", command, OUTPUT)
+    server.command_url("attach", command, OUTPUT)
+    assert server.tokens_waiting == 2
+    async with connect(url):
+        await command.begun.wait()
+        assert server.tokens_waiting == 1
+        assert (server.open, server.served) == ({("exec", transport): 1}, {("exec", transport): 1})
+    await server.close()
+    assert (server.open.total(), server.served.total()) == (0, 1)

@@ -1,0 +1,141 @@
+"""What calls are counted with while they pass the borders: see ``dockershim.measure``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Container
+from typing import Final, TypeVar
+
+import grpc
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+import cni
+from dockershim.errors import ShimError
+from dockershim.metrics.families import FAMILIES
+from dockershim.server import OPEN_ENDED, row_of
+
+M = TypeVar("M", bound=MetricWrapperBase)
+
+#: From a read that is answered from memory to a pod whose network is slow.
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+_PULL_SECONDS: Final = (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+
+def code_of(error: BaseException) -> str:
+    """The gRPC status by which an error leaves, or would leave, at whatever border it is met."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return grpc.StatusCode.CANCELLED.name
+    if isinstance(error, ShimError):
+        return row_of(type(error)).code.name
+    if isinstance(error, cni.OperationTimeout):
+        return grpc.StatusCode.DEADLINE_EXCEEDED.name
+    return grpc.StatusCode.INTERNAL.name
+
+
+class CountedCalls:
+    """The calls of one border: how many ended how, how long they took, how many are under way.
+
+    ``thing`` is what its metrics are named after. Calls whose labels begin with one of ``untimed`` have no duration.
+    """
+
+    def __init__(
+        self,
+        thing: str,
+        registry: CollectorRegistry,
+        *,
+        buckets: tuple[float, ...] = _SECONDS,
+        untimed: Container[str] = (),
+    ) -> None:
+        self._total = Counter(*_described(f"dockershim_{thing}s_total"), registry=registry)
+        self._duration = Histogram(
+            *_described(f"dockershim_{thing}_duration_seconds"), registry=registry, buckets=buckets
+        )
+        self._in_flight = Gauge(*_described(f"dockershim_{thing}s_in_flight"), registry=registry)
+        self._untimed = untimed
+
+    def code_of(self, error: BaseException) -> str:
+        return code_of(error)
+
+    def begun(self, *labels: str) -> None:
+        _of(self._in_flight, labels).inc()
+
+    def ended(self, code: str, seconds: float, *labels: str) -> None:
+        _of(self._in_flight, labels).dec()
+        self._total.labels(*labels, code).inc()
+        if not labels or labels[0] not in self._untimed:
+            _of(self._duration, labels).observe(seconds)
+
+
+class CountedPulls(CountedCalls):
+    """Pulls of images, which bring something."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__("image_pull", registry, buckets=_PULL_SECONDS)
+        self._bytes = Counter(*_described("dockershim_image_pull_bytes_total"), registry=registry)
+
+    def received(self, count: int) -> None:
+        self._bytes.inc(count)
+
+
+class CountedPlugins:
+    """Executes CNI plugins by another executor, and counts."""
+
+    def __init__(self, executor: cni.Executor, registry: CollectorRegistry) -> None:
+        self._executor = executor
+        self._calls = CountedCalls("cni_call", registry)
+
+    async def run(self, invocation: cni.Invocation) -> cni.Completion:
+        """See ``cni.Executor``. A plugin that says that it failed has been executed, but counts as failed."""
+        begun = time.perf_counter()
+        labels = (invocation.command, invocation.plugin.name)
+        code = grpc.StatusCode.OK.name
+        self._calls.begun(*labels)
+        try:
+            completion = await self._executor.run(invocation)
+            if completion.exit_status:
+                code = grpc.StatusCode.INTERNAL.name
+        except BaseException as error:
+            code = code_of(error)
+            raise
+        finally:
+            self._calls.ended(code, time.perf_counter() - begun, *labels)
+        return completion
+
+
+class Instruments:
+    """All of them, with one registry that holds nothing else."""
+
+    def __init__(self) -> None:
+        # A time of creation for each series, which doubles them, and which nothing asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.rpcs = CountedCalls("rpc", self.registry, untimed=(OPEN_ENDED,))
+        self.engine = CountedCalls("engine_call", self.registry)
+        self.plugins = CountedPlugins(cni.SubprocessExecutor(), self.registry)
+        self.pulls = CountedPulls(self.registry)
+        self._phases = Histogram(
+            *_described("dockershim_phase_duration_seconds"), registry=self.registry, buckets=_SECONDS
+        )
+
+    def phase_passed(self, name: str, seconds: float) -> None:
+        """For ``steps.listening``."""
+        self._phases.labels(name).observe(seconds)
+
+
+def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
+    family = FAMILIES[name]
+    return family.name, family.help, family.labels
+
+
+def _of(metric: M, labels: tuple[str, ...]) -> M:
+    return metric.labels(*labels) if labels else metric

@@ -1,0 +1,162 @@
+"""What is read of the server's parts when somebody asks, instead of being counted while it changes."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dockershim import __version__
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import ShimError
+from dockershim.logs.service import Statistics
+from dockershim.metrics.families import FAMILIES
+from dockershim.metrics.parts import Parts
+from dockershim.runtime.node import Node
+from dockershim.translate.records import SandboxRecord
+
+#: The log process answers between two batches; one that takes longer has stopped.
+_LOG_DEADLINE: Final = 0.5
+_STATES: Final = {
+    cri.CONTAINER_CREATED: "created",
+    cri.CONTAINER_RUNNING: "running",
+    cri.CONTAINER_EXITED: "exited",
+    cri.CONTAINER_UNKNOWN: "unknown",
+}
+
+Labels = tuple[str, ...]
+#: The values of one metric, by those of its labels.
+Values = Mapping[Labels, float]
+
+
+class State(Collector):
+    """The state at the last ``read``, which is for the event loop; ``collect`` is for any thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._values: dict[str, Values] = {}
+
+    async def read(self) -> None:
+        """Ask all parts. What the log process does not say in time is left out."""
+        parts = self._parts
+        try:
+            logs = await parts.node.logs.statistics(_LOG_DEADLINE)
+        except ShimError:
+            logs = None
+        self._values = {
+            **_process(),
+            **_engine(parts),
+            **_inventory(parts),
+            **_logs(logs, parts.node.logs.restarts),
+            **_streams(parts.node),
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        for name, values in self._values.items():
+            yield _metric(name, values)
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Let it be asked, and with it the kernel for the resources of the log process."""
+        registry.register(self)
+        ProcessCollector("dockershim_log", lambda: self._parts.node.logs.pid, registry=registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing, or registration would ask for values before there are any."""
+        return iter(())
+
+
+def _metric(name: str, values: Values) -> Metric:
+    family = FAMILIES[name]
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(name, family.help, labels=family.labels)
+    for labels, value in values.items():
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _alone(**values: float) -> dict[str, Values]:
+    """Metrics without labels."""
+    return {f"dockershim_{name}": {(): value} for name, value in values.items()}
+
+
+def _process() -> dict[str, Values]:
+    return {"dockershim_build_info": {(__version__, platform.python_version()): 1}}
+
+
+def _engine(parts: Parts) -> dict[str, Values]:
+    node = parts.node
+    can = node.last_capabilities
+    info: Values = {(can.version, "{}.{}".format(*can.api)): 1} if can is not None else {}
+    return {
+        "dockershim_engine_info": info,
+        **_alone(
+            engine_up=not parts.watchdog.problem,
+            engine_events_total=node.follower.counters.events,
+            network_up=not node.network.problem(),
+        ),
+    }
+
+
+def _inventory(parts: Parts) -> dict[str, Values]:
+    node, counters = parts.node, parts.node.follower.counters
+    sandboxes: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
+    containers: Counter[Labels] = Counter({(state,): 0 for state in _STATES.values()})
+    for record in node.inventory.snapshot():
+        if isinstance(record, SandboxRecord):
+            sandboxes["ready" if record.running else "not_ready",] += 1
+        else:
+            containers[_STATES[record.state],] += 1
+    return {
+        "dockershim_inventory_sandboxes": sandboxes,
+        "dockershim_inventory_containers": containers,
+        "dockershim_inventory_resyncs_total": {(cause,): count for cause, count in counters.causes.items()},
+        **_alone(
+            inventory_images=parts.images.size,
+            inventory_current=node.follower.is_current,
+            inventory_resync_duration_seconds=counters.resync_seconds,
+            inventory_resync_timestamp_seconds=counters.resynced,
+            inventory_repairs_total=counters.repairs,
+            inventory_comparison_timestamp_seconds=counters.compared,
+            event_clients=parts.events.clients,
+            event_backlog=parts.events.backlog,
+            checkpoints=len(node.checkpointed),
+            damaged_checkpoints=node.store.damaged(),
+        ),
+    }
+
+
+def _logs(logs: Statistics | None, restarts: int) -> dict[str, Values]:
+    always = _alone(log_process_up=logs is not None, log_process_restarts_total=restarts)
+    if logs is None:
+        return always
+    return always | _alone(
+        logs=logs.followed,
+        logs_blocked=logs.blocked,
+        log_read_bytes_total=logs.bytes,
+        log_lines_total=logs.lines,
+        log_missing_bytes_total=logs.missing,
+        log_unread_bytes=logs.unread,
+        log_lag_seconds=age(logs.oldest, datetime.now(UTC)),
+    )
+
+
+def age(time: str, now: datetime) -> float:
+    """Seconds from an engine's time, RFC 3339 in UTC without the zone, to ``now``; 0 for what is none or later."""
+    try:
+        return max(0.0, (now - datetime.fromisoformat(f"{time}+00:00")).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _streams(node: Node) -> dict[str, Values]:
+    return {
+        "dockershim_streams_open": {(kind, over): count for (kind, over), count in node.streaming.open.items()},
+        "dockershim_streams_total": {(kind, over): count for (kind, over), count in node.streaming.served.items()},
+        **_alone(stream_tokens_waiting=node.streaming.tokens_waiting),
+    }

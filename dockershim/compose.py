@@ -29,6 +29,7 @@ from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, Kubenet
 from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
 from dockershim.runtime.logs import logs_taken_up
+from dockershim.stats.disk import DiskUsage
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
@@ -74,18 +75,22 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         store = Store(config.root_directory / "sandbox")
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
+        inventory = Inventory(engine, follower)
+        disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
         images = ImageService(
             engine,
             image_records,
             infra_image,
+            disk,
+            capabilities=lambda: node.capabilities(),
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
         )
         node = Node(
             engine=engine,
             follower=follower,
-            inventory=Inventory(engine, follower),
+            inventory=inventory,
             network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
             cni=cni_network,
             pins=pins,
@@ -99,12 +104,14 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
             engine_log=_engine_log(config),
             streaming=await _streaming(config, stack),
+            disk=disk,
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)
         await stack.enter_async_context(watchdog)
         await _look_at_engine(node)
         await stack.enter_async_context(logs_taken_up(node))
+        await stack.enter_async_context(disk)
         stack.push_async_callback(settle)
         yield Services(RuntimeService(node), images, current.replace)
 

@@ -1,29 +1,90 @@
-"""What the kernel says of a container's cgroup (its documentation: cgroup-v1/memory and cgroup-v2)."""
+"""What the kernel says of a cgroup (its documentation: cgroup-v1/, cgroup-v2 and accounting/psi).
+
+The folders of a container are found once, by its first process; each reading opens the files anew, so that one whose
+cgroup has ended is an OSError and never the numbers of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dockershim.cgroups import cgroup_folder
+from dockershim.cgroups import PROC, ROOT
 
-#: cgroup v1 says "no limit" with a number near the highest that fits.
+#: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
+#: One read takes any of these files whole; more is read only of cgroup.procs.
+_WHOLE = 16 * 1024
+#: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
+_TICKS = 100
+_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One cgroup: its ``path`` below the hierarchies' roots, its folder by controller, all the same with version 2.
+
+    ``pressure`` is the folder with the pressure files, of the v2 hierarchy; empty where there is none.
+    """
+
+    path: str
+    version: int
+    folders: Mapping[str, str]
+    pressure: str
+
+    def parent(self) -> Group:
+        """The cgroup around this one."""
+        folders = {controller: _above(folder) for controller, folder in self.folders.items()}
+        return Group(_above(self.path), self.version, folders, _above(self.pressure))
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A line of a pressure file: ``total`` in microseconds, averages in per cent of the time."""
+
+    total: int
+    avg10: float
+    avg60: float
+    avg300: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    some: Stall
+    #: None for the CPU before Linux 5.13.
+    full: Stall | None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes, but for ``cpu`` in nanoseconds and the counts of page faults. ``memory_limit`` is 0 for none."""
+    """What CRI statistics need, in bytes but for ``cpu`` in nanoseconds and the counts of page faults.
+
+    A limit is None for none; that of swap is of swap alone. ``swap`` is None where the kernel does not account for it,
+    a pressure where the kernel measures none.
+    """
 
     cpu: int
     memory: int
     inactive_file: int
+    active_file: int
     rss: int
+    cache: int
+    mapped_file: int
     page_faults: int
     major_page_faults: int
-    memory_limit: int
-    swap: int | None
+    memory_limit: int | None
+    swap: int | None = None
+    swap_limit: int | None = None
+    cpu_pressure: Pressure | None = None
+    memory_pressure: Pressure | None = None
+    io_pressure: Pressure | None = None
 
     @property
     def working_set(self) -> int:
@@ -31,70 +92,355 @@ class Usage:
         return max(0, self.memory - self.inactive_file)
 
 
-def read_usage(pid: int, version: int) -> Usage:
-    """The usage of the container whose first process is ``pid``. Raises OSError or ShimError for one that has ended."""
-    if version == 2:
-        folder = cgroup_folder(pid, "memory")
-        return parse_v2({name: _read(folder / name) for name in _V2_FILES})
-    files = {name: _read(cgroup_folder(pid, controller) / name) for name, controller in _V1_FILES.items()}
-    return parse_v1(files)
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a cgroup did with one block device, by operation: ``read``, ``write`` and others that the kernel names."""
+
+    number: str
+    bytes: Mapping[str, int]
+    operations: Mapping[str, int]
 
 
-_V1_FILES = {
-    "cpuacct.usage": "cpuacct",
-    "memory.usage_in_bytes": "memory",
-    "memory.stat": "memory",
-    "memory.memsw.usage_in_bytes": "memory",
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What metrics tell beyond ``Usage``: CPU times in nanoseconds, memory in bytes, all else counts.
+
+    ``periods`` are those in which a CPU quota was enforced; ``threads_limit`` is None for none.
+    """
+
+    cpu_user: int
+    cpu_system: int
+    periods: int
+    throttled_periods: int
+    throttled: int
+    limit_hits: int
+    highest_memory: int
+    kernel_memory: int
+    oom_kills: int
+    threads: int
+    threads_limit: int | None
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """Bytes in huge pages of one size, such as ``2MB``; cgroup v2 records no ``highest``."""
+
+    size: str
+    usage: int
+    highest: int | None
+
+
+# -- finding
+
+
+def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = PROC) -> Group:
+    """The cgroup of a container by its first process. Raises OSError, also where the process is another's by now.
+
+    Both drivers of an engine end the path with the id: ``…/<id>`` and ``….slice/docker-<id>.scope``.
+    """
+    group = parse_group((proc / str(pid) / "cgroup").read_text(), root)
+    if container_id not in group.path.rpartition("/")[2]:
+        raise ProcessLookupError(f"process {pid} is not of container {container_id}")
+    return group
+
+
+def parse_group(text: str, root: Path) -> Group:
+    """The cgroup that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers for v2).
+
+    With v1 the v2 hierarchy is beside it, without controllers. Raises OSError where nothing accounts for memory.
+    """
+    unified, folders, path = "", {}, ""
+    for line in text.splitlines():
+        _, controllers, own = line.split(":", 2)
+        if not controllers:
+            unified = own
+        for controller in controllers.split(","):
+            folders[controller] = f"{root}/{controllers}{own}"
+            if controller == "memory":
+                path = own
+    if path:
+        return Group(path, 1, folders, f"{root}/unified{unified}" if unified else "")
+    if not unified:
+        raise FileNotFoundError("the node's kernel or its mounts have no memory controller")
+    folder = f"{root}{unified}"
+    return Group(unified, 2, dict.fromkeys(("cpu", "memory", "pids", "blkio", "hugetlb"), folder), folder)
+
+
+# -- reading
+
+_V1_USAGE = {"cpuacct.usage": "cpuacct", "memory.usage_in_bytes": "memory", "memory.stat": "memory"}
+_V1_DETAILS = {
+    "cpuacct.stat": "cpuacct",
+    "cpu.stat": "cpu",
+    "memory.failcnt": "memory",
+    "memory.max_usage_in_bytes": "memory",
+    "memory.kmem.usage_in_bytes": "memory",
+    "memory.oom_control": "memory",
+    "pids.current": "pids",
+    "pids.max": "pids",
+    "blkio.throttle.io_service_bytes_recursive": "blkio",
+    "blkio.throttle.io_serviced_recursive": "blkio",
 }
-_V2_FILES = ("cpu.stat", "memory.current", "memory.stat", "memory.max", "memory.swap.current")
-#: Absent where the kernel does not account for swap.
-_OPTIONAL = ("memory.memsw.usage_in_bytes", "memory.swap.current")
+_V2_USAGE = {
+    "cpu.stat": "cpu",
+    "memory.current": "memory",
+    "memory.stat": "memory",
+    "memory.max": "memory",
+    "memory.swap.current": "memory",
+    "memory.swap.max": "memory",
+}
+_V2_DETAILS = {
+    "memory.events": "memory",
+    "memory.peak": "memory",
+    "pids.current": "pids",
+    "pids.max": "pids",
+    "io.stat": "blkio",
+}
+_V1_EVERYTHING = {**_V1_USAGE, **_V1_DETAILS}
+_V2_EVERYTHING = {**_V2_USAGE, **_V2_DETAILS}
+_PRESSURES = ("cpu.pressure", "memory.pressure", "io.pressure")
+#: Without one of these there is nothing to tell: the cgroup has ended. Any other may be missing in some kernel.
+_NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "cpu.stat", "memory.current"})
 
 
-def _read(path: Path) -> str:
+def read_usage(group: Group) -> Usage:
+    """The usage of a cgroup and all below it. Raises OSError for one that has ended."""
+    if group.version == 1:
+        return parse_usage_v1(_read_all(group, _V1_USAGE))
+    return parse_usage_v2(_read_all(group, _V2_USAGE))
+
+
+def read_everything(group: Group) -> tuple[Usage, Details]:
+    """The usage of a cgroup, and the rest for metrics. Raises OSError for one that has ended."""
+    if group.version == 1:
+        files = _read_all(group, _V1_EVERYTHING)
+        return parse_usage_v1(files), parse_details_v1(files)
+    files = _read_all(group, _V2_EVERYTHING)
+    return parse_usage_v2(files), parse_details_v2(files)
+
+
+def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
+    """The sizes of which the node has huge pages, as the names of cgroup files have them: ``2MB``, ``1GB``."""
+    found = []
+    with contextlib.suppress(OSError):
+        for one in folder.iterdir():
+            kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
+            if int((one / "nr_hugepages").read_text()) > 0:
+                found.append(f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB")
+    return tuple(sorted(found))
+
+
+def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
+    """The huge pages of a cgroup; none where the kernel does not account for them."""
+    found = []
+    folder = group.folders.get("hugetlb", "")
+    names = ("usage_in_bytes", "max_usage_in_bytes") if group.version == 1 else ("current", "")
+    for size in sizes if folder else ():
+        usage, highest = (_read(f"{folder}/hugetlb.{size}.{name}") if name else "" for name in names)
+        if usage:
+            found.append(HugePages(size, int(usage), int(highest) if highest else None))
+    return found
+
+
+def read_processes(group: Group) -> list[int]:
+    """The processes of a cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
+    return list(_processes(group.folders.get("pids") or group.folders["memory"]))
+
+
+def _processes(folder: str) -> Iterator[int]:
     try:
-        return path.read_text()
-    except FileNotFoundError:
-        if path.name in _OPTIONAL:
-            return ""
-        raise
+        yield from map(int, _read(f"{folder}/cgroup.procs", to_end=True).split())
+        # Two links are the folder's own, each further one is a cgroup below it.
+        if Path(folder).stat().st_nlink > 2:
+            with os.scandir(folder) as entries:
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for path in below:
+                yield from _processes(path)
+    except OSError:
+        return
 
 
-def _table(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+def _read_all(group: Group, names: Mapping[str, str]) -> dict[str, str]:
+    folders = group.folders
+    files = {
+        name: _read(f"{folders[controller]}/{name}", needed=name in _NEEDED)
+        for name, controller in names.items()
+        if controller in folders
+    }
+    if group.pressure:
+        files |= {name: _read(f"{group.pressure}/{name}") for name in _PRESSURES}
+    return files
 
 
-def parse_v1(files: Mapping[str, str]) -> Usage:
-    """Usage by the files of cgroup v1, by their names; counters of memory.stat are those of the whole subtree."""
+def _read(path: str, *, needed: bool = False, to_end: bool = False) -> str:
+    """A file's text, empty for one that cannot be read unless it is needed.
+
+    Plain system calls: there are thousands of these a second, and a Path or a file object costs as much again.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(fd, _WHOLE)
+            while to_end and (more := os.read(fd, _WHOLE)):
+                content += more
+        finally:
+            os.close(fd)
+    except OSError:
+        if needed:
+            raise
+        return ""
+    return content.decode()
+
+
+# -- parsing
+
+
+def parse_usage_v1(files: Mapping[str, str]) -> Usage:
+    """Usage by the files of cgroup v1 by their names; of memory.stat, the counters of the whole subtree."""
     stat = _table(files["memory.stat"])
-    memory = int(files["memory.usage_in_bytes"])
-    limit = stat.get("hierarchical_memory_limit", 0)
-    with_swap = files["memory.memsw.usage_in_bytes"]
+    limit = _limit(stat.get("hierarchical_memory_limit"))
+    # v1 limits memory and swap together.
+    both = _limit(stat.get("hierarchical_memsw_limit"))
     return Usage(
         cpu=int(files["cpuacct.usage"]),
-        memory=memory,
+        memory=int(files["memory.usage_in_bytes"]),
         inactive_file=stat.get("total_inactive_file", 0),
+        active_file=stat.get("total_active_file", 0),
         rss=stat.get("total_rss", 0),
+        cache=stat.get("total_cache", 0),
+        mapped_file=stat.get("total_mapped_file", 0),
         page_faults=stat.get("total_pgfault", 0),
         major_page_faults=stat.get("total_pgmajfault", 0),
-        memory_limit=limit if limit < _UNLIMITED else 0,
-        swap=max(0, int(with_swap) - memory) if with_swap else None,
+        memory_limit=limit,
+        swap=stat.get("total_swap"),
+        swap_limit=None if both is None or limit is None else max(0, both - limit),
+        cpu_pressure=parse_pressure(files.get("cpu.pressure", "")),
+        memory_pressure=parse_pressure(files.get("memory.pressure", "")),
+        io_pressure=parse_pressure(files.get("io.pressure", "")),
     )
 
 
-def parse_v2(files: Mapping[str, str]) -> Usage:
-    """Usage by the files of cgroup v2, by their names."""
+def parse_usage_v2(files: Mapping[str, str]) -> Usage:
+    """Usage by the files of cgroup v2 by their names."""
     stat = _table(files["memory.stat"])
-    limit = files["memory.max"].strip()
-    swap = files["memory.swap.current"].strip()
+    swap = files.get("memory.swap.current")
     return Usage(
         cpu=_table(files["cpu.stat"]).get("usage_usec", 0) * 1000,
         memory=int(files["memory.current"]),
         inactive_file=stat.get("inactive_file", 0),
+        active_file=stat.get("active_file", 0),
         rss=stat.get("anon", 0),
+        cache=stat.get("file", 0),
+        mapped_file=stat.get("file_mapped", 0),
         page_faults=stat.get("pgfault", 0),
         major_page_faults=stat.get("pgmajfault", 0),
-        memory_limit=0 if limit == "max" else int(limit),
+        memory_limit=_maximum(files.get("memory.max", "")),
         swap=int(swap) if swap else None,
+        swap_limit=_maximum(files.get("memory.swap.max", "")),
+        cpu_pressure=parse_pressure(files.get("cpu.pressure", "")),
+        memory_pressure=parse_pressure(files.get("memory.pressure", "")),
+        io_pressure=parse_pressure(files.get("io.pressure", "")),
     )
+
+
+def parse_details_v1(files: Mapping[str, str]) -> Details:
+    """Details by the files of cgroup v1 by their names."""
+    times, throttling = _table(files.get("cpuacct.stat", "")), _table(files.get("cpu.stat", ""))
+    return Details(
+        cpu_user=times.get("user", 0) * (10**9 // _TICKS),
+        cpu_system=times.get("system", 0) * (10**9 // _TICKS),
+        periods=throttling.get("nr_periods", 0),
+        throttled_periods=throttling.get("nr_throttled", 0),
+        throttled=throttling.get("throttled_time", 0),
+        limit_hits=_number(files.get("memory.failcnt", "")),
+        highest_memory=_number(files.get("memory.max_usage_in_bytes", "")),
+        kernel_memory=_number(files.get("memory.kmem.usage_in_bytes", "")),
+        oom_kills=_table(files.get("memory.oom_control", "")).get("oom_kill", 0),
+        threads=_number(files.get("pids.current", "")),
+        threads_limit=_maximum(files.get("pids.max", "")),
+        devices=_devices_v1(
+            files.get("blkio.throttle.io_service_bytes_recursive", ""),
+            files.get("blkio.throttle.io_serviced_recursive", ""),
+        ),
+    )
+
+
+def parse_details_v2(files: Mapping[str, str]) -> Details:
+    """Details by the files of cgroup v2 by their names."""
+    times, stat = _table(files["cpu.stat"]), _table(files["memory.stat"])
+    events = _table(files.get("memory.events", ""))
+    # The sum came with Linux 5.18, its parts were there before.
+    kernel = stat.get("kernel", sum(stat.get(part, 0) for part in ("kernel_stack", "slab", "percpu", "sock")))
+    return Details(
+        cpu_user=times.get("user_usec", 0) * 1000,
+        cpu_system=times.get("system_usec", 0) * 1000,
+        periods=times.get("nr_periods", 0),
+        throttled_periods=times.get("nr_throttled", 0),
+        throttled=times.get("throttled_usec", 0) * 1000,
+        limit_hits=events.get("max", 0),
+        highest_memory=_number(files.get("memory.peak", "")),
+        kernel_memory=kernel,
+        oom_kills=events.get("oom_kill", 0),
+        threads=_number(files.get("pids.current", "")),
+        threads_limit=_maximum(files.get("pids.max", "")),
+        devices=_devices_v2(files.get("io.stat", "")),
+    )
+
+
+def parse_pressure(text: str) -> Pressure | None:
+    """A pressure file: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``."""
+    stalls: dict[str, Stall] = {}
+    for line in text.splitlines():
+        kind, *pairs = line.split()
+        values = dict(pair.split("=", 1) for pair in pairs)
+        stalls[kind] = Stall(
+            int(values["total"]), float(values["avg10"]), float(values["avg60"]), float(values["avg300"])
+        )
+    return Pressure(stalls["some"], stalls.get("full")) if "some" in stalls else None
+
+
+def _devices_v1(amounts: str, counts: str) -> tuple[Device, ...]:
+    """Lines ``8:0 Read 4096``, and one ``Total 4096`` at the end."""
+    tables: tuple[dict[str, dict[str, int]], ...] = ({}, {})
+    for table, text in zip(tables, (amounts, counts), strict=True):
+        for line in text.splitlines():
+            fields = line.split()
+            if len(fields) == 3 and fields[1] != "Total":
+                table.setdefault(fields[0], {})[fields[1].lower()] = int(fields[2])
+    return tuple(Device(number, amount, tables[1].get(number, {})) for number, amount in tables[0].items())
+
+
+_V2_OPERATIONS = {"read": ("rbytes", "rios"), "write": ("wbytes", "wios"), "discard": ("dbytes", "dios")}
+
+
+def _devices_v2(text: str) -> tuple[Device, ...]:
+    """Lines ``8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0``; some have a number alone."""
+    devices = []
+    for line in text.splitlines():
+        number, *pairs = line.split()
+        values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        told = {name: keys for name, keys in _V2_OPERATIONS.items() if keys[0] in values}
+        if told:
+            amounts = {name: int(values[amount]) for name, (amount, _) in told.items()}
+            devices.append(Device(number, amounts, {name: int(values.get(key, 0)) for name, (_, key) in told.items()}))
+    return tuple(devices)
+
+
+def _table(text: str) -> dict[str, int]:
+    """Lines of a name and a number."""
+    words = text.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def _number(text: str) -> int:
+    return int(text) if text else 0
+
+
+def _maximum(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text and text != "max" else None
+
+
+def _limit(value: int | None) -> int | None:
+    return value if value is not None and value < _UNLIMITED else None

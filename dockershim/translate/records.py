@@ -83,7 +83,10 @@ class SandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """An application container. Times are nanoseconds since the epoch, 0 for never."""
+    """An application container. Times are nanoseconds since the epoch, 0 for never.
+
+    ``upper_dir`` has the files of the writable layer, where the engine's storage driver keeps them in a folder.
+    """
 
     id: str
     sandbox_id: str
@@ -102,6 +105,7 @@ class ContainerRecord:
     error: str = ""
     pid: int = 0
     engine_log_path: str = ""
+    upper_dir: str = ""
     stop_signal: str = ""
     host_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -229,6 +233,7 @@ def read_container(inspect: Mapping[str, Any]) -> ContainerRecord | None:
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0),
         engine_log_path=inspect.get("LogPath") or "",
+        upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         stop_signal=config.get("StopSignal") or "",
         host_config=inspect["HostConfig"],
         extra=extra,

@@ -17,7 +17,7 @@ from dockershim.cgroups import PROC, ROOT
 #: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
 #: One read takes any of these files whole; more is read only of cgroup.procs.
-_WHOLE = 16 * 1024
+_WHOLE = 64 * 1024
 #: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
 _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
@@ -305,15 +305,15 @@ def parse_usage_v1(files: Mapping[str, str]) -> Usage:
     return Usage(
         cpu=int(files["cpuacct.usage"]),
         memory=int(files["memory.usage_in_bytes"]),
-        inactive_file=stat.get("total_inactive_file", 0),
-        active_file=stat.get("total_active_file", 0),
-        rss=stat.get("total_rss", 0),
-        cache=stat.get("total_cache", 0),
-        mapped_file=stat.get("total_mapped_file", 0),
-        page_faults=stat.get("total_pgfault", 0),
-        major_page_faults=stat.get("total_pgmajfault", 0),
+        inactive_file=_int(stat, "total_inactive_file"),
+        active_file=_int(stat, "total_active_file"),
+        rss=_int(stat, "total_rss"),
+        cache=_int(stat, "total_cache"),
+        mapped_file=_int(stat, "total_mapped_file"),
+        page_faults=_int(stat, "total_pgfault"),
+        major_page_faults=_int(stat, "total_pgmajfault"),
         memory_limit=limit,
-        swap=stat.get("total_swap"),
+        swap=_int(stat, "total_swap") if "total_swap" in stat else None,
         swap_limit=None if both is None or limit is None else max(0, both - limit),
         cpu_pressure=parse_pressure(files.get("cpu.pressure", "")),
         memory_pressure=parse_pressure(files.get("memory.pressure", "")),
@@ -326,15 +326,15 @@ def parse_usage_v2(files: Mapping[str, str]) -> Usage:
     stat = _table(files["memory.stat"])
     swap = files.get("memory.swap.current")
     return Usage(
-        cpu=_table(files["cpu.stat"]).get("usage_usec", 0) * 1000,
+        cpu=_int(_table(files["cpu.stat"]), "usage_usec") * 1000,
         memory=int(files["memory.current"]),
-        inactive_file=stat.get("inactive_file", 0),
-        active_file=stat.get("active_file", 0),
-        rss=stat.get("anon", 0),
-        cache=stat.get("file", 0),
-        mapped_file=stat.get("file_mapped", 0),
-        page_faults=stat.get("pgfault", 0),
-        major_page_faults=stat.get("pgmajfault", 0),
+        inactive_file=_int(stat, "inactive_file"),
+        active_file=_int(stat, "active_file"),
+        rss=_int(stat, "anon"),
+        cache=_int(stat, "file"),
+        mapped_file=_int(stat, "file_mapped"),
+        page_faults=_int(stat, "pgfault"),
+        major_page_faults=_int(stat, "pgmajfault"),
         memory_limit=_maximum(files.get("memory.max", "")),
         swap=int(swap) if swap else None,
         swap_limit=_maximum(files.get("memory.swap.max", "")),
@@ -348,15 +348,15 @@ def parse_details_v1(files: Mapping[str, str]) -> Details:
     """Details by the files of cgroup v1 by their names."""
     times, throttling = _table(files.get("cpuacct.stat", "")), _table(files.get("cpu.stat", ""))
     return Details(
-        cpu_user=times.get("user", 0) * (10**9 // _TICKS),
-        cpu_system=times.get("system", 0) * (10**9 // _TICKS),
-        periods=throttling.get("nr_periods", 0),
-        throttled_periods=throttling.get("nr_throttled", 0),
-        throttled=throttling.get("throttled_time", 0),
+        cpu_user=_int(times, "user") * (10**9 // _TICKS),
+        cpu_system=_int(times, "system") * (10**9 // _TICKS),
+        periods=_int(throttling, "nr_periods"),
+        throttled_periods=_int(throttling, "nr_throttled"),
+        throttled=_int(throttling, "throttled_time"),
         limit_hits=_number(files.get("memory.failcnt", "")),
         highest_memory=_number(files.get("memory.max_usage_in_bytes", "")),
         kernel_memory=_number(files.get("memory.kmem.usage_in_bytes", "")),
-        oom_kills=_table(files.get("memory.oom_control", "")).get("oom_kill", 0),
+        oom_kills=_int(_table(files.get("memory.oom_control", "")), "oom_kill"),
         threads=_number(files.get("pids.current", "")),
         threads_limit=_maximum(files.get("pids.max", "")),
         devices=_devices_v1(
@@ -371,17 +371,17 @@ def parse_details_v2(files: Mapping[str, str]) -> Details:
     times, stat = _table(files["cpu.stat"]), _table(files["memory.stat"])
     events = _table(files.get("memory.events", ""))
     # The sum came with Linux 5.18, its parts were there before.
-    kernel = stat.get("kernel", sum(stat.get(part, 0) for part in ("kernel_stack", "slab", "percpu", "sock")))
+    parts = ("kernel",) if "kernel" in stat else ("kernel_stack", "slab", "percpu", "sock")
     return Details(
-        cpu_user=times.get("user_usec", 0) * 1000,
-        cpu_system=times.get("system_usec", 0) * 1000,
-        periods=times.get("nr_periods", 0),
-        throttled_periods=times.get("nr_throttled", 0),
-        throttled=times.get("throttled_usec", 0) * 1000,
-        limit_hits=events.get("max", 0),
+        cpu_user=_int(times, "user_usec") * 1000,
+        cpu_system=_int(times, "system_usec") * 1000,
+        periods=_int(times, "nr_periods"),
+        throttled_periods=_int(times, "nr_throttled"),
+        throttled=_int(times, "throttled_usec") * 1000,
+        limit_hits=_int(events, "max"),
         highest_memory=_number(files.get("memory.peak", "")),
-        kernel_memory=kernel,
-        oom_kills=events.get("oom_kill", 0),
+        kernel_memory=sum(_int(stat, part) for part in parts),
+        oom_kills=_int(events, "oom_kill"),
         threads=_number(files.get("pids.current", "")),
         threads_limit=_maximum(files.get("pids.max", "")),
         devices=_devices_v2(files.get("io.stat", "")),
@@ -392,11 +392,8 @@ def parse_pressure(text: str) -> Pressure | None:
     """A pressure file: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``."""
     stalls: dict[str, Stall] = {}
     for line in text.splitlines():
-        kind, *pairs = line.split()
-        values = dict(pair.split("=", 1) for pair in pairs)
-        stalls[kind] = Stall(
-            int(values["total"]), float(values["avg10"]), float(values["avg60"]), float(values["avg300"])
-        )
+        words = line.replace("=", " ").split()
+        stalls[words[0]] = Stall(int(words[8]), float(words[2]), float(words[4]), float(words[6]))
     return Pressure(stalls["some"], stalls.get("full")) if "some" in stalls else None
 
 
@@ -427,10 +424,14 @@ def _devices_v2(text: str) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _table(text: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+def _table(text: str) -> dict[str, str]:
+    """Lines of a name and a number, which is left as it is: of 60 of them, a dozen are looked at."""
     words = text.split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _int(table: Mapping[str, str], name: str) -> int:
+    return int(table.get(name, 0))
 
 
 def _number(text: str) -> int:
@@ -442,5 +443,5 @@ def _maximum(text: str) -> int | None:
     return int(text) if text and text != "max" else None
 
 
-def _limit(value: int | None) -> int | None:
-    return value if value is not None and value < _UNLIMITED else None
+def _limit(text: str | None) -> int | None:
+    return int(text) if text is not None and int(text) < _UNLIMITED else None

@@ -1,7 +1,7 @@
 """What the kernel says of a cgroup (its documentation: cgroup-v1/, cgroup-v2 and accounting/psi).
 
-The folders of a container are found once, by its first process; each reading opens the files anew, so that one whose
-cgroup has ended is an OSError and never the numbers of another.
+The folders of a container are found once, by its first process, and its files stay open: to open one takes ten times
+as long as to read it. A file of a cgroup that has ended says so, and never has the numbers of another.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from dockershim.cgroups import PROC, ROOT
 
 #: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
-#: One read takes any of these files whole; more is read only of cgroup.procs.
+#: One read takes any of these files whole, but for cgroup.procs.
 _WHOLE = 64 * 1024
 #: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
@@ -204,20 +205,99 @@ _PRESSURES = ("cpu.pressure", "memory.pressure", "io.pressure")
 _NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "cpu.stat", "memory.current"})
 
 
-def read_usage(group: Group) -> Usage:
-    """The usage of a cgroup and all below it. Raises OSError for one that has ended."""
-    if group.version == 1:
-        return parse_usage_v1(_read_all(group, _V1_USAGE))
-    return parse_usage_v2(_read_all(group, _V2_USAGE))
+class Files:
+    """The open files of one cgroup. ``budget`` is shared by all: what is above it is opened for each reading."""
+
+    def __init__(self, group: Group, budget: Budget) -> None:
+        self.group = group
+        self._budget = budget
+        self._open: dict[str, int] = {}
+
+    def usage(self) -> Usage:
+        """The usage of the cgroup and all below it. Raises OSError for one that has ended."""
+        if self.group.version == 1:
+            return parse_usage_v1(self._read_all(_V1_USAGE))
+        return parse_usage_v2(self._read_all(_V2_USAGE))
+
+    def everything(self) -> tuple[Usage, Details]:
+        """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
+        if self.group.version == 1:
+            files = self._read_all(_V1_EVERYTHING)
+            return parse_usage_v1(files), parse_details_v1(files)
+        files = self._read_all(_V2_EVERYTHING)
+        return parse_usage_v2(files), parse_details_v2(files)
+
+    def processes(self) -> list[int]:
+        """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
+        folder = self.group.folders.get("pids") or self.group.folders["memory"]
+        try:
+            content = part = self._read(folder, "cgroup.procs", needed=True)
+            while part and (fd := self._open.get("cgroup.procs")) is not None:
+                part = os.pread(fd, _WHOLE, len(content)).decode()
+                content += part
+            below = _folders(folder)
+        except OSError:
+            return []
+        return [*map(int, content.split()), *(pid for one in below for pid in _processes(one))]
+
+    def close(self) -> None:
+        """Give the files back; a reading after it opens them anew."""
+        for fd in self._open.values():
+            os.close(fd)
+        self._budget.left += len(self._open)
+        self._open.clear()
+
+    def _read_all(self, names: Mapping[str, str]) -> dict[str, str]:
+        folders = self.group.folders
+        files = {
+            name: self._read(folders[controller], name, needed=name in _NEEDED)
+            for name, controller in names.items()
+            if controller in folders
+        }
+        if self.group.pressure:
+            for name in _PRESSURES:
+                files[name] = self._read(self.group.pressure, name, needed=False)
+        return files
+
+    def _read(self, folder: str, name: str, *, needed: bool) -> str:
+        """A file's text, empty for one that cannot be read unless it is needed."""
+        try:
+            fd = self._open.get(name)
+            if fd is not None:
+                return os.pread(fd, _WHOLE, 0).decode()
+            if self._budget.left <= 0:
+                return _read(f"{folder}/{name}")
+            fd = self._open[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            self._budget.left -= 1
+            return os.pread(fd, _WHOLE, 0).decode()
+        except OSError:
+            if needed:
+                raise
+            return ""
 
 
-def read_everything(group: Group) -> tuple[Usage, Details]:
-    """The usage of a cgroup, and the rest for metrics. Raises OSError for one that has ended."""
-    if group.version == 1:
-        files = _read_all(group, _V1_EVERYTHING)
-        return parse_usage_v1(files), parse_details_v1(files)
-    files = _read_all(group, _V2_EVERYTHING)
-    return parse_usage_v2(files), parse_details_v2(files)
+@dataclass(slots=True)
+class Budget:
+    """How many more files may stay open."""
+
+    left: int
+
+
+def _processes(folder: str) -> Iterator[int]:
+    try:
+        yield from map(int, _read(f"{folder}/cgroup.procs").split())
+        for below in _folders(folder):
+            yield from _processes(below)
+    except OSError:
+        return
+
+
+def _folders(folder: str) -> list[str]:
+    """The cgroups in this one. Two links are the folder's own, each further one is a cgroup below it."""
+    if os.stat(folder).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
+        return []
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
@@ -237,60 +317,29 @@ def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
     folder = group.folders.get("hugetlb", "")
     names = ("usage_in_bytes", "max_usage_in_bytes") if group.version == 1 else ("current", "")
     for size in sizes if folder else ():
-        usage, highest = (_read(f"{folder}/hugetlb.{size}.{name}") if name else "" for name in names)
+        usage, highest = (_read_if_there(f"{folder}/hugetlb.{size}.{name}") if name else "" for name in names)
         if usage:
             found.append(HugePages(size, int(usage), int(highest) if highest else None))
     return found
 
 
-def read_processes(group: Group) -> list[int]:
-    """The processes of a cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
-    return list(_processes(group.folders.get("pids") or group.folders["memory"]))
-
-
-def _processes(folder: str) -> Iterator[int]:
+def _read(path: str) -> str:
+    """A file's text, to its end, by plain system calls: a Path or a file object costs as much again. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield from map(int, _read(f"{folder}/cgroup.procs", to_end=True).split())
-        # Two links are the folder's own, each further one is a cgroup below it.
-        if Path(folder).stat().st_nlink > 2:
-            with os.scandir(folder) as entries:
-                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-            for path in below:
-                yield from _processes(path)
-    except OSError:
-        return
-
-
-def _read_all(group: Group, names: Mapping[str, str]) -> dict[str, str]:
-    folders = group.folders
-    files = {
-        name: _read(f"{folders[controller]}/{name}", needed=name in _NEEDED)
-        for name, controller in names.items()
-        if controller in folders
-    }
-    if group.pressure:
-        files |= {name: _read(f"{group.pressure}/{name}") for name in _PRESSURES}
-    return files
-
-
-def _read(path: str, *, needed: bool = False, to_end: bool = False) -> str:
-    """A file's text, empty for one that cannot be read unless it is needed.
-
-    Plain system calls: there are thousands of these a second, and a Path or a file object costs as much again.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            content = os.read(fd, _WHOLE)
-            while to_end and (more := os.read(fd, _WHOLE)):
-                content += more
-        finally:
-            os.close(fd)
-    except OSError:
-        if needed:
-            raise
-        return ""
+        content = b""
+        while chunk := os.read(fd, _WHOLE):
+            content += chunk
+    finally:
+        os.close(fd)
     return content.decode()
+
+
+def _read_if_there(path: str) -> str:
+    try:
+        return _read(path)
+    except OSError:
+        return ""
 
 
 # -- parsing
@@ -388,8 +437,12 @@ def parse_details_v2(files: Mapping[str, str]) -> Details:
     )
 
 
+@lru_cache(1024)
 def parse_pressure(text: str) -> Pressure | None:
-    """A pressure file: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``."""
+    """Lines ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``.
+
+    Most containers wait for nothing, and their files stay as they are.
+    """
     stalls: dict[str, Stall] = {}
     for line in text.splitlines():
         words = line.replace("=", " ").split()

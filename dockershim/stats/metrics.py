@@ -268,26 +268,32 @@ def spec(host_config: Mapping[str, Any], started_at: int, now: int) -> Iterator[
 
 
 class Series:
-    """The samples of one pod or container as CRI messages in their wire form, joined of parts that are made once.
+    """The samples of one pod or container as CRI messages in their wire form.
 
-    There are 60 of them for each container. ``labels`` are the values of LABELS. The timestamp stays out: api.proto
-    wants none for a value that is not cached.
+    There are 60 of them for each container, and most are what they were the last time: those are not encoded again.
+    ``labels`` are the values of LABELS. The timestamp stays out: api.proto wants none for a value that is not cached.
     """
 
     def __init__(self, labels: tuple[str, str, str, str, str, str]) -> None:
-        self.labels = labels
         self._labels = _encode_labels(labels)
+        self._known: dict[tuple[Metric, tuple[str, ...]], tuple[int, bytes]] = {}
 
     def encode(self, samples: Iterable[Sample]) -> bytes:
         """The field ``metrics``, of PodSandboxMetrics and of ContainerMetrics alike."""
-        base, parts = self._labels, []
+        before, self._known = self._known, {}
         for metric, value, labels in samples:
-            own = _encode_labels(labels) if labels else b""
-            number = b"\x08" + varint(value) if value else b""
-            head = _encode_head(metric)
-            length = len(head) + len(base) + len(own) + 2 + len(number)
-            parts.append(b"\x12%b%b%b%b\x2a%c%b" % (varint(length), head, base, own, len(number), number))
-        return b"".join(parts)
+            key = metric, labels
+            known = before.get(key)
+            if known is None or known[0] != value:
+                known = value, self._encode(metric, value, labels)
+            self._known[key] = known
+        return b"".join([wire for _, wire in self._known.values()])
+
+    def _encode(self, metric: Metric, value: int, labels: tuple[str, ...]) -> bytes:
+        head, own = _encode_head(metric), _encode_labels(labels)
+        number = b"\x08" + varint(value) if value else b""
+        length = len(head) + len(self._labels) + len(own) + 2 + len(number)
+        return b"\x12%b%b%b%b\x2a%c%b" % (varint(length), head, self._labels, own, len(number), number)
 
 
 @cache

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.netns import Pins
 from dockershim.stats import metrics
 from dockershim.stats.cgroup import (
+    Budget,
     Details,
+    Files,
     Group,
     Usage,
     find_group,
     huge_page_sizes,
-    read_everything,
     read_huge_pages,
-    read_processes,
-    read_usage,
 )
 from dockershim.stats.messages import (
     to_cri_container_stats,
@@ -38,9 +39,13 @@ from dockershim.translate.names import container_name, sandbox_container_name
 from dockershim.translate.network import INTERFACE
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
+T = TypeVar("T")
+
 _BLOCK_DEVICES = Path("/sys/dev/block")
 _MOUNTS = Path("/proc/self/mountinfo")
 _INFRA = "POD"
+#: A page of the kernel's each.
+_MOST_FILES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,14 @@ class Reader:
 
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
-        self._groups: dict[str, Group] = {}
+        self._budget = Budget(_files_kept_open())
+        #: Of each container's cgroup, and of each pod's.
+        self._files: dict[str, Files] = {}
+        self._pod_files: dict[str, Files] = {}
         self._rates = Rates()
         self._open_files = OpenFiles()
         self._series: dict[str, metrics.Series] = {}
+        self._pod_series: dict[str, metrics.Series] = {}
         self._devices: dict[str, str] = {}
         self._huge_page_sizes: tuple[str, ...] = ()
 
@@ -78,9 +87,12 @@ class Reader:
         """Forget all sandboxes and containers but these."""
         self._rates.keep(ids)
         self._open_files.keep(ids)
-        for kept in (self._groups, self._series):
+        for series in (self._series, self._pod_series):
+            for one in series.keys() - set(ids):
+                del series[one]
+        for kept in (self._files, self._pod_files):
             for one in kept.keys() - set(ids):
-                del kept[one]
+                kept.pop(one).close()
 
     # -- statistics ------------------------------------------------------------------------------------------
 
@@ -118,28 +130,25 @@ class Reader:
 
     def _pod_usage(self, sandbox: SandboxRecord, containers: list[Usage]) -> Usage | None:
         """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
-        infra = self._group(sandbox)
-        if infra is None:
-            return None
-        try:
-            return read_usage(infra.parent()) if sandbox.cgroup_parent else total([read_usage(infra), *containers])
-        except OSError:
-            return None
+        if sandbox.cgroup_parent:
+            return _or_none(self._files_of_pod(sandbox), Files.usage)
+        infra = self._usage(sandbox)
+        return None if infra is None else total([infra, *containers])
 
     def _process_counts(self, pod: Pod) -> Iterator[int]:
         records: list[SandboxRecord | ContainerRecord] = [pod.sandbox, *pod.containers]
         for record in records:
-            if (group := self._group(record)) is not None:
-                yield len(read_processes(group))
+            if (files := self._files_of(record)) is not None:
+                yield len(files.processes())
 
     def _interfaces(self, sandbox: SandboxRecord) -> tuple[Interface, ...]:
         """Those of a pod with a network of its own."""
         if sandbox.host_network or not sandbox.pid:
             return ()
         namespaces = set()
-        for path in (self._pins.path(sandbox.id), Path(sandbox.netns_path or os.devnull)):
+        for path in (self._pins.path(sandbox.id), sandbox.netns_path or os.devnull):
             with contextlib.suppress(OSError):
-                namespaces.add(path.stat().st_ino)
+                namespaces.add(os.stat(path).st_ino)  # noqa: PTH116 - a Path costs more than the call
         try:
             return read_interfaces(sandbox.pid, namespaces)
         except OSError:
@@ -159,41 +168,36 @@ class Reader:
     def _metrics_of(self, pod: Pod, layers: Mapping[str, int], file_system: metrics.FileSystem | None) -> bytes:
         parts = [self._infra_metrics(pod.sandbox)]
         for record in pod.containers:
-            samples = self._container_samples(record)
-            if samples and file_system is not None and record.id in layers:
+            files = self._files_of(record)
+            samples = self._container_samples(record, files) if files is not None else []
+            if files is None or not samples:
+                continue
+            if file_system is not None and record.id in layers:
                 samples += metrics.file_system(layers[record.id], file_system)
-            if samples:
-                parts.append(metrics.encode_container(record.id, self._series_of(record).encode(samples)))
+            parts.append(metrics.encode_container(record.id, self._series_of(record, files.group).encode(samples)))
         return metrics.encode_pod(pod.sandbox.id, *parts)
 
     def _infra_metrics(self, sandbox: SandboxRecord) -> bytes:
         """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
-        infra = self._group(sandbox)
+        infra = self._files_of(sandbox)
         if infra is None:
             return b""
-        found = self._series_of(sandbox).encode(metrics.network(self._interfaces(sandbox)))
-        if not sandbox.cgroup_parent:
+        found = self._series_of(sandbox, infra.group).encode(metrics.network(self._interfaces(sandbox)))
+        files = self._files_of_pod(sandbox) if sandbox.cgroup_parent else None
+        if files is None or (read := _or_none(files, Files.everything)) is None:
             return found
-        group = infra.parent()
-        try:
-            usage, details = read_everything(group)
-        except OSError:
-            return found
-        series = metrics.Series((group.path, "", "", sandbox.name.namespace, sandbox.name.name, ""))
-        return found + series.encode(self._resource_samples(group, usage, details, limited=False))
+        series = self._series_of_pod(sandbox, files.group)
+        return found + series.encode(self._resource_samples(files.group, *read, limited=False))
 
-    def _container_samples(self, record: ContainerRecord) -> list[metrics.Sample]:
-        group = self._group(record)
-        if group is None:
+    def _container_samples(self, record: ContainerRecord, files: Files) -> list[metrics.Sample]:
+        read = _or_none(files, Files.everything)
+        if read is None:
             return []
-        try:
-            usage, details = read_everything(group)
-        except OSError:
-            return []
-        pids = read_processes(group)
+        usage, details = read
+        pids = files.processes()
         limited = metrics.quota(record.host_config) > 0
         limit = open_files_limit(record.pid) if record.pid in pids else None
-        samples = self._resource_samples(group, usage, details, limited=limited)
+        samples = self._resource_samples(files.group, usage, details, limited=limited)
         samples += metrics.processes(len(pids), details, self._open_files.count(record.id, pids), limit)
         samples += metrics.spec(record.host_config, record.started_at, time.time_ns())
         return samples
@@ -208,10 +212,9 @@ class Reader:
             *metrics.disk_operations(details, names),
         ]
 
-    def _series_of(self, record: ContainerRecord | SandboxRecord) -> metrics.Series:
+    def _series_of(self, record: ContainerRecord | SandboxRecord, group: Group) -> metrics.Series:
         known = self._series.get(record.id)
         if known is None:
-            group = self._groups[record.id]
             if isinstance(record, SandboxRecord):
                 name, pod = sandbox_container_name(record.name), record.name
                 labels = (group.path, name, "", pod.namespace, pod.name, _INFRA)
@@ -220,6 +223,13 @@ class Reader:
                 name = container_name(own.name, own.attempt, pod)
                 labels = (group.path, name, record.image, pod.namespace, pod.name, own.name)
             known = self._series[record.id] = metrics.Series(labels)
+        return known
+
+    def _series_of_pod(self, sandbox: SandboxRecord, group: Group) -> metrics.Series:
+        known = self._pod_series.get(sandbox.id)
+        if known is None:
+            labels = (group.path, "", "", sandbox.name.namespace, sandbox.name.name, "")
+            known = self._pod_series[sandbox.id] = metrics.Series(labels)
         return known
 
     def _device_name(self, number: str) -> str:
@@ -249,24 +259,49 @@ class Reader:
 
     # -- both ------------------------------------------------------------------------------------------------
 
-    def _usage(self, record: ContainerRecord) -> Usage | None:
-        group = self._group(record)
-        try:
-            return None if group is None else read_usage(group)
-        except OSError:
-            return None
+    def _usage(self, record: ContainerRecord | SandboxRecord) -> Usage | None:
+        return _or_none(self._files_of(record), Files.usage)
 
-    def _group(self, record: ContainerRecord | SandboxRecord) -> Group | None:
-        """The cgroup of a container that runs; it is the same for as long as the container exists."""
+    def _files_of(self, record: ContainerRecord | SandboxRecord) -> Files | None:
+        """Those of a container that runs; its cgroup is the same for as long as it exists."""
         if not record.pid or (isinstance(record, ContainerRecord) and record.state != cri.CONTAINER_RUNNING):
             return None
-        known = self._groups.get(record.id)
+        known = self._files.get(record.id)
         if known is None:
             try:
-                known = self._groups[record.id] = find_group(record.pid, record.id)
+                group = find_group(record.pid, record.id)
             except OSError:
                 return None
+            known = self._files[record.id] = Files(group, self._budget)
         return known
+
+    def _files_of_pod(self, sandbox: SandboxRecord) -> Files | None:
+        """Those of the cgroup around the infra container's."""
+        infra = self._files_of(sandbox)
+        if infra is None:
+            return None
+        known = self._pod_files.get(sandbox.id)
+        if known is None:
+            known = self._pod_files[sandbox.id] = Files(infra.group.parent(), self._budget)
+        return known
+
+
+def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
+    """What was read; None for a cgroup that has ended."""
+    if files is None:
+        return None
+    try:
+        return read(files)
+    except OSError:
+        # A container that is started again has its cgroup by the same name, with files of its own.
+        files.close()
+        return None
+
+
+def _files_kept_open() -> int:
+    """Half of what this process may open, and no more than takes 16 MiB of the kernel's memory."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)
 
 
 def mounted_device(mounts: str, number: str) -> str:

@@ -92,7 +92,7 @@ async def test_a_busy_container_uses_one_core_and_a_silent_one_none(cri: CRI) ->
         busy = await start(cri, sandbox_id, container_config("while :; do :; done", name="busy"))
         silent = await start(cri, sandbox_id, container_config(name="silent"))
         before = await stats(cri, busy)
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.1)
         after = await stats(cri, busy)
         used = after.cpu.usage_core_nano_seconds.value - before.cpu.usage_core_nano_seconds.value
         elapsed = after.cpu.timestamp - before.cpu.timestamp
@@ -331,7 +331,8 @@ async def test_values_are_those_of_the_engine_within_two_per_cent(
     assert ours.memory.rss_bytes.value == pytest.approx(40_000_000, rel=0.05)
     assert by_name(metrics, label_keys, "memory_cache") == pytest.approx(24 * MIB, rel=0.05)
     assert ours.writable_layer.used_bytes.value == pytest.approx(24 * MIB, rel=CLOSE)
-    assert network.tx_bytes.value == pytest.approx(5_000_000, rel=0.05)
+    # Beside the data, the head of each packet.
+    assert 5_000_000 < network.tx_bytes.value < 5_500_000
     assert ours.cpu.usage_core_nano_seconds.value > 10**8
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dockershim.stats.cgroup import (
+    Budget,
     Device,
+    Files,
     Group,
     HugePages,
     Pressure,
@@ -21,10 +23,7 @@ from dockershim.stats.cgroup import (
     parse_pressure,
     parse_usage_v1,
     parse_usage_v2,
-    read_everything,
     read_huge_pages,
-    read_processes,
-    read_usage,
 )
 
 ID = "0f720b0a29b4c604f60bb8e5982482277226baee719208ed6ac741cc8949424e"
@@ -251,11 +250,16 @@ def test_a_container_and_its_pod_are_found_and_read(tmp_path: Path, version: int
     group = find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
     assert (group.path, group.version) == (PATHS[driver], version)
     for one in (group, group.parent()):
-        usage, details = read_everything(one)
-        assert read_usage(one) == usage
-        assert usage.memory == USAGE.memory
-        assert details.oom_kills == 2
-        assert (usage.io_pressure is not None) == pressure
+        # With no file kept open, with some, and with all.
+        for budget in (Budget(0), Budget(2), Budget(100)):
+            files = Files(one, budget)
+            for _ in range(2):
+                usage, details = files.everything()
+                assert files.usage() == usage
+                assert usage.memory == USAGE.memory
+                assert details.oom_kills == 2
+                assert (usage.io_pressure is not None) == pressure
+            files.close()
     assert group.parent().path == PATHS[driver].rpartition("/")[0]
 
 
@@ -267,12 +271,12 @@ def test_a_process_that_has_got_the_number_of_the_containers(tmp_path: Path) -> 
 
 def test_a_container_that_has_ended(tmp_path: Path) -> None:
     make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
-    group = find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(100))
     for path in (tmp_path / "cgroup" / PATHS["systemd"][1:]).iterdir():
         path.unlink()
     with pytest.raises(FileNotFoundError):
-        read_usage(group)
-    assert read_processes(group) == []
+        files.usage()
+    assert files.processes() == []
     with pytest.raises(FileNotFoundError):
         find_group(1, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
 
@@ -288,8 +292,26 @@ def test_processes_of_a_cgroup_and_of_those_below_it(tmp_path: Path) -> None:
     write(tmp_path / "init.scope", {"cgroup.procs": "3\n"})
     write(tmp_path / "system.slice/a.service", {"cgroup.procs": "\n".join(map(str, range(4, 9004))) + "\n"})
     write(tmp_path / "system.slice", {"cgroup.procs": ""})
-    group = Group("/", 2, {"memory": str(tmp_path), "pids": str(tmp_path)}, "")
-    assert sorted(read_processes(group)) == list(range(1, 9004))
+    for budget in (Budget(0), Budget(1)):
+        files = Files(Group("/", 2, {"memory": str(tmp_path), "pids": str(tmp_path)}, ""), budget)
+        assert sorted(files.processes()) == list(range(1, 9004))
+        (tmp_path / "cgroup.procs").write_text("\n".join(map(str, range(10_000, 40_000))) + "\n")
+        assert len(files.processes()) == 30_000 + 9001
+        write(tmp_path, {"cgroup.procs": "1\n2\n"})
+        files.close()
+
+
+def test_files_are_given_back(tmp_path: Path) -> None:
+    make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
+    budget = Budget(100)
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), budget)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    files.everything()
+    assert budget.left == 100 - (len(list(Path("/proc/self/fd").iterdir())) - before) < 100
+    files.close()
+    assert (budget.left, len(list(Path("/proc/self/fd").iterdir()))) == (100, before)
+    assert files.usage().memory == USAGE.memory
+    files.close()
 
 
 def test_huge_pages(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pyt
         return Open(round(now[0]), 0)
 
     monkeypatch.setattr(processes, "count", slow)
-    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: now[0])
     counts = OpenFiles()
     assert counts.count("a", [os.getpid()]).descriptors == 1
     now[0] += 19

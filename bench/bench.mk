@@ -14,3 +14,7 @@ bench-relist: install ## Measure relists at 10 to 200 pods beside the engine's r
 .PHONY: bench-logs
 bench-logs: install ## Put lines a second into CRI logs beside the engine's own rate (ENGINE=20|28, BENCH=options)
 	$(NODE) $(ENGINE) -- python -m bench.logs $(BENCH)
+
+.PHONY: bench-stats
+bench-stats: install ## Put statistics and metrics beside the engine's own stats (ENGINE=20|28, BENCH=options)
+	$(NODE) $(ENGINE) -- python -m bench.stats $(BENCH)

@@ -154,7 +154,7 @@ async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespa
             for count in steps:
                 grown = [pod(f"relist-{number}") for number in range(len(pods), count)]
                 pods += grown
-                await _bounded(_bring_up(one) for one in grown)
+                await bounded(_bring_up(one) for one in grown)
                 await asyncio.sleep(SETTLE)
                 ours, bare = OurReads(cri, pods), BareReads(engine, pods)
                 report.calls += [await _call(name, ours, bare, count, given.samples) for name in READS]
@@ -183,13 +183,14 @@ async def _bring_up(pod: OurPod) -> None:
 
 
 async def _discard(pods: Sequence[OurPod]) -> None:
-    await _bounded(pod.discard() for pod in pods)
+    await bounded(pod.discard() for pod in pods)
 
 
-async def _bounded(work: Iterable[Awaitable[None]]) -> None:
-    turns = asyncio.Semaphore(AT_ONCE)
+async def bounded(work: Iterable[Awaitable[object]], at_once: int = AT_ONCE) -> None:
+    """Do all, so many at once."""
+    turns = asyncio.Semaphore(at_once)
 
-    async def one(job: Awaitable[None]) -> None:
+    async def one(job: Awaitable[object]) -> None:
         async with turns:
             await job
 
@@ -261,9 +262,9 @@ async def _churn(server: Server, pod: Callable[[str], OurPod], count: int) -> di
         finally:
             await one.discard()
 
-    await _bounded(live(number) for number in range(count // 10))
+    await bounded(live(number) for number in range(count // 10))
     first = resident_mib(server.pid)
-    await _bounded(live(number) for number in range(count // 10, count))
+    await bounded(live(number) for number in range(count // 10, count))
     return {"pods": count, "MiB after a tenth": first, "MiB at the end": resident_mib(server.pid)}
 
 

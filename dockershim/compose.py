@@ -37,6 +37,7 @@ from dockershim.runtime.adoption import adopted
 from dockershim.runtime.logs import logs_taken_up
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.steps import listening, step
+from dockershim.stats.disk import DiskUsage
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
@@ -91,11 +92,15 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             checkpointed = others.checkpoints | await asyncio.to_thread(_load, store)
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
+        inventory = Inventory(engine, follower)
+        disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
         images = ImageService(
             engine,
             image_records,
             infra_image,
+            disk,
+            capabilities=lambda: node.capabilities(),
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
             pulls=instruments.pulls if instruments else None,
@@ -103,7 +108,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         node = Node(
             engine=engine,
             follower=follower,
-            inventory=Inventory(engine, follower),
+            inventory=inventory,
             network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
             cni=cni_network,
             pins=pins,
@@ -118,6 +123,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
             engine_log=_engine_log(config),
             streaming=await _streaming(config, stack),
+            disk=disk,
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)
@@ -132,6 +138,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
         )
         await stack.enter_async_context(adopted(node, Sandboxes(node)))
+        await stack.enter_async_context(disk)
         stack.push_async_callback(settle)
         yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None)
 

@@ -339,6 +339,11 @@ class Config:
         _positive_duration,
         "How often what is known of containers and images by events is compared with the engine's lists.",
     )
+    disk_usage_interval: float = _option(
+        60.0,
+        _positive_duration,
+        "How often the writable layer of a running container is measured; that of a large one less often.",
+    )
     streaming_bind_addr: str = _option(
         DEFAULT_STREAMING_ADDRESS,
         _streaming_address,

@@ -24,6 +24,23 @@ class Encoded:
         return self.wire
 
 
+def varint(number: int) -> bytes:
+    """A number that is not negative, as protobuf's wire format has it."""
+    if number < 0x80:
+        return bytes((number,))
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field that holds a message or a text: the field's number, the length, and the content in its wire form."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
 def in_chunks(parts: Iterable[bytes], size: int = CHUNK_BYTES) -> Iterator[Encoded]:
     """The parts joined to messages of at most ``size`` bytes; none for no parts."""
     held: list[bytes] = []

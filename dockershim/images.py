@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -27,6 +27,9 @@ from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.measure import Pulls, measured
 from dockershim.single_flight import SingleFlight
+from dockershim.stats.disk import DiskUsage
+from dockershim.stats.layers import read_layers
+from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
 from dockershim.translate.reference import Reference, lookup_name, parse_reference
 
@@ -35,33 +38,22 @@ logger = logging.getLogger(__name__)
 # The first API version whose disk usage can be asked for images alone; before, it walks every container and volume.
 _DISK_USAGE_BY_TYPE: Final = (1, 42)
 _FS_INFO_LIFETIME: Final = 30.0
+_DISK_USAGE_LIFETIME: Final = 600.0
 _REMOVE_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _FsInfo:
-    """``measured_at`` by the monotonic clock in seconds, ``timestamp`` in nanoseconds since 1970."""
+class _ImageUsage:
+    """``measured_at`` by the monotonic clock in seconds, ``timestamp`` in nanoseconds since 1970.
+
+    ``layers`` are the folders of the image layers; None where they cannot be seen.
+    """
 
     folder: str
     measured_at: float
     timestamp: int
-    image_bytes: int
-    inodes: int | None
-
-    def to_cri(self) -> api_pb2.ImageFsInfoResponse:
-        """Writable layers are not measured, so the containers' file system has no used_bytes."""
-        return api_pb2.ImageFsInfoResponse(
-            image_filesystems=[self._usage(self.image_bytes)], container_filesystems=[self._usage(None)]
-        )
-
-    def _usage(self, used_bytes: int | None) -> api_pb2.FilesystemUsage:
-        """Inodes are those of the whole file system: to count the images' own would be a walk over all of them."""
-        return api_pb2.FilesystemUsage(
-            timestamp=self.timestamp,
-            fs_id=api_pb2.FilesystemIdentifier(mountpoint=self.folder),
-            used_bytes=None if used_bytes is None else api_pb2.UInt64Value(value=used_bytes),
-            inodes_used=None if self.inodes is None else api_pb2.UInt64Value(value=self.inodes),
-        )
+    size: int
+    layers: frozenset[str] | None
 
 
 class ImageService:
@@ -77,7 +69,9 @@ class ImageService:
         engine: Engine,
         records: ImageRecords,
         infra_image: str,
+        disk: DiskUsage,
         *,
+        capabilities: Callable[[], Awaitable[Capabilities]],
         pull_progress_deadline: Callable[[], float],
         node_credentials: NodeCredentials,
         pulls: Pulls | None = None,
@@ -85,13 +79,17 @@ class ImageService:
         self._engine = engine
         self._records = records
         self._infra_image = parse_reference(infra_image)
+        self._disk = disk
+        self._capabilities = capabilities
         self._pull_progress_deadline = pull_progress_deadline
         self._node_credentials = node_credentials
         self._measure_pulls = pulls
         self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
-        self._fs_infos: SingleFlight[None, _FsInfo] = SingleFlight("image filesystem")
-        self._fs_info: _FsInfo | None = None
+        self._usages: SingleFlight[None, _ImageUsage] = SingleFlight("image filesystem")
+        self._usage: _ImageUsage | None = None
+        #: What an engine said of all layers at a time of the monotonic clock.
+        self._asked: tuple[float, int] | None = None
         self._encoded: dict[ImageRecord, bytes] = {}
 
     async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
@@ -149,12 +147,24 @@ class ImageService:
         return api_pb2.RemoveImageResponse()
 
     async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
-        """At most 30 seconds old, but never older than an image that came or went through here."""
-        info = self._fs_info
-        if info is None or time.monotonic() - info.measured_at > _FS_INFO_LIFETIME:
+        """Images: at most 30 seconds old, but never older than an image that came or went through here.
+
+        The inodes of images are told once all layers were measured. Containers: the sum of their writable layers.
+        """
+        usage = self._usage
+        if usage is None or time.monotonic() - usage.measured_at > _FS_INFO_LIFETIME:
             await self._records.available()
-            info = await self._fs_infos.run(None, self._measure)
-        return info.to_cri()
+            usage = await self._usages.run(None, self._measure)
+        inodes = None if usage.layers is None else self._disk.image_inodes(usage.layers)
+        layers = self._disk.writable_layers()
+        return api_pb2.ImageFsInfoResponse(
+            image_filesystems=[_to_cri_usage(usage.folder, usage.timestamp, usage.size, inodes)],
+            container_filesystems=[
+                _to_cri_usage(usage.folder, layers.measured_at, layers.bytes, layers.inodes)
+                if layers is not None
+                else _to_cri_usage(usage.folder, usage.timestamp, None, None)
+            ],
+        )
 
     async def ensure_infra_image(self) -> str:
         """The id of the infra image, which is loaded or pulled if it is not there. Raises as pull_image does."""
@@ -234,7 +244,7 @@ class ImageService:
 
     def note_change(self) -> None:
         """Images have come or gone, or their names."""
-        self._fs_info = None
+        self._usage = None
         self._records.changed()
 
     # -- removing
@@ -292,23 +302,27 @@ class ImageService:
         image = to_cri_image(record, is_named(record, self._infra_image))
         return api_pb2.ListImagesResponse(images=[image]).SerializeToString()
 
-    async def _measure(self) -> _FsInfo:
-        folder: str = (await self._engine.get("/info"))["DockerRootDir"]
-        info = _FsInfo(
-            folder=folder,
+    async def _measure(self) -> _ImageUsage:
+        can = await self._capabilities()
+        layers = await asyncio.to_thread(read_layers, Path(can.root_dir), can.storage_driver)
+        size = await self._ask_size() if layers is None else layers.size
+        usage = _ImageUsage(
+            folder=can.root_dir,
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
-            image_bytes=await self._image_bytes(),
-            inodes=await asyncio.to_thread(_used_inodes, folder),
+            size=size,
+            layers=None if layers is None else layers.folders,
         )
-        self._fs_info = info
-        return info
+        self._usage = usage
+        return usage
 
-    async def _image_bytes(self) -> int:
-        if await self._engine.api_version() >= _DISK_USAGE_BY_TYPE:
-            usage = await self._engine.get("/system/df", params={"type": "image"})
-            return int(usage.get("LayersSize") or 0)
-        return sum(image.get("Size") or 0 for image in await self._engine.get("/images/json"))
+    async def _ask_size(self) -> int:
+        """All layers by the engine, each counted once. An old engine walks over all containers and volumes for it."""
+        by_type = await self._engine.api_version() >= _DISK_USAGE_BY_TYPE
+        if by_type or self._asked is None or time.monotonic() - self._asked[0] > _DISK_USAGE_LIFETIME:
+            usage = await self._engine.get("/system/df", params={"type": "image"} if by_type else None)
+            self._asked = (time.monotonic(), int(usage.get("LayersSize") or 0))
+        return self._asked[1]
 
 
 def _image_name(image: api_pb2.ImageSpec) -> str:
@@ -321,10 +335,11 @@ def _image_path(name: str) -> str:
     return f"/images/{quote(name, safe='/:@')}"
 
 
-def _used_inodes(folder: str) -> int | None:
-    """None where this process does not see the engine's folder, or the file system counts no inodes."""
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return None
-    return status.f_files - status.f_ffree if status.f_files else None
+def _to_cri_usage(folder: str, timestamp: int, size: int | None, inodes: int | None) -> api_pb2.FilesystemUsage:
+    """FilesystemUsage of what is below the engine's folder; None for what is not known."""
+    return api_pb2.FilesystemUsage(
+        timestamp=timestamp,
+        fs_id=api_pb2.FilesystemIdentifier(mountpoint=folder),
+        used_bytes=None if size is None else api_pb2.UInt64Value(value=size),
+        inodes_used=None if inodes is None else api_pb2.UInt64Value(value=inodes),
+    )

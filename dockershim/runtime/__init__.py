@@ -8,7 +8,7 @@ from dockershim.runtime.exec import Execs
 from dockershim.runtime.logs import Logs
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
-from dockershim.runtime.stats import ContainerStatistics
+from dockershim.runtime.stats import Statistics
 from dockershim.runtime.status import NodeStatus
 from dockershim.runtime.streaming import Streaming
 
@@ -55,7 +55,13 @@ class RuntimeService:
         self.attach = streams.attach
         self.port_forward = streams.port_forward
 
-        statistics = ContainerStatistics(node)
+        statistics = Statistics(node)
         self.container_stats = statistics.container_stats
         self.list_container_stats = statistics.list_container_stats
         self.stream_container_stats = statistics.stream_container_stats
+        self.pod_sandbox_stats = statistics.pod_sandbox_stats
+        self.list_pod_sandbox_stats = statistics.list_pod_sandbox_stats
+        self.stream_pod_sandbox_stats = statistics.stream_pod_sandbox_stats
+        self.list_metric_descriptors = statistics.list_metric_descriptors
+        self.list_pod_sandbox_metrics = statistics.list_pod_sandbox_metrics
+        self.stream_pod_sandbox_metrics = statistics.stream_pod_sandbox_metrics

@@ -20,6 +20,7 @@ from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
 from dockershim.rollback import Locks
+from dockershim.stats.disk import DiskUsage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 from dockershim.translate.container import EngineLog
 from dockershim.translate.records import SandboxRecord
@@ -60,6 +61,7 @@ class Node:
     #: Of new containers; None where their log path is a link to the engine's json-file.
     engine_log: EngineLog | None
     streaming: streaming.Server
+    disk: DiskUsage
     #: None while no hook server is configured.
     hooks: Hooks | None = None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.

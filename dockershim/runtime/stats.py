@@ -1,105 +1,187 @@
-"""ContainerStats and ListContainerStats."""
+"""Statistics and metrics of pods and containers."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.encoded import Encoded, in_chunks
-from dockershim.errors import InvalidArgument, ShimError
+from dockershim.encoded import Encoded, field, in_chunks
+from dockershim.errors import InvalidArgument, NotFound
 from dockershim.runtime.node import Node
-from dockershim.stats.cgroup import Usage, read_usage
-from dockershim.translate.records import ContainerRecord
+from dockershim.stats.messages import to_cri_layer
+from dockershim.stats.metrics import CATALOGUE
+from dockershim.stats.reader import Pod, PodReading, Reader
+from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_metadata
+
+T = TypeVar("T")
+
+_DESCRIPTORS = cri.ListMetricDescriptorsResponse(descriptors=[metric.to_cri() for metric in CATALOGUE])
 
 
-class ContainerStatistics:
-    """The calls for statistics of containers. The writable layer is not measured, and left out of the answers."""
+class Statistics:
+    """The calls for statistics and metrics.
+
+    The kernel is read by a thread, since a list may take tens of milliseconds, and by one list at a time.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        #: The last reading of each container that runs: nanoseconds of the clock, and of its CPU.
-        self._last: dict[str, tuple[int, int]] = {}
+        self._reader = Reader(node.pins)
+        self._turn = asyncio.Lock()
 
-    async def container_stats(self, request: cri.ContainerStatsRequest) -> cri.ContainerStatsResponse:
+    # -- containers ------------------------------------------------------------------------------------------
+
+    async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded:
         """ContainerStats. Raises NotFound."""
         if not request.container_id:
             raise InvalidArgument("container_id: a value is needed")
         record = await self._node.inventory.container(request.container_id)
-        return cri.ContainerStatsResponse(stats=(await self._read([record]))[0])
+        return Encoded(b"".join(await self._container_items([record])))
 
-    async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> cri.ListContainerStatsResponse:
-        """ListContainerStats; a container that does not run has attributes only."""
-        return cri.ListContainerStatsResponse(stats=await self._listed(request.filter))
+    async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Encoded:
+        """ListContainerStats; a container that does not run has its attributes and its writable layer only."""
+        return Encoded(b"".join(await self._listed_containers(request.filter)))
 
     async def stream_container_stats(self, request: cri.StreamContainerStatsRequest) -> AsyncIterator[Encoded]:
         """StreamContainerStats: what ListContainerStats would answer, in several messages."""
-        stats = await self._listed(request.filter)
-        parts = (cri.StreamContainerStatsResponse(container_stats=[one]).SerializeToString() for one in stats)
-        for chunk in in_chunks(parts):
+        for chunk in in_chunks(await self._listed_containers(request.filter)):
             yield chunk
 
-    async def _listed(self, wanted: cri.ContainerStatsFilter) -> list[cri.ContainerStats]:
+    async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
         containers = await self._node.inventory.containers()
-        present = {record.id for record in containers}
-        self._last = {one: reading for one, reading in self._last.items() if one in present}
-        return await self._read([record for record in containers if _matches(record, wanted)])
+        return await self._container_items([record for record in containers if _is_wanted(record, wanted)])
 
-    async def _read(self, records: list[ContainerRecord]) -> list[cri.ContainerStats]:
-        version = (await self._node.capabilities()).cgroup_version
-        return await asyncio.to_thread(lambda: [self._stats(record, version) for record in records])
+    async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
+        """Each as a response of one item: the field has the same number in every one of them."""
+        folder = await self._engine_folder()
+        read = await self._in_thread(lambda: self._reader.containers(records))
+        return [field(1, self._container(record, wire, folder)) for record, wire in zip(records, read, strict=True)]
 
-    def _stats(self, record: ContainerRecord, version: int) -> cri.ContainerStats:
-        stats = cri.ContainerStats(
-            attributes=cri.ContainerAttributes(
-                id=record.id,
-                metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
-                labels=record.labels,
-                annotations=record.annotations,
-            )
+    def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
+        """ContainerStats: what was read, with attributes and writable layer."""
+        layer = to_cri_layer(self._node.disk.writable_layer(record.id), folder)
+        parts = (
+            self._node.inventory.ready_made(record, "ContainerStats", _container_attributes),
+            read,
+            b"" if layer is None else cri.ContainerStats(writable_layer=layer).SerializeToString(),
         )
-        if record.state != cri.CONTAINER_RUNNING or not record.pid:
-            self._last.pop(record.id, None)
-            return stats
-        try:
-            usage = read_usage(record.pid, version)
-        except (OSError, ShimError):
-            # It has ended meanwhile, which the next list shows.
-            return stats
-        now = time.time_ns()
-        stats.cpu.CopyFrom(self._cpu(record.id, now, usage))
-        stats.memory.CopyFrom(_memory(now, usage))
-        if usage.swap is not None:
-            stats.swap.CopyFrom(cri.SwapUsage(timestamp=now, swap_usage_bytes=cri.UInt64Value(value=usage.swap)))
-        return stats
+        return b"".join(parts)
 
-    def _cpu(self, container_id: str, now: int, usage: Usage) -> cri.CpuUsage:
-        cpu = cri.CpuUsage(timestamp=now, usage_core_nano_seconds=cri.UInt64Value(value=usage.cpu))
-        then, before = self._last.get(container_id, (now, usage.cpu))
-        if now > then and usage.cpu >= before:
-            cpu.usage_nano_cores.value = (usage.cpu - before) * 10**9 // (now - then)
-        self._last[container_id] = (now, usage.cpu)
-        return cpu
+    # -- pods ------------------------------------------------------------------------------------------------
+
+    async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded:
+        """PodSandboxStats. Raises NotFound."""
+        if not request.pod_sandbox_id:
+            raise InvalidArgument("pod_sandbox_id: a value is needed")
+        record = await self._node.inventory.find_sandbox(request.pod_sandbox_id)
+        if record is None:
+            raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
+        return Encoded(b"".join(await self._pod_items([record])))
+
+    async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:
+        """ListPodSandboxStats; a sandbox that does not run has its attributes and its containers only."""
+        return Encoded(b"".join(await self._listed_pods(request.filter)))
+
+    async def stream_pod_sandbox_stats(self, request: cri.StreamPodSandboxStatsRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxStats: what ListPodSandboxStats would answer, in several messages."""
+        for chunk in in_chunks(await self._listed_pods(request.filter)):
+            yield chunk
+
+    async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
+        sandboxes = await self._node.inventory.sandboxes()
+        return await self._pod_items([record for record in sandboxes if _is_wanted_sandbox(record, wanted)])
+
+    async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
+        """Each as a response of one item: the field has the same number in every one of them."""
+        folder = await self._engine_folder()
+        pods = self._pods(records)
+        read = await self._in_thread(lambda: self._reader.pods(pods))
+        return [field(1, self._pod(pod, reading, folder)) for pod, reading in zip(pods, read, strict=True)]
+
+    def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
+        """PodSandboxStats. ``linux`` is always there: kubelets look into it without asking."""
+        attributes = self._node.inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
+        containers = (
+            field(5, self._container(record, wire, folder))
+            for record, wire in zip(pod.containers, read.containers, strict=True)
+        )
+        return attributes + field(2, b"".join((read.linux, *containers)))
+
+    # -- metrics ---------------------------------------------------------------------------------------------
+
+    async def list_metric_descriptors(
+        self, request: cri.ListMetricDescriptorsRequest
+    ) -> cri.ListMetricDescriptorsResponse:
+        """ListMetricDescriptors: every metric that any pod or container may have."""
+        return _DESCRIPTORS
+
+    async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
+        """ListPodSandboxMetrics, of sandboxes and containers that run."""
+        return Encoded(b"".join(await self._metrics()))
+
+    async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxMetrics: what ListPodSandboxMetrics would answer, in several messages."""
+        for chunk in in_chunks(await self._metrics()):
+            yield chunk
+
+    async def _metrics(self) -> list[bytes]:
+        folder = await self._engine_folder()
+        pods = self._pods(record for record in await self._node.inventory.sandboxes() if record.running)
+        layers = {
+            record.id: layer.bytes
+            for pod in pods
+            for record in pod.containers
+            if (layer := self._node.disk.writable_layer(record.id)) is not None
+        }
+        return await self._in_thread(lambda: self._reader.pod_metrics(pods, layers, folder))
+
+    # -- all -------------------------------------------------------------------------------------------------
+
+    def _pods(self, records: Iterable[SandboxRecord]) -> list[Pod]:
+        return [Pod(record, self._node.inventory.peek_containers(record.id)) for record in records]
+
+    async def _engine_folder(self) -> str:
+        return (await self._node.capabilities()).root_dir
+
+    async def _in_thread(self, read: Callable[[], T]) -> T:
+        async with self._turn:
+            self._reader.keep({record.id for record in self._node.inventory.snapshot()})
+            return await asyncio.to_thread(read)
 
 
-def _memory(now: int, usage: Usage) -> cri.MemoryUsage:
-    memory = cri.MemoryUsage(
-        timestamp=now,
-        working_set_bytes=cri.UInt64Value(value=usage.working_set),
-        usage_bytes=cri.UInt64Value(value=usage.memory),
-        rss_bytes=cri.UInt64Value(value=usage.rss),
-        page_faults=cri.UInt64Value(value=usage.page_faults),
-        major_page_faults=cri.UInt64Value(value=usage.major_page_faults),
+def _container_attributes(record: ContainerRecord) -> bytes:
+    attributes = cri.ContainerAttributes(
+        id=record.id,
+        metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
+        labels=record.labels,
+        annotations=record.annotations,
     )
-    if usage.memory_limit:
-        memory.available_bytes.value = max(0, usage.memory_limit - usage.working_set)
-    return memory
+    return cri.ContainerStats(attributes=attributes).SerializeToString()
 
 
-def _matches(record: ContainerRecord, wanted: cri.ContainerStatsFilter) -> bool:
+def _sandbox_attributes(record: SandboxRecord) -> bytes:
+    attributes = cri.PodSandboxAttributes(
+        id=record.id,
+        metadata=to_cri_metadata(record.name),
+        labels=record.labels,
+        annotations=record.annotations,
+    )
+    return cri.PodSandboxStats(attributes=attributes).SerializeToString()
+
+
+def _is_wanted(record: ContainerRecord, wanted: cri.ContainerStatsFilter) -> bool:
     return (
         record.id.startswith(wanted.id)
         and record.sandbox_id.startswith(wanted.pod_sandbox_id)
-        and all(record.labels.get(key) == value for key, value in wanted.label_selector.items())
+        and _has_labels(record.labels, wanted.label_selector)
     )
+
+
+def _is_wanted_sandbox(record: SandboxRecord, wanted: cri.PodSandboxStatsFilter) -> bool:
+    return record.id.startswith(wanted.id) and _has_labels(record.labels, wanted.label_selector)
+
+
+def _has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())

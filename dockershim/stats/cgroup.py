@@ -1,29 +1,91 @@
-"""What the kernel says of a container's cgroup (its documentation: cgroup-v1/memory and cgroup-v2)."""
+"""What the kernel says of a cgroup (its documentation: cgroup-v1/, cgroup-v2 and accounting/psi).
+
+The folders of a container are found once, by its first process, and its files stay open: to open one takes ten times
+as long as to read it. A file of a cgroup that has ended says so, and never has the numbers of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from dockershim.cgroups import cgroup_folder
+from dockershim.cgroups import PROC, ROOT
 
-#: cgroup v1 says "no limit" with a number near the highest that fits.
+#: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
+#: One read takes any of these files whole, but for cgroup.procs.
+_WHOLE = 64 * 1024
+#: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
+_TICKS = 100
+_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One cgroup: its ``path`` below the hierarchies' roots, its folder by controller, all the same with version 2.
+
+    ``pressure`` is the folder with the pressure files, of the v2 hierarchy; empty where there is none.
+    """
+
+    path: str
+    version: int
+    folders: Mapping[str, str]
+    pressure: str
+
+    def parent(self) -> Group:
+        """The cgroup around this one."""
+        folders = {controller: _above(folder) for controller, folder in self.folders.items()}
+        return Group(_above(self.path), self.version, folders, _above(self.pressure))
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A line of a pressure file: ``total`` in microseconds, averages in per cent of the time."""
+
+    total: int
+    avg10: float
+    avg60: float
+    avg300: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    some: Stall
+    #: None for the CPU before Linux 5.13.
+    full: Stall | None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes, but for ``cpu`` in nanoseconds and the counts of page faults. ``memory_limit`` is 0 for none."""
+    """What CRI statistics need, in bytes but for ``cpu`` in nanoseconds and the counts of page faults.
+
+    A limit is None for none; that of swap is of swap alone. ``swap`` is None where the kernel does not account for it,
+    a pressure where the kernel measures none.
+    """
 
     cpu: int
     memory: int
     inactive_file: int
+    active_file: int
     rss: int
+    cache: int
+    mapped_file: int
     page_faults: int
     major_page_faults: int
-    memory_limit: int
-    swap: int | None
+    memory_limit: int | None
+    swap: int | None = None
+    swap_limit: int | None = None
+    cpu_pressure: Pressure | None = None
+    memory_pressure: Pressure | None = None
+    io_pressure: Pressure | None = None
 
     @property
     def working_set(self) -> int:
@@ -31,70 +93,408 @@ class Usage:
         return max(0, self.memory - self.inactive_file)
 
 
-def read_usage(pid: int, version: int) -> Usage:
-    """The usage of the container whose first process is ``pid``. Raises OSError or ShimError for one that has ended."""
-    if version == 2:
-        folder = cgroup_folder(pid, "memory")
-        return parse_v2({name: _read(folder / name) for name in _V2_FILES})
-    files = {name: _read(cgroup_folder(pid, controller) / name) for name, controller in _V1_FILES.items()}
-    return parse_v1(files)
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a cgroup did with one block device, by operation: ``read``, ``write`` and others that the kernel names."""
+
+    number: str
+    bytes: Mapping[str, int]
+    operations: Mapping[str, int]
 
 
-_V1_FILES = {
-    "cpuacct.usage": "cpuacct",
-    "memory.usage_in_bytes": "memory",
-    "memory.stat": "memory",
-    "memory.memsw.usage_in_bytes": "memory",
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What metrics tell beyond ``Usage``: CPU times in nanoseconds, memory in bytes, all else counts.
+
+    ``periods`` are those in which a CPU quota was enforced; ``threads_limit`` is None for none.
+    """
+
+    cpu_user: int
+    cpu_system: int
+    periods: int
+    throttled_periods: int
+    throttled: int
+    limit_hits: int
+    highest_memory: int
+    kernel_memory: int
+    oom_kills: int
+    threads: int
+    threads_limit: int | None
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """Bytes in huge pages of one size, such as ``2MB``; cgroup v2 records no ``highest``."""
+
+    size: str
+    usage: int
+    highest: int | None
+
+
+# -- finding
+
+
+def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = PROC) -> Group:
+    """The cgroup of a container by its first process. Raises OSError, also where the process is another's by now.
+
+    Both drivers of an engine end the path with the id: ``…/<id>`` and ``….slice/docker-<id>.scope``.
+    """
+    group = parse_group((proc / str(pid) / "cgroup").read_text(), root)
+    if container_id not in group.path.rpartition("/")[2]:
+        raise ProcessLookupError(f"process {pid} is not of container {container_id}")
+    return group
+
+
+def parse_group(text: str, root: Path) -> Group:
+    """The cgroup that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers for v2).
+
+    With v1 the v2 hierarchy is beside it, without controllers. Raises OSError where nothing accounts for memory.
+    """
+    unified, folders, path = "", {}, ""
+    for line in text.splitlines():
+        _, controllers, own = line.split(":", 2)
+        if not controllers:
+            unified = own
+        for controller in controllers.split(","):
+            folders[controller] = f"{root}/{controllers}{own}"
+            if controller == "memory":
+                path = own
+    if path:
+        return Group(path, 1, folders, f"{root}/unified{unified}" if unified else "")
+    if not unified:
+        raise FileNotFoundError("the node's kernel or its mounts have no memory controller")
+    folder = f"{root}{unified}"
+    return Group(unified, 2, dict.fromkeys(("cpu", "memory", "pids", "blkio", "hugetlb"), folder), folder)
+
+
+# -- reading
+
+_V1_USAGE = {"cpuacct.usage": "cpuacct", "memory.usage_in_bytes": "memory", "memory.stat": "memory"}
+_V1_DETAILS = {
+    "cpuacct.stat": "cpuacct",
+    "cpu.stat": "cpu",
+    "memory.failcnt": "memory",
+    "memory.max_usage_in_bytes": "memory",
+    "memory.kmem.usage_in_bytes": "memory",
+    "memory.oom_control": "memory",
+    "pids.current": "pids",
+    "pids.max": "pids",
+    "blkio.throttle.io_service_bytes_recursive": "blkio",
+    "blkio.throttle.io_serviced_recursive": "blkio",
 }
-_V2_FILES = ("cpu.stat", "memory.current", "memory.stat", "memory.max", "memory.swap.current")
-#: Absent where the kernel does not account for swap.
-_OPTIONAL = ("memory.memsw.usage_in_bytes", "memory.swap.current")
+_V2_USAGE = {
+    "cpu.stat": "cpu",
+    "memory.current": "memory",
+    "memory.stat": "memory",
+    "memory.max": "memory",
+    "memory.swap.current": "memory",
+    "memory.swap.max": "memory",
+}
+_V2_DETAILS = {
+    "memory.events": "memory",
+    "memory.peak": "memory",
+    "pids.current": "pids",
+    "pids.max": "pids",
+    "io.stat": "blkio",
+}
+_V1_EVERYTHING = {**_V1_USAGE, **_V1_DETAILS}
+_V2_EVERYTHING = {**_V2_USAGE, **_V2_DETAILS}
+_PRESSURES = ("cpu.pressure", "memory.pressure", "io.pressure")
+#: Without one of these there is nothing to tell: the cgroup has ended. Any other may be missing in some kernel.
+_NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "cpu.stat", "memory.current"})
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        if path.name in _OPTIONAL:
+class Files:
+    """The open files of one cgroup. ``budget`` is shared by all: what is above it is opened for each reading."""
+
+    def __init__(self, group: Group, budget: Budget) -> None:
+        self.group = group
+        self._budget = budget
+        self._open: dict[str, int] = {}
+
+    def usage(self) -> Usage:
+        """The usage of the cgroup and all below it. Raises OSError for one that has ended."""
+        if self.group.version == 1:
+            return parse_usage_v1(self._read_all(_V1_USAGE))
+        return parse_usage_v2(self._read_all(_V2_USAGE))
+
+    def everything(self) -> tuple[Usage, Details]:
+        """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
+        if self.group.version == 1:
+            files = self._read_all(_V1_EVERYTHING)
+            return parse_usage_v1(files), parse_details_v1(files)
+        files = self._read_all(_V2_EVERYTHING)
+        return parse_usage_v2(files), parse_details_v2(files)
+
+    def processes(self) -> list[int]:
+        """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
+        folder = self.group.folders.get("pids") or self.group.folders["memory"]
+        try:
+            content = part = self._read(folder, "cgroup.procs", needed=True)
+            while part and (fd := self._open.get("cgroup.procs")) is not None:
+                part = os.pread(fd, _WHOLE, len(content)).decode()
+                content += part
+            below = _folders(folder)
+        except OSError:
+            return []
+        return [*map(int, content.split()), *(pid for one in below for pid in _processes(one))]
+
+    def close(self) -> None:
+        """Give the files back; a reading after it opens them anew."""
+        for fd in self._open.values():
+            os.close(fd)
+        self._budget.left += len(self._open)
+        self._open.clear()
+
+    def _read_all(self, names: Mapping[str, str]) -> dict[str, str]:
+        folders = self.group.folders
+        files = {
+            name: self._read(folders[controller], name, needed=name in _NEEDED)
+            for name, controller in names.items()
+            if controller in folders
+        }
+        if self.group.pressure:
+            for name in _PRESSURES:
+                files[name] = self._read(self.group.pressure, name, needed=False)
+        return files
+
+    def _read(self, folder: str, name: str, *, needed: bool) -> str:
+        """A file's text, empty for one that cannot be read unless it is needed."""
+        try:
+            fd = self._open.get(name)
+            if fd is not None:
+                return os.pread(fd, _WHOLE, 0).decode()
+            if self._budget.left <= 0:
+                return _read(f"{folder}/{name}")
+            fd = self._open[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            self._budget.left -= 1
+            return os.pread(fd, _WHOLE, 0).decode()
+        except OSError:
+            if needed:
+                raise
             return ""
-        raise
 
 
-def _table(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+@dataclass(slots=True)
+class Budget:
+    """How many more files may stay open."""
+
+    left: int
 
 
-def parse_v1(files: Mapping[str, str]) -> Usage:
-    """Usage by the files of cgroup v1, by their names; counters of memory.stat are those of the whole subtree."""
+def _processes(folder: str) -> Iterator[int]:
+    try:
+        yield from map(int, _read(f"{folder}/cgroup.procs").split())
+        for below in _folders(folder):
+            yield from _processes(below)
+    except OSError:
+        return
+
+
+def _folders(folder: str) -> list[str]:
+    """The cgroups in this one. Two links are the folder's own, each further one is a cgroup below it."""
+    if os.stat(folder).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
+        return []
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
+    """The sizes of which the node has huge pages, as the names of cgroup files have them: ``2MB``, ``1GB``."""
+    found = []
+    with contextlib.suppress(OSError):
+        for one in folder.iterdir():
+            kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
+            if int((one / "nr_hugepages").read_text()) > 0:
+                found.append(f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB")
+    return tuple(sorted(found))
+
+
+def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
+    """The huge pages of a cgroup; none where the kernel does not account for them."""
+    found = []
+    folder = group.folders.get("hugetlb", "")
+    names = ("usage_in_bytes", "max_usage_in_bytes") if group.version == 1 else ("current", "")
+    for size in sizes if folder else ():
+        usage, highest = (_read_if_there(f"{folder}/hugetlb.{size}.{name}") if name else "" for name in names)
+        if usage:
+            found.append(HugePages(size, int(usage), int(highest) if highest else None))
+    return found
+
+
+def _read(path: str) -> str:
+    """A file's text, to its end, by plain system calls: a Path or a file object costs as much again. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while chunk := os.read(fd, _WHOLE):
+            content += chunk
+    finally:
+        os.close(fd)
+    return content.decode()
+
+
+def _read_if_there(path: str) -> str:
+    try:
+        return _read(path)
+    except OSError:
+        return ""
+
+
+# -- parsing
+
+
+def parse_usage_v1(files: Mapping[str, str]) -> Usage:
+    """Usage by the files of cgroup v1 by their names; of memory.stat, the counters of the whole subtree."""
     stat = _table(files["memory.stat"])
-    memory = int(files["memory.usage_in_bytes"])
-    limit = stat.get("hierarchical_memory_limit", 0)
-    with_swap = files["memory.memsw.usage_in_bytes"]
+    limit = _limit(stat.get("hierarchical_memory_limit"))
+    # v1 limits memory and swap together.
+    both = _limit(stat.get("hierarchical_memsw_limit"))
     return Usage(
         cpu=int(files["cpuacct.usage"]),
-        memory=memory,
-        inactive_file=stat.get("total_inactive_file", 0),
-        rss=stat.get("total_rss", 0),
-        page_faults=stat.get("total_pgfault", 0),
-        major_page_faults=stat.get("total_pgmajfault", 0),
-        memory_limit=limit if limit < _UNLIMITED else 0,
-        swap=max(0, int(with_swap) - memory) if with_swap else None,
+        memory=int(files["memory.usage_in_bytes"]),
+        inactive_file=_int(stat, "total_inactive_file"),
+        active_file=_int(stat, "total_active_file"),
+        rss=_int(stat, "total_rss"),
+        cache=_int(stat, "total_cache"),
+        mapped_file=_int(stat, "total_mapped_file"),
+        page_faults=_int(stat, "total_pgfault"),
+        major_page_faults=_int(stat, "total_pgmajfault"),
+        memory_limit=limit,
+        swap=_int(stat, "total_swap") if "total_swap" in stat else None,
+        swap_limit=None if both is None or limit is None else max(0, both - limit),
+        cpu_pressure=parse_pressure(files.get("cpu.pressure", "")),
+        memory_pressure=parse_pressure(files.get("memory.pressure", "")),
+        io_pressure=parse_pressure(files.get("io.pressure", "")),
     )
 
 
-def parse_v2(files: Mapping[str, str]) -> Usage:
-    """Usage by the files of cgroup v2, by their names."""
+def parse_usage_v2(files: Mapping[str, str]) -> Usage:
+    """Usage by the files of cgroup v2 by their names."""
     stat = _table(files["memory.stat"])
-    limit = files["memory.max"].strip()
-    swap = files["memory.swap.current"].strip()
+    swap = files.get("memory.swap.current")
     return Usage(
-        cpu=_table(files["cpu.stat"]).get("usage_usec", 0) * 1000,
+        cpu=_int(_table(files["cpu.stat"]), "usage_usec") * 1000,
         memory=int(files["memory.current"]),
-        inactive_file=stat.get("inactive_file", 0),
-        rss=stat.get("anon", 0),
-        page_faults=stat.get("pgfault", 0),
-        major_page_faults=stat.get("pgmajfault", 0),
-        memory_limit=0 if limit == "max" else int(limit),
+        inactive_file=_int(stat, "inactive_file"),
+        active_file=_int(stat, "active_file"),
+        rss=_int(stat, "anon"),
+        cache=_int(stat, "file"),
+        mapped_file=_int(stat, "file_mapped"),
+        page_faults=_int(stat, "pgfault"),
+        major_page_faults=_int(stat, "pgmajfault"),
+        memory_limit=_maximum(files.get("memory.max", "")),
         swap=int(swap) if swap else None,
+        swap_limit=_maximum(files.get("memory.swap.max", "")),
+        cpu_pressure=parse_pressure(files.get("cpu.pressure", "")),
+        memory_pressure=parse_pressure(files.get("memory.pressure", "")),
+        io_pressure=parse_pressure(files.get("io.pressure", "")),
     )
+
+
+def parse_details_v1(files: Mapping[str, str]) -> Details:
+    """Details by the files of cgroup v1 by their names."""
+    times, throttling = _table(files.get("cpuacct.stat", "")), _table(files.get("cpu.stat", ""))
+    return Details(
+        cpu_user=_int(times, "user") * (10**9 // _TICKS),
+        cpu_system=_int(times, "system") * (10**9 // _TICKS),
+        periods=_int(throttling, "nr_periods"),
+        throttled_periods=_int(throttling, "nr_throttled"),
+        throttled=_int(throttling, "throttled_time"),
+        limit_hits=_number(files.get("memory.failcnt", "")),
+        highest_memory=_number(files.get("memory.max_usage_in_bytes", "")),
+        kernel_memory=_number(files.get("memory.kmem.usage_in_bytes", "")),
+        oom_kills=_int(_table(files.get("memory.oom_control", "")), "oom_kill"),
+        threads=_number(files.get("pids.current", "")),
+        threads_limit=_maximum(files.get("pids.max", "")),
+        devices=_devices_v1(
+            files.get("blkio.throttle.io_service_bytes_recursive", ""),
+            files.get("blkio.throttle.io_serviced_recursive", ""),
+        ),
+    )
+
+
+def parse_details_v2(files: Mapping[str, str]) -> Details:
+    """Details by the files of cgroup v2 by their names."""
+    times, stat = _table(files["cpu.stat"]), _table(files["memory.stat"])
+    events = _table(files.get("memory.events", ""))
+    # The sum came with Linux 5.18, its parts were there before.
+    parts = ("kernel",) if "kernel" in stat else ("kernel_stack", "slab", "percpu", "sock")
+    return Details(
+        cpu_user=_int(times, "user_usec") * 1000,
+        cpu_system=_int(times, "system_usec") * 1000,
+        periods=_int(times, "nr_periods"),
+        throttled_periods=_int(times, "nr_throttled"),
+        throttled=_int(times, "throttled_usec") * 1000,
+        limit_hits=_int(events, "max"),
+        highest_memory=_number(files.get("memory.peak", "")),
+        kernel_memory=sum(_int(stat, part) for part in parts),
+        oom_kills=_int(events, "oom_kill"),
+        threads=_number(files.get("pids.current", "")),
+        threads_limit=_maximum(files.get("pids.max", "")),
+        devices=_devices_v2(files.get("io.stat", "")),
+    )
+
+
+@lru_cache(1024)
+def parse_pressure(text: str) -> Pressure | None:
+    """Lines ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``.
+
+    Most containers wait for nothing, and their files stay as they are.
+    """
+    stalls: dict[str, Stall] = {}
+    for line in text.splitlines():
+        words = line.replace("=", " ").split()
+        stalls[words[0]] = Stall(int(words[8]), float(words[2]), float(words[4]), float(words[6]))
+    return Pressure(stalls["some"], stalls.get("full")) if "some" in stalls else None
+
+
+def _devices_v1(amounts: str, counts: str) -> tuple[Device, ...]:
+    """Lines ``8:0 Read 4096``, and one ``Total 4096`` at the end."""
+    tables: tuple[dict[str, dict[str, int]], ...] = ({}, {})
+    for table, text in zip(tables, (amounts, counts), strict=True):
+        for line in text.splitlines():
+            fields = line.split()
+            if len(fields) == 3 and fields[1] != "Total":
+                table.setdefault(fields[0], {})[fields[1].lower()] = int(fields[2])
+    return tuple(Device(number, amount, tables[1].get(number, {})) for number, amount in tables[0].items())
+
+
+_V2_OPERATIONS = {"read": ("rbytes", "rios"), "write": ("wbytes", "wios"), "discard": ("dbytes", "dios")}
+
+
+def _devices_v2(text: str) -> tuple[Device, ...]:
+    """Lines ``8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0``; some have a number alone."""
+    devices = []
+    for line in text.splitlines():
+        number, *pairs = line.split()
+        values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        told = {name: keys for name, keys in _V2_OPERATIONS.items() if keys[0] in values}
+        if told:
+            amounts = {name: int(values[amount]) for name, (amount, _) in told.items()}
+            devices.append(Device(number, amounts, {name: int(values.get(key, 0)) for name, (_, key) in told.items()}))
+    return tuple(devices)
+
+
+def _table(text: str) -> dict[str, str]:
+    """Lines of a name and a number, which is left as it is: of 60 of them, a dozen are looked at."""
+    words = text.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _int(table: Mapping[str, str], name: str) -> int:
+    return int(table.get(name, 0))
+
+
+def _number(text: str) -> int:
+    return int(text) if text else 0
+
+
+def _maximum(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text and text != "max" else None
+
+
+def _limit(text: str | None) -> int | None:
+    return int(text) if text is not None and int(text) < _UNLIMITED else None

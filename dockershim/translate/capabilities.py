@@ -19,6 +19,7 @@ class Capabilities:
     api: tuple[int, int]
     version: str
     root_dir: str
+    storage_driver: str
     architecture: str
     runtimes: frozenset[str]
     default_runtime: str
@@ -44,6 +45,7 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
         api=api,
         version=str(info.get("ServerVersion", "")),
         root_dir=str(info.get("DockerRootDir", "")),
+        storage_driver=str(info.get("Driver", "")),
         architecture=str(info.get("Architecture", "")),
         runtimes=frozenset(info.get("Runtimes") or ()),
         default_runtime=str(info.get("DefaultRuntime", "")),

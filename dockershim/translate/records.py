@@ -86,6 +86,7 @@ class ContainerRecord:
     """An application container. Times are nanoseconds since the epoch, 0 for never.
 
     ``envs`` are the variables (``name=value``) that it was created with, without those of its image.
+    ``upper_dir`` has the files of the writable layer, where the engine's storage driver keeps them in a folder.
     """
 
     id: str
@@ -105,6 +106,7 @@ class ContainerRecord:
     error: str = ""
     pid: int = 0
     engine_log_path: str = ""
+    upper_dir: str = ""
     stop_signal: str = ""
     envs: tuple[str, ...] = ()
     host_config: Mapping[str, Any] = field(default_factory=dict)
@@ -233,6 +235,7 @@ def read_container(inspect: Mapping[str, Any]) -> ContainerRecord | None:
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0),
         engine_log_path=inspect.get("LogPath") or "",
+        upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         stop_signal=config.get("StopSignal") or "",
         envs=tuple((config.get("Env") or ())[: extra.get("envs", 0)]),
         host_config=inspect["HostConfig"],

@@ -352,25 +352,60 @@ async def test_an_image_that_a_container_uses_stays_whole(
 # -- disk usage
 
 
-async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine_api: DockerClient) -> None:
-    async def usage() -> Any:
-        return await cri.images.ImageFsInfo(cri.api.ImageFsInfoRequest())
+async def usage(cri: CRI) -> tuple[Any, Any]:
+    """The file systems of images and of containers."""
+    response = await cri.images.ImageFsInfo(cri.api.ImageFsInfoRequest())
+    (images,), (containers,) = response.image_filesystems, response.container_filesystems
+    return images, containers
 
-    before = await usage()
-    (images,), (containers,) = before.image_filesystems, before.container_filesystems
+
+async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine_api: DockerClient) -> None:
+    images, containers = before = await usage(cri)
     assert images.fs_id.mountpoint == containers.fs_id.mountpoint == engine_api.info()["DockerRootDir"]
     assert abs(images.timestamp - time.time_ns()) < 60e9
-    assert images.inodes_used.value > 0
     assert images.HasField("used_bytes")
-    assert not containers.HasField("used_bytes")
-    assert await usage() == before
+    assert (await usage(cri))[0].used_bytes == before[0].used_bytes
     registry.add(make_image(8 * MIB), "app:1")
     await pull(cri, registry.name("app:1"))
-    (after,) = (await usage()).image_filesystems
+    after, _ = await usage(cri)
     assert 8 * MIB <= after.used_bytes.value - images.used_bytes.value < 9 * MIB
     await remove(cri, registry.name("app:1"))
-    (again,) = (await usage()).image_filesystems
+    again, _ = await usage(cri)
     assert again.used_bytes.value == images.used_bytes.value
+
+
+async def test_layers_that_images_share_count_once_as_the_engine_counts_them(
+    cri: CRI, registry: Registry, engine_api: DockerClient
+) -> None:
+    registry.add(make_image(8 * MIB), "app:1")
+    await pull(cri, registry.name("app:1"))
+    before, _ = await usage(cri)
+    container = engine_api.containers.create(registry.name("app:1"))
+    image = container.commit("shares-its-layers")
+    container.remove()
+    try:
+        assert image.attrs["Size"] >= 8 * MIB
+        # What is told is never older than a pull.
+        await pull(cri, registry.name("app:1"))
+        after, _ = await usage(cri)
+        assert after.used_bytes.value == engine_api.df()["LayersSize"]
+        assert after.used_bytes.value - before.used_bytes.value < MIB
+    finally:
+        engine_api.images.remove(image.id)
+        await remove(cri, registry.name("app:1"))
+
+
+async def test_inodes_of_images_are_told_once_their_layers_were_measured(cri: CRI, registry: Registry) -> None:
+    registry.add(make_image(), "app:1")
+    await pull(cri, registry.name("app:1"))
+    try:
+        async with asyncio.timeout(30):
+            while not (found := (await usage(cri))[0]).HasField("inodes_used"):
+                await asyncio.sleep(0.1)
+        # A folder and a file, beside what was there.
+        assert found.inodes_used.value >= 2
+    finally:
+        await remove(cri, registry.name("app:1"))
 
 
 # -- the built-in infra image

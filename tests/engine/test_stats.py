@@ -1,15 +1,40 @@
-"""Statistics of containers, compared with what the containers are known to do."""
+"""Statistics and metrics, compared with what containers are known to do and with what the engine says of them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
+from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.pods import container_config, pod, pull, refused, start
+from tests.engine.pods import (
+    container_config,
+    linux_sandbox,
+    pod,
+    pull,
+    refused,
+    run,
+    sandbox_config,
+    sandbox_status,
+    sh,
+    start,
+)
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.unit.stats.test_metrics import EXPECTED
 
 MIB = 1024 * 1024
+#: By how much a value may differ from the engine's.
+CLOSE = 0.02
+#: Measured on some nodes only: by kernels with cgroup v2, with huge pages, or for devices that were written to.
+OPTIONAL = ("hugetlb", "pressure", "blkio", "fs_reads", "fs_writes")
 
 
 async def stats(cri: CRI, container_id: str) -> api.ContainerStats:
@@ -18,13 +43,56 @@ async def stats(cri: CRI, container_id: str) -> api.ContainerStats:
     return found
 
 
+async def pod_stats(cri: CRI, sandbox_id: str) -> api.PodSandboxStats:
+    response = await cri.runtime.PodSandboxStats(api.PodSandboxStatsRequest(pod_sandbox_id=sandbox_id))
+    found: api.PodSandboxStats = response.stats
+    return found
+
+
+async def pod_metrics(cri: CRI) -> dict[str, api.PodSandboxMetrics]:
+    response = await cri.runtime.ListPodSandboxMetrics(api.ListPodSandboxMetricsRequest())
+    return {one.pod_sandbox_id: one for one in response.pod_metrics}
+
+
+async def keys(cri: CRI) -> dict[str, list[str]]:
+    response = await cri.runtime.ListMetricDescriptors(api.ListMetricDescriptorsRequest())
+    return {one.name: list(one.label_keys) for one in response.descriptors}
+
+
+def by_name(metrics: api.ContainerMetrics, label_keys: Mapping[str, list[str]], name: str, **labels: str) -> int:
+    """The value of the one metric with this name and these labels."""
+    (found,) = (
+        metric.value.value
+        for metric in metrics.metrics
+        if metric.name == f"container_{name}"
+        and labels.items() <= dict(zip(label_keys[metric.name], metric.label_values, strict=True)).items()
+    )
+    return int(found)
+
+
+def in_cgroup(parent: str, **fields: Any) -> api.PodSandboxConfig:
+    """A pod with a cgroup of its own, as kubelets give one to each."""
+    return sandbox_config(linux=api.LinuxPodSandboxConfig(cgroup_parent=parent), **fields)
+
+
+async def measured(cri: CRI, container_id: str, least: int) -> api.FilesystemUsage:
+    """The writable layer, as soon as it was measured with so many bytes."""
+    async with asyncio.timeout(20):
+        while (found := (await stats(cri, container_id)).writable_layer).used_bytes.value < least:
+            await asyncio.sleep(0.1)
+    return found
+
+
+# -- containers
+
+
 async def test_a_busy_container_uses_one_core_and_a_silent_one_none(cri: CRI) -> None:
     await pull(cri)
     async with pod(cri) as sandbox_id:
         busy = await start(cri, sandbox_id, container_config("while :; do :; done", name="busy"))
         silent = await start(cri, sandbox_id, container_config(name="silent"))
         before = await stats(cri, busy)
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.1)
         after = await stats(cri, busy)
         used = after.cpu.usage_core_nano_seconds.value - before.cpu.usage_core_nano_seconds.value
         elapsed = after.cpu.timestamp - before.cpu.timestamp
@@ -47,6 +115,15 @@ async def test_the_working_set_has_no_page_cache(cri: CRI) -> None:
         assert not found.memory.HasField("available_bytes")
 
 
+async def test_what_is_available_is_the_limit_less_the_working_set(cri: CRI) -> None:
+    await pull(cri)
+    limits = api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, memory_swap_limit_in_bytes=64 * MIB)
+    async with pod(cri) as sandbox_id:
+        config = container_config(linux=api.LinuxContainerConfig(resources=limits))
+        memory = (await stats(cri, await start(cri, sandbox_id, config))).memory
+    assert memory.available_bytes.value == 64 * MIB - memory.working_set_bytes.value
+
+
 async def test_lists_and_their_filters(cri: CRI) -> None:
     await pull(cri)
     async with pod(cri) as first, pod(cri) as second:
@@ -66,9 +143,244 @@ async def test_lists_and_their_filters(cri: CRI) -> None:
         async with asyncio.timeout(10):
             while (ended := (await listed(id=two))[two]).HasField("cpu"):
                 await asyncio.sleep(0.05)
+        # Of what has ended, only what it still takes on disk.
         assert ended.attributes.metadata.name == "main"
+        assert not ended.HasField("memory")
+        assert (await measured(cri, two, 1)).inodes_used.value == 1
+        request = api.StreamContainerStatsRequest()
+        parts = [part async for part in cri.runtime.StreamContainerStats(request)]
+        assert {item.attributes.id for part in parts for item in part.container_stats} == {one, two}
 
 
 async def test_a_container_that_does_not_exist(cri: CRI) -> None:
     async with refused("NOT_FOUND"):
         await stats(cri, "0" * 64)
+
+
+# -- pods
+
+
+async def test_a_pods_statistics_are_those_of_its_cgroup(cri: CRI) -> None:
+    await pull(cri)
+    async with pod(cri, config := in_cgroup("/kubepods/pod-stats")) as sandbox_id:
+        ids = {
+            await start(cri, sandbox_id, container_config("sleep 1000 & exec sleep 1000", name=name), config)
+            for name in ("one", "two")
+        }
+        found = (await pod_stats(cri, sandbox_id)).linux
+        assert {one.attributes.id for one in found.containers} == ids
+        assert found.process.process_count.value == 5
+        of_containers = sum(one.memory.usage_bytes.value for one in found.containers)
+        assert of_containers < found.memory.usage_bytes.value < of_containers + 16 * MIB
+        used = sum(one.cpu.usage_core_nano_seconds.value for one in found.containers)
+        assert found.cpu.usage_core_nano_seconds.value >= used
+        assert found.cpu.HasField("usage_nano_cores")
+        assert found.network.default_interface.name == "eth0"
+        assert list(found.network.interfaces) == []
+
+
+async def test_a_pod_without_a_cgroup_is_its_containers_together(cri: CRI) -> None:
+    await pull(cri)
+    async with pod(cri) as sandbox_id:
+        await start(cri, sandbox_id)
+        found = (await pod_stats(cri, sandbox_id)).linux
+        (container,) = found.containers
+        assert container.memory.usage_bytes.value < found.memory.usage_bytes.value < 16 * MIB
+        assert found.process.process_count.value == 2
+
+
+async def test_pods_are_listed_by_filters_and_those_that_have_ended_have_no_values(cri: CRI) -> None:
+    await pull(cri)
+
+    async def listed(**wanted: Any) -> dict[str, api.PodSandboxStats]:
+        request = api.ListPodSandboxStatsRequest(filter=api.PodSandboxStatsFilter(**wanted))
+        response = await cri.runtime.ListPodSandboxStats(request)
+        return {item.attributes.id: item for item in response.stats}
+
+    red = sandbox_config(labels={"colour": "red"}, annotations={"a": "b"})
+    on_the_node = sandbox_config(linux=linux_sandbox(namespace_options=api.NamespaceOption(network=api.NODE)))
+    async with pod(cri, red) as first, pod(cri, on_the_node) as second:
+        await start(cri, first)
+        assert set(await listed()) == {first, second}
+        assert set(await listed(id=first)) == {first}
+        assert set(await listed(label_selector={"colour": "red"})) == {first}
+        assert set(await listed(label_selector={"colour": "blue"})) == set()
+        found = (await listed())[first].attributes
+        assert (found.metadata, dict(found.labels), dict(found.annotations)) == (
+            red.metadata,
+            {"colour": "red"},
+            {"a": "b"},
+        )
+        # The node's traffic is not that of one of its pods.
+        assert not (await pod_stats(cri, second)).linux.HasField("network")
+        request = api.StreamPodSandboxStatsRequest()
+        parts = [part async for part in cri.runtime.StreamPodSandboxStats(request)]
+        assert {item.attributes.id for part in parts for item in part.pod_sandbox_stats} == {first, second}
+        await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=first))
+        ended = await pod_stats(cri, first)
+        assert ended.HasField("linux")
+        assert not ended.linux.HasField("cpu")
+        assert [one.HasField("memory") for one in ended.linux.containers] == [False]
+        assert first not in await pod_metrics(cri)
+    async with refused("NOT_FOUND"):
+        await pod_stats(cri, first)
+
+
+# -- metrics
+
+
+async def test_metrics_have_what_kubelets_have_had_from_cadvisor(cri: CRI) -> None:
+    await pull(cri)
+    limits = api.LinuxContainerResources(
+        cpu_period=100000, cpu_quota=20000, cpu_shares=512, memory_limit_in_bytes=64 * MIB
+    )
+    label_keys = await keys(cri)
+    async with pod(cri, config := in_cgroup("/kubepods/pod-metrics")) as sandbox_id:
+        container = container_config(linux=api.LinuxContainerConfig(resources=limits))
+        container_id = await start(cri, sandbox_id, container, config)
+        await sh(cri, container_id, "echo hello > /file")
+        await measured(cri, container_id, 1)
+        found = (await pod_metrics(cri))[sandbox_id]
+        (of_container,) = found.container_metrics
+        assert of_container.container_id == container_id
+        every = [*found.metrics, *of_container.metrics]
+        told = {metric.name for metric in every}
+        missing = {f"container_{name}" for name in EXPECTED.split() if not name.startswith(OPTIONAL)} - told
+        assert missing == set()
+        assert told <= set(label_keys)
+        assert all(len(metric.label_values) == len(label_keys[metric.name]) for metric in every)
+        # A scrape fails of two with the same labels; one that is not cached has no time of its own.
+        assert len({(metric.name, *metric.label_values) for metric in every}) == len(every)
+        assert all(metric.timestamp == 0 and metric.HasField("value") for metric in every)
+        labels = dict(zip(label_keys["container_last_seen"], of_container.metrics[-1].label_values, strict=False))
+        assert labels == {
+            "id": f"/kubepods/pod-metrics/{container_id}",
+            "name": f"k8s_main_{config.metadata.name}_tests_{config.metadata.uid}_0",
+            "image": container.image.image,
+            "namespace": "tests",
+            "pod": config.metadata.name,
+            "container": "main",
+        }
+        assert by_name(of_container, label_keys, "spec_cpu_quota") == 20000
+        assert by_name(of_container, label_keys, "spec_cpu_shares") == 512
+        assert by_name(of_container, label_keys, "spec_memory_limit_bytes") == 64 * MIB
+        assert by_name(of_container, label_keys, "processes") == 1
+        assert abs(by_name(of_container, label_keys, "last_seen") - time.time()) < 5
+        assert abs(by_name(of_container, label_keys, "start_time_seconds") - time.time()) < 30
+        request = api.StreamPodSandboxMetricsRequest()
+        parts = [part async for part in cri.runtime.StreamPodSandboxMetrics(request)]
+        assert [item.pod_sandbox_id for part in parts for item in part.pod_sandbox_metrics] == [sandbox_id]
+
+
+# -- against the engine
+
+#: Burns CPU for a while, then holds 40 MB of memory and a file of 24 MiB that is still in the page cache.
+KNOWN = (
+    "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; dd if=/dev/urandom of=/file bs=1M count=24 conv=fsync;"
+    " (head -c 40000000 /dev/zero; touch /ready; exec sleep 1000) | tail"
+)
+
+
+async def test_values_are_those_of_the_engine_within_two_per_cent(
+    start_server: Callable[..., Server], engine_api: DockerClient
+) -> None:
+    server = start_server("--network-plugin=docker", "--disk-usage-interval=1s")
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        label_keys = await keys(cri)
+        async with pod(cri, config := in_cgroup("/kubepods/pod-known")) as sandbox_id, pod(cri) as other:
+            container_id = await start(cri, sandbox_id, container_config(KNOWN), config)
+            await start(cri, other, container_config("sleep 1000 | nc -l -p 9999 > /dev/null"))
+            async with asyncio.timeout(60):
+                while (await run(cri, container_id, "test", "-e", "/ready")).exit_code:
+                    await asyncio.sleep(0.2)
+            address = (await sandbox_status(cri, other)).network.ip
+            await sh(cri, container_id, f"head -c 5000000 /dev/zero | nc {address} 9999")
+            await measured(cri, container_id, 24 * MIB)
+            await asyncio.sleep(1)
+
+            ours = await stats(cri, container_id)
+            network = (await pod_stats(cri, sandbox_id)).linux.network.default_interface
+            (metrics,) = (await pod_metrics(cri))[sandbox_id].container_metrics
+            theirs = engine_api.api.stats(container_id, stream=False)
+            of_infra = engine_api.api.stats(sandbox_id, stream=False)["networks"]["eth0"]
+            size = engine_api.api._result(
+                engine_api.api._get(engine_api.api._url("/containers/{0}/json", container_id), params={"size": 1}),
+                json=True,
+            )["SizeRw"]
+
+    told = theirs["memory_stats"]["stats"]
+    inactive = told.get("total_inactive_file", told.get("inactive_file"))
+    close = {
+        "cpu": (ours.cpu.usage_core_nano_seconds.value, theirs["cpu_stats"]["cpu_usage"]["total_usage"]),
+        "memory": (ours.memory.usage_bytes.value, theirs["memory_stats"]["usage"]),
+        "working set": (ours.memory.working_set_bytes.value, theirs["memory_stats"]["usage"] - inactive),
+        "rss": (ours.memory.rss_bytes.value, told.get("total_rss", told.get("anon"))),
+        "page faults": (ours.memory.page_faults.value, told.get("total_pgfault", told.get("pgfault"))),
+        "cache": (by_name(metrics, label_keys, "memory_cache"), told.get("total_cache", told.get("file"))),
+        "inactive": (by_name(metrics, label_keys, "memory_total_inactive_file_bytes"), inactive),
+        "threads": (by_name(metrics, label_keys, "threads"), theirs["pids_stats"]["current"]),
+        "written": (written(metrics), written_by_engine(theirs)),
+        "writable layer": (ours.writable_layer.used_bytes.value, size),
+        "received": (network.rx_bytes.value, of_infra["rx_bytes"]),
+        "sent": (network.tx_bytes.value, of_infra["tx_bytes"]),
+    }
+    differing = {name: pair for name, pair in close.items() if not within(*pair)}
+    assert differing == {}, close
+    # And these are what the container is known to have done.
+    assert ours.memory.rss_bytes.value == pytest.approx(40_000_000, rel=0.05)
+    assert by_name(metrics, label_keys, "memory_cache") == pytest.approx(24 * MIB, rel=0.05)
+    assert ours.writable_layer.used_bytes.value == pytest.approx(24 * MIB, rel=CLOSE)
+    # Beside the data, the head of each packet.
+    assert 5_000_000 < network.tx_bytes.value < 5_500_000
+    assert ours.cpu.usage_core_nano_seconds.value > 10**8
+
+
+def within(ours: int, theirs: int) -> bool:
+    return abs(ours - theirs) <= CLOSE * theirs
+
+
+def written(metrics: api.ContainerMetrics) -> int:
+    """Some kernels count this of no cgroup, or of those with a limit only."""
+    return sum(metric.value.value for metric in metrics.metrics if metric.name == "container_fs_writes_bytes_total")
+
+
+def written_by_engine(theirs: Mapping[str, Any]) -> int:
+    entries = theirs["blkio_stats"]["io_service_bytes_recursive"] or ()
+    return sum(entry["value"] for entry in entries if entry["op"].lower() == "write")
+
+
+async def test_no_call_waits_for_the_engine(cri: CRI, engine: Engine) -> None:
+    """They are answered while the engine is stopped, until the server has noticed that it is."""
+    await pull(cri)
+    async with pod(cri) as sandbox_id:
+        container_id = await start(cri, sandbox_id)
+        await measured(cri, container_id, 1)
+        await cri.images.ImageFsInfo(api.ImageFsInfoRequest())
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(1):
+                assert (await stats(cri, container_id)).HasField("memory")
+                assert (await pod_stats(cri, sandbox_id)).linux.HasField("network")
+                assert (await pod_metrics(cri))[sandbox_id].container_metrics
+                assert (await cri.images.ImageFsInfo(api.ImageFsInfoRequest())).image_filesystems
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+
+
+# -- disk
+
+
+async def test_a_hostile_tree_neither_hides_nor_adds_anything(start_server: Callable[..., Server]) -> None:
+    """Links to the node's files, and folders deeper than a path is long, in a container's writable layer."""
+    async with CRI(start_server("--disk-usage-interval=1s").target) as cri:
+        await pull(cri)
+        async with pod(cri) as sandbox_id:
+            deep = "i=0; while [ $i -lt 1500 ]; do mkdir d; cd d || exit 1; i=$((i+1)); done"
+            command = f"{deep}; dd if=/dev/zero of=file bs=1M count=8; ln -s / /link; ln -s .. /up; exec sleep 1000"
+            container_id = await start(cri, sandbox_id, container_config(command))
+            layer = await measured(cri, container_id, 8 * MIB)
+            assert 1500 < layer.inodes_used.value < 1520
+            # A folder takes a block; what is behind the links is much more.
+            assert layer.used_bytes.value < 8 * MIB + 1520 * 4096

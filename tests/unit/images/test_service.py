@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,6 +28,9 @@ from dockershim.follower import Follower
 from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
+from dockershim.stats.disk import DiskUsage
+from dockershim.stats.layers import LayerUsage
+from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 ID = "sha256:" + "0123456789abcdef" * 4
 DEADLINE = 0.1
@@ -93,15 +97,47 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
+class FakeDisk:
+    """Knows the inodes of all layers, and the writable layers of some containers."""
+
+    layers: LayerUsage | None = None
+
+    def image_inodes(self, folders: frozenset[str]) -> int:
+        return 10 * len(folders)
+
+    def writable_layers(self) -> LayerUsage | None:
+        return self.layers
+
+
 @pytest.fixture
-def service(engine: FakeEngine) -> ImageService:
+def disk() -> FakeDisk:
+    return FakeDisk()
+
+
+def capabilities(root: Path) -> Callable[[], Awaitable[Capabilities]]:
+    async def read() -> Capabilities:
+        return read_capabilities((1, 41), {"DockerRootDir": str(root), "Driver": "overlay2"})
+
+    return read
+
+
+def make_service(
+    engine: FakeEngine, disk: FakeDisk, root: Path, infra_image: str = BUILTIN_INFRA_IMAGE
+) -> ImageService:
     return ImageService(
         cast(Engine, engine),
         ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent())),
-        BUILTIN_INFRA_IMAGE,
+        infra_image,
+        cast(DiskUsage, disk),
+        capabilities=capabilities(root),
         pull_progress_deadline=lambda: DEADLINE,
         node_credentials=NodeCredentials([]),
     )
+
+
+@pytest.fixture
+def service(engine: FakeEngine, disk: FakeDisk, tmp_path: Path) -> ImageService:
+    return make_service(engine, disk, tmp_path)
 
 
 def message(text: str, layer: str = "a") -> bytes:
@@ -203,14 +239,8 @@ async def test_the_built_in_infra_image_is_loaded_once_and_only_if_it_is_missing
     assert [path for path, _ in engine.streams] == ["/images/load"]
 
 
-async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine) -> None:
-    service = ImageService(
-        cast(Engine, engine),
-        ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent())),
-        "app:1",
-        pull_progress_deadline=lambda: DEADLINE,
-        node_credentials=NodeCredentials([]),
-    )
+async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine, disk: FakeDisk, tmp_path: Path) -> None:
+    service = make_service(engine, disk, tmp_path, "app:1")
     name = "/images/docker.io/library/app:1/json"
     present = engine.answers.pop(name)
     engine.script = [0.05]
@@ -305,27 +335,52 @@ async def test_an_images_user_is_asked_for_once(service: ImageService, engine: F
     assert engine.asked.count(f"/images/{ID}/json") == 1
 
 
+async def usage_of(service: ImageService) -> tuple[api_pb2.FilesystemUsage, api_pb2.FilesystemUsage]:
+    response = await service.image_fs_info(api_pb2.ImageFsInfoRequest())
+    (images,), (containers,) = response.image_filesystems, response.container_filesystems
+    return images, containers
+
+
+async def test_disk_usage_is_read_from_the_engines_store_without_a_call(
+    service: ImageService, engine: FakeEngine, disk: FakeDisk, tmp_path: Path
+) -> None:
+    for number, size in enumerate((400, 500)):
+        layer = tmp_path / f"image/overlay2/layerdb/sha256/{number:064x}"
+        layer.mkdir(parents=True)
+        (layer / "size").write_text(f"{size}")
+        (layer / "cache-id").write_text(f"cache{number}")
+    disk.layers = LayerUsage(5, 4096, 3)
+    images, containers = await usage_of(service)
+    assert (images.fs_id.mountpoint, images.used_bytes.value, images.inodes_used.value) == (str(tmp_path), 900, 20)
+    assert (containers.fs_id, containers.timestamp) == (images.fs_id, 5)
+    assert (containers.used_bytes.value, containers.inodes_used.value) == (4096, 3)
+    (tmp_path / f"image/overlay2/layerdb/sha256/{0:064x}/size").write_text("800")
+    assert (await usage_of(service))[0] == images
+    service.note_change()
+    assert (await usage_of(service))[0].used_bytes.value == 1300
+    assert engine.asked == []
+
+
 @pytest.mark.parametrize(
-    ("api", "used"),
-    [pytest.param((1, 42), 500, id="layers-counted-once"), pytest.param((1, 41), 900, id="old-engine-sum-of-images")],
+    ("api", "asked_again"),
+    [
+        pytest.param((1, 42), True, id="an-engine-that-counts-images-alone"),
+        pytest.param((1, 41), False, id="an-old-one-that-walks-over-everything"),
+    ],
 )
-async def test_disk_usage_is_measured_once_for_all_who_ask(
-    service: ImageService, engine: FakeEngine, api: tuple[int, int], used: int
+async def test_disk_usage_of_a_store_that_cannot_be_seen_is_asked_for_once_for_all(
+    service: ImageService, engine: FakeEngine, api: tuple[int, int], asked_again: bool
 ) -> None:
     engine.api = api
-    engine.answers |= {
-        "/info": {"DockerRootDir": "/nonexistent"},
-        "/system/df": {"LayersSize": 500},
-        "/images/json": [{"Id": ID, "Size": 400}, {"Id": ID, "Size": 500}],
-    }
+    engine.answers["/system/df"] = {"LayersSize": 500}
     request = api_pb2.ImageFsInfoRequest()
     first, second = await asyncio.gather(service.image_fs_info(request), service.image_fs_info(request))
     assert first == second == await service.image_fs_info(request)
-    assert engine.asked.count("/info") == 1
-    (images,), (containers,) = first.image_filesystems, first.container_filesystems
-    assert (images.fs_id.mountpoint, images.used_bytes.value) == ("/nonexistent", used)
-    assert not containers.HasField("used_bytes")
+    images, containers = await usage_of(service)
+    assert images.used_bytes.value == 500
     assert not images.HasField("inodes_used")
-    await pull(service)
-    await service.image_fs_info(request)
-    assert engine.asked.count("/info") == 2
+    assert not containers.HasField("used_bytes")
+    assert engine.asked.count("/system/df") == 1
+    service.note_change()
+    await usage_of(service)
+    assert engine.asked.count("/system/df") == 1 + asked_again

@@ -1,71 +1,335 @@
-"""The parsers of cgroup files, on samples of both versions."""
+"""Cgroup files of both versions: the parsers on samples, and the way from a process to its files in sample trees."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from dockershim.stats.cgroup import Usage, parse_v1, parse_v2
+from dockershim.stats.cgroup import (
+    Budget,
+    Device,
+    Files,
+    Group,
+    HugePages,
+    Pressure,
+    Stall,
+    Usage,
+    find_group,
+    huge_page_sizes,
+    parse_details_v1,
+    parse_details_v2,
+    parse_pressure,
+    parse_usage_v1,
+    parse_usage_v2,
+    read_huge_pages,
+)
 
-# A container of `sleep` with a limit of 64 MiB that has read a file, on Linux 6.1 (v1) and 6.6 (v2), shortened.
+ID = "0f720b0a29b4c604f60bb8e5982482277226baee719208ed6ac741cc8949424e"
+POD = "pod2ad4c7f0"
+PID = 4242
+
+# A container with a limit of 64 MiB, of 96 MiB with swap, and of half a CPU, that has read a file, on Linux 6.1 (v1)
+# and 6.6 (v2), shortened.
 V1 = {
     "cpuacct.usage": "123456789\n",
+    "cpuacct.stat": "user 10\nsystem 2\n",
+    "cpu.stat": "nr_periods 40\nnr_throttled 3\nthrottled_time 250000000\nnr_bursts 0\nburst_time 0\n",
     "memory.usage_in_bytes": "1048576\n",
-    "memory.memsw.usage_in_bytes": "1052672\n",
     "memory.stat": (
         "cache 700416\nrss 204800\npgfault 12\npgmajfault 1\ninactive_file 1\nhierarchical_memory_limit 67108864\n"
-        "total_cache 700416\ntotal_rss 208896\ntotal_pgfault 1234\ntotal_pgmajfault 5\ntotal_inactive_file 270336\n"
+        "hierarchical_memsw_limit 100663296\ntotal_cache 700416\ntotal_rss 208896\ntotal_mapped_file 4096\n"
+        "total_swap 4096\ntotal_pgfault 1234\ntotal_pgmajfault 5\ntotal_inactive_file 270336\ntotal_active_file 8192\n"
+    ),
+    "memory.failcnt": "7\n",
+    "memory.max_usage_in_bytes": "2097152\n",
+    "memory.kmem.usage_in_bytes": "139264\n",
+    "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    "pids.current": "3\n",
+    "pids.max": "100\n",
+    "blkio.throttle.io_service_bytes_recursive": (
+        "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 12288\n8:0 Async 0\n8:0 Discard 0\n8:0 Total 12288\nTotal 12288\n"
+    ),
+    "blkio.throttle.io_serviced_recursive": (
+        "8:0 Read 1\n8:0 Write 2\n8:0 Sync 3\n8:0 Async 0\n8:0 Discard 0\n8:0 Total 3\nTotal 3\n"
     ),
 }
 V2 = {
-    "cpu.stat": "usage_usec 123456\nuser_usec 100000\nsystem_usec 23456\n",
+    "cpu.stat": (
+        "usage_usec 123456\nuser_usec 100000\nsystem_usec 20000\ncore_sched.force_idle_usec 0\nnr_periods 40\n"
+        "nr_throttled 3\nthrottled_usec 250000\nnr_bursts 0\nburst_usec 0\n"
+    ),
     "memory.current": "1048576\n",
     "memory.max": "67108864\n",
     "memory.swap.current": "4096\n",
-    "memory.stat": "anon 208896\nfile 700416\ninactive_file 270336\npgfault 1234\npgmajfault 5\n",
+    "memory.swap.max": "33554432\n",
+    "memory.peak": "2097152\n",
+    "memory.events": "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n",
+    "memory.stat": (
+        "anon 208896\nfile 700416\nkernel 139264\nkernel_stack 16384\nslab 100000\npercpu 20000\nsock 2880\n"
+        "file_mapped 4096\ninactive_file 270336\nactive_file 8192\npgfault 1234\npgmajfault 5\n"
+    ),
+    "pids.current": "3\n",
+    "pids.max": "100\n",
+    "io.stat": "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 \n",
 }
-MEMORY = {
-    "memory": 1048576,
-    "inactive_file": 270336,
-    "rss": 208896,
-    "page_faults": 1234,
-    "major_page_faults": 5,
-    "memory_limit": 67108864,
-    "swap": 4096,
+PRESSURE = {
+    "cpu.pressure": (
+        "some avg10=1.50 avg60=0.25 avg300=0.05 total=3813\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1795\n"
+    ),
+    "memory.pressure": (
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    ),
+    "io.pressure": ("some avg10=0.00 avg60=0.00 avg300=0.00 total=2\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2\n"),
 }
+USAGE = Usage(
+    cpu=123456789,
+    memory=1048576,
+    inactive_file=270336,
+    active_file=8192,
+    rss=208896,
+    cache=700416,
+    mapped_file=4096,
+    page_faults=1234,
+    major_page_faults=5,
+    memory_limit=67108864,
+    swap=4096,
+    swap_limit=33554432,
+)
 
 
-def test_both_versions_say_the_same() -> None:
-    assert parse_v1(V1) == Usage(cpu=123456789, **MEMORY)
-    assert parse_v2(V2) == Usage(cpu=123456000, **MEMORY)
+# -- parsers
 
 
-def test_the_working_set_leaves_out_inactive_page_cache() -> None:
-    assert parse_v1(V1).working_set == 1048576 - 270336
+def test_both_versions_say_the_same_of_usage() -> None:
+    assert parse_usage_v1(V1) == USAGE
+    assert parse_usage_v2(V2) == replace(USAGE, cpu=123456000)
+
+
+def test_both_versions_say_the_same_of_details() -> None:
+    v1, v2 = parse_details_v1(V1), parse_details_v2(V2)
+    (one,), (other,) = v1.devices, v2.devices
+    assert replace(v1, devices=()) == replace(v2, devices=())
+    assert (v1.cpu_user, v1.cpu_system) == (100_000_000, 20_000_000)
+    assert (v1.periods, v1.throttled_periods, v1.throttled) == (40, 3, 250_000_000)
+    assert (v1.limit_hits, v1.oom_kills, v1.threads, v1.threads_limit) == (7, 2, 3, 100)
+    assert (v1.highest_memory, v1.kernel_memory) == (2097152, 139264)
+    assert other == Device("8:0", {"read": 4096, "write": 8192, "discard": 0}, {"read": 1, "write": 2, "discard": 0})
+    assert {name: one.bytes[name] for name in other.bytes} == other.bytes
+    assert {name: one.operations[name] for name in other.operations} == other.operations
+    assert one.number == other.number
+
+
+def test_the_working_set_leaves_out_inactive_page_cache_and_is_never_negative() -> None:
+    assert USAGE.working_set == 1048576 - 270336
+    assert replace(USAGE, inactive_file=99999999).working_set == 0
 
 
 @pytest.mark.parametrize(
     "usage",
     [
         pytest.param(
-            parse_v1({**V1, "memory.stat": "hierarchical_memory_limit 9223372036854771712\n"}), id="v1: a huge number"
+            parse_usage_v1(
+                {
+                    **V1,
+                    "memory.stat": (
+                        "hierarchical_memory_limit 9223372036854771712\nhierarchical_memsw_limit 9223372036854771712\n"
+                    ),
+                }
+            ),
+            id="v1: a huge number",
         ),
-        pytest.param(parse_v2({**V2, "memory.max": "max\n"}), id="v2: the word max"),
+        pytest.param(parse_usage_v2({**V2, "memory.max": "max\n", "memory.swap.max": "max\n"}), id="v2: the word max"),
     ],
 )
 def test_no_limit(usage: Usage) -> None:
-    assert usage.memory_limit == 0
+    assert (usage.memory_limit, usage.swap_limit) == (None, None)
 
 
 @pytest.mark.parametrize(
     "usage",
     [
-        pytest.param(parse_v1({**V1, "memory.memsw.usage_in_bytes": ""}), id="v1"),
-        pytest.param(parse_v2({**V2, "memory.swap.current": ""}), id="v2"),
+        pytest.param(
+            parse_usage_v1({**V1, "memory.stat": "total_rss 1\nhierarchical_memory_limit 67108864\n"}), id="v1"
+        ),
+        pytest.param(parse_usage_v2({**V2, "memory.swap.current": "", "memory.swap.max": ""}), id="v2"),
     ],
 )
 def test_a_kernel_that_does_not_account_for_swap(usage: Usage) -> None:
-    assert usage.swap is None
+    assert (usage.swap, usage.swap_limit) == (None, None)
 
 
-def test_a_working_set_is_never_negative() -> None:
-    assert parse_v2({**V2, "memory.stat": "inactive_file 99999999\n"}).working_set == 0
+def test_no_swap_is_a_limit_of_nothing() -> None:
+    stat = V1["memory.stat"].replace("hierarchical_memsw_limit 100663296", "hierarchical_memsw_limit 67108864")
+    assert parse_usage_v1({**V1, "memory.stat": stat}).swap_limit == 0
+    assert parse_usage_v2({**V2, "memory.swap.max": "0\n"}).swap_limit == 0
+
+
+def test_kernel_memory_before_its_sum_was_told() -> None:
+    stat = V2["memory.stat"].replace("kernel 139264\n", "")
+    assert parse_details_v2({**V2, "memory.stat": stat}).kernel_memory == 139264
+
+
+@pytest.mark.parametrize("missing", sorted(set(V1) - {"cpuacct.usage", "memory.usage_in_bytes", "memory.stat"}))
+def test_v1_without_a_file(missing: str) -> None:
+    parse_usage_v1({**V1, missing: ""})
+    parse_details_v1({**V1, missing: ""})
+
+
+@pytest.mark.parametrize("missing", sorted(set(V2) - {"cpu.stat", "memory.current", "memory.stat"}))
+def test_v2_without_a_file(missing: str) -> None:
+    parse_usage_v2({**V2, missing: ""})
+    parse_details_v2({**V2, missing: ""})
+
+
+@pytest.mark.parametrize(
+    ("text", "pressure"),
+    [
+        pytest.param(
+            PRESSURE["cpu.pressure"], Pressure(Stall(3813, 1.5, 0.25, 0.05), Stall(1795, 0, 0, 0)), id="both lines"
+        ),
+        pytest.param(
+            PRESSURE["cpu.pressure"].splitlines()[0], Pressure(Stall(3813, 1.5, 0.25, 0.05), None), id="older kernel"
+        ),
+        pytest.param("", None, id="no pressure"),
+    ],
+)
+def test_pressure(text: str, pressure: Pressure | None) -> None:
+    assert parse_pressure(text) == pressure
+
+
+# -- trees of both versions, by both drivers
+
+PATHS = {"cgroupfs": f"/kubepods/burstable/{POD}/{ID}", "systemd": f"/kubepods.slice/{POD}.slice/docker-{ID}.scope"}
+CONTROLLERS = {
+    "cpuacct": "cpu,cpuacct",
+    "cpu": "cpu,cpuacct",
+    "memory": "memory",
+    "pids": "pids",
+    "blkio": "blkio",
+    "hugetlb": "hugetlb",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def make_tree(tmp_path: Path, version: int, path: str, *, pressure: bool) -> None:
+    """The files of a container at ``path``, and the same of the pod around it."""
+    proc, root = tmp_path / "proc" / str(PID), tmp_path / "cgroup"
+    for below in (path, path.rpartition("/")[0]):
+        if version == 2:
+            write(root / below[1:], V2 | PRESSURE)
+            continue
+        for name, text in V1.items():
+            write(root / CONTROLLERS[name.split(".")[0]] / below[1:], {name: text})
+        if pressure:
+            write(root / "unified" / below[1:], PRESSURE)
+    mounts = sorted(set(CONTROLLERS.values()))
+    lines = [] if version == 2 else [f"{number}:{name}:{path}" for number, name in enumerate(mounts, 2)]
+    lines += [f"1:name=systemd:{path}"] if version == 1 else []
+    lines += [f"0::{path}"] if version == 2 or pressure else []
+    write(proc, {"cgroup": "\n".join(lines) + "\n"})
+
+
+@pytest.mark.parametrize("driver", sorted(PATHS))
+@pytest.mark.parametrize(
+    ("version", "pressure"),
+    [
+        pytest.param(1, False, id="v1"),
+        pytest.param(1, True, id="v1 with the v2 hierarchy beside it"),
+        pytest.param(2, True, id="v2"),
+    ],
+)
+def test_a_container_and_its_pod_are_found_and_read(tmp_path: Path, version: int, pressure: bool, driver: str) -> None:
+    make_tree(tmp_path, version, PATHS[driver], pressure=pressure)
+    group = find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
+    assert (group.path, group.version) == (PATHS[driver], version)
+    for one in (group, group.parent()):
+        # With no file kept open, with some, and with all.
+        for budget in (Budget(0), Budget(2), Budget(100)):
+            files = Files(one, budget)
+            for _ in range(2):
+                usage, details = files.everything()
+                assert files.usage() == usage
+                assert usage.memory == USAGE.memory
+                assert details.oom_kills == 2
+                assert (usage.io_pressure is not None) == pressure
+            files.close()
+    assert group.parent().path == PATHS[driver].rpartition("/")[0]
+
+
+def test_a_process_that_has_got_the_number_of_the_containers(tmp_path: Path) -> None:
+    make_tree(tmp_path, 1, PATHS["cgroupfs"], pressure=False)
+    with pytest.raises(ProcessLookupError):
+        find_group(PID, "f" * 64, root=tmp_path / "cgroup", proc=tmp_path / "proc")
+
+
+def test_a_container_that_has_ended(tmp_path: Path) -> None:
+    make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(100))
+    for path in (tmp_path / "cgroup" / PATHS["systemd"][1:]).iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError):
+        files.usage()
+    assert files.processes() == []
+    with pytest.raises(FileNotFoundError):
+        find_group(1, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
+
+
+def test_a_node_that_accounts_for_no_memory(tmp_path: Path) -> None:
+    write(tmp_path / str(PID), {"cgroup": f"3:cpu:{PATHS['cgroupfs']}\n"})
+    with pytest.raises(FileNotFoundError):
+        find_group(PID, ID, root=tmp_path, proc=tmp_path)
+
+
+def test_processes_of_a_cgroup_and_of_those_below_it(tmp_path: Path) -> None:
+    write(tmp_path, {"cgroup.procs": "1\n2\n"})
+    write(tmp_path / "init.scope", {"cgroup.procs": "3\n"})
+    write(tmp_path / "system.slice/a.service", {"cgroup.procs": "\n".join(map(str, range(4, 9004))) + "\n"})
+    write(tmp_path / "system.slice", {"cgroup.procs": ""})
+    for budget in (Budget(0), Budget(1)):
+        files = Files(Group("/", 2, {"memory": str(tmp_path), "pids": str(tmp_path)}, ""), budget)
+        assert sorted(files.processes()) == list(range(1, 9004))
+        (tmp_path / "cgroup.procs").write_text("\n".join(map(str, range(10_000, 40_000))) + "\n")
+        assert len(files.processes()) == 30_000 + 9001
+        write(tmp_path, {"cgroup.procs": "1\n2\n"})
+        files.close()
+
+
+def test_files_are_given_back(tmp_path: Path) -> None:
+    make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
+    budget = Budget(100)
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), budget)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    files.everything()
+    assert budget.left == 100 - (len(list(Path("/proc/self/fd").iterdir())) - before) < 100
+    files.close()
+    assert (budget.left, len(list(Path("/proc/self/fd").iterdir()))) == (100, before)
+    assert files.usage().memory == USAGE.memory
+    files.close()
+
+
+def test_huge_pages(tmp_path: Path) -> None:
+    pages = tmp_path / "hugepages"
+    for kilobytes, count in ((2048, 5), (1048576, 1), (64, 0)):
+        write(pages / f"hugepages-{kilobytes}kB", {"nr_hugepages": f"{count}\n"})
+    sizes = huge_page_sizes(pages)
+    assert sizes == ("1GB", "2MB")
+    assert huge_page_sizes(tmp_path / "none") == ()
+    write(
+        tmp_path,
+        {
+            "hugetlb.2MB.usage_in_bytes": "4194304\n",
+            "hugetlb.2MB.max_usage_in_bytes": "6291456\n",
+            "hugetlb.1GB.current": "0\n",
+        },
+    )
+    folders = {"hugetlb": str(tmp_path)}
+    assert read_huge_pages(Group("/", 1, folders, ""), sizes) == [HugePages("2MB", 4194304, 6291456)]
+    assert read_huge_pages(Group("/", 2, folders, ""), sizes) == [HugePages("1GB", 0, None)]
+    assert read_huge_pages(Group("/", 1, {}, ""), sizes) == []

@@ -23,6 +23,7 @@ ENGINE_28 = Capabilities(
     api=(1, 51),
     version="28.5.1",
     root_dir="/var/lib/docker",
+    storage_driver="overlay2",
     architecture="x86_64",
     runtimes=frozenset({"runc", "io.containerd.runc.v2", "kata"}),
     default_runtime="runc",

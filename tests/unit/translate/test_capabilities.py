@@ -13,6 +13,7 @@ from tests.unit.translate.kubelet import ENGINE_28
 INFO: dict[str, Any] = {
     "ServerVersion": "28.5.1",
     "DockerRootDir": "/var/lib/docker",
+    "Driver": "overlay2",
     "Architecture": "x86_64",
     "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {}, "kata": {}},
     "DefaultRuntime": "runc",

@@ -1,0 +1,257 @@
+"""`python -m bench.stats`, in a test node: what statistics cost, beside the engine's own of the same containers.
+
+The engine is asked as a shim has to that takes its numbers: one one-shot request for each container, many at once. For
+pods their infra containers are asked for, too, since only they tell the network. Of both sides the time is measured,
+and of ours the engine's CPU, beside what the engine takes while nobody asks for anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from bench.__main__ import LEGEND, RESULTS, images_removed, resident_mib, running_server
+from bench.comparison import Comparison, missed, table
+from bench.engine import BareEngine
+from bench.reads import pull
+from bench.relist import bounded, cpu
+from bench.workload import Workload
+from dockershim.api.cri.v1 import api_pb2 as cri
+from tests.cri_client import CRI
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import capture
+
+#: Ours may take a tenth of the engine's time.
+LIMIT = 0.1
+CONTAINERS_OF_A_POD = 5
+#: Requests to the engine at once, as cri-dockerd does: six for each CPU.
+AT_ONCE = 6 * (os.cpu_count() or 1)
+SETTLE = 5.0  # seconds that the engine has after containers were made
+#: Engine CPU by which a stretch of our calls may differ from one of silence, in seconds a second.
+NOISE = 0.005
+
+
+@dataclass(slots=True)
+class Pods:
+    """What runs: sandboxes and their containers by id."""
+
+    sandboxes: list[str] = field(default_factory=list)
+    containers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCPU:
+    """Seconds of the engine's CPU in each second of our calls, and of silence."""
+
+    containers: int
+    during_ours: float
+    idle: float
+
+    @property
+    def holds(self) -> bool:
+        return self.during_ours <= self.idle + NOISE
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "containers": self.containers,
+            "engine_cpu_during_ours": round(self.during_ours, 5),
+            "engine_cpu_idle": round(self.idle, 5),
+            "holds": self.holds,
+        }
+
+
+class Calls:
+    """The calls of ours, each with the engine's requests for the same containers."""
+
+    def __init__(self, server: CRI, engine: BareEngine, pods: Pods) -> None:
+        self._runtime = server.runtime
+        self._engine = engine
+        self._pods = pods
+
+    async def container_stats(self) -> None:
+        answer = await self._runtime.ListContainerStats(cri.ListContainerStatsRequest())
+        assert sum(one.HasField("memory") for one in answer.stats) == len(self._pods.containers)
+
+    async def pod_stats(self) -> None:
+        answer = await self._runtime.ListPodSandboxStats(cri.ListPodSandboxStatsRequest())
+        assert sum(one.linux.HasField("network") for one in answer.stats) == len(self._pods.sandboxes)
+
+    async def pod_metrics(self) -> None:
+        answer = await self._runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())
+        assert sum(len(one.container_metrics) for one in answer.pod_metrics) == len(self._pods.containers)
+
+    async def engine_containers(self) -> None:
+        await bounded((self._one_shot(one) for one in self._pods.containers), AT_ONCE)
+
+    async def engine_pods(self) -> None:
+        await bounded((self._one_shot(one) for one in (*self._pods.sandboxes, *self._pods.containers)), AT_ONCE)
+
+    async def _one_shot(self, container_id: str) -> None:
+        params = {"stream": "false", "one-shot": "true"}
+        answer = await self._engine.call("GET", f"/containers/{container_id}/stats", params=params)
+        assert answer["memory_stats"], "the engine knows the container"
+
+
+SIDES: Mapping[str, tuple[Callable[[Calls], Awaitable[None]], Callable[[Calls], Awaitable[None]]]] = {
+    "ListContainerStats": (Calls.container_stats, Calls.engine_containers),
+    "ListPodSandboxStats": (Calls.pod_stats, Calls.engine_pods),
+    "ListPodSandboxMetrics": (Calls.pod_metrics, Calls.engine_pods),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stats", description=__doc__)
+    parser.add_argument("--containers", default="40,200", help="how many containers, one after the other, growing")
+    parser.add_argument("--samples", type=int, default=15, help="of each call of ours and of the engine")
+    parser.add_argument("--stretch", type=float, default=8.0, help="seconds over which the engine's CPU is taken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
+    given = parser.parse_args(arguments)
+    if os.environ.get("TEST_NODE") != "1":
+        sys.stderr.write("bench: it runs in a test node: make bench-stats ENGINE=20 (or 28)\n")
+        return 2
+    with closing(docker.from_env()) as api:
+        before = capture(api)
+        with images_removed(api), running_server() as server:
+            report = asyncio.run(_measure(server, given))
+        left = capture(api).gained(before)
+    if left:
+        raise RuntimeError(f"the run left behind: {left}")
+    return _report(*report, check=given.check)
+
+
+async def _measure(
+    server: Server, given: argparse.Namespace
+) -> tuple[list[Comparison], list[EngineCPU], dict[str, Any]]:
+    comparisons: list[Comparison] = []
+    shares: list[EngineCPU] = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        async with CRI(server.target) as client, BareEngine() as engine, AsyncExitStack() as stack:
+            about = await _about(engine)
+            workload = Workload(Path(folder))
+            workload.prepare()
+            image = await pull(engine)
+            pods = Pods()
+            stack.push_async_callback(_discard, client, pods)
+            for count in map(int, given.containers.split(",")):
+                await _grow(client, workload, image, pods, count)
+                await asyncio.sleep(SETTLE)
+                calls = Calls(client, engine, pods)
+                comparisons += [await _compare(name, calls, count, given.samples) for name in SIDES]
+                shares.append(await _engine_cpu(calls, count, given.stretch))
+                about[f"MiB resident at {count}"] = resident_mib(server.pid)
+    return comparisons, shares, about
+
+
+async def _about(engine: BareEngine) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": (await engine.capabilities()).version,
+        "storage": os.environ["TEST_NODE_STORAGE"],
+        "kernel": os.uname().release,
+        "cpus": os.cpu_count(),
+        "load average": round(os.getloadavg()[0], 1),
+        "requests at once": AT_ONCE,
+    }
+
+
+async def _grow(client: CRI, workload: Workload, image: str, pods: Pods, count: int) -> None:
+    """Run pods until there are ``count`` containers."""
+
+    async def one(number: int) -> None:
+        sandbox = workload.sandbox(f"stats-{number}")
+        sandbox.linux.cgroup_parent = f"/kubepods/burstable/pod{sandbox.metadata.uid}"
+        answer = await client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=sandbox))
+        pods.sandboxes.append(answer.pod_sandbox_id)
+        for index in range(CONTAINERS_OF_A_POD):
+            container = workload.container(sandbox.metadata.name, image)
+            container.metadata.name = f"main-{index}"
+            container.log_path = f"main/{index}.log"
+            request = cri.CreateContainerRequest(
+                pod_sandbox_id=answer.pod_sandbox_id, config=container, sandbox_config=sandbox
+            )
+            container_id = (await client.runtime.CreateContainer(request)).container_id
+            await client.runtime.StartContainer(cri.StartContainerRequest(container_id=container_id))
+            pods.containers.append(container_id)
+
+    await bounded(one(number) for number in range(len(pods.sandboxes), count // CONTAINERS_OF_A_POD))
+
+
+async def _discard(client: CRI, pods: Pods) -> None:
+    await bounded(
+        client.runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=one)) for one in pods.sandboxes
+    )
+
+
+async def _compare(name: str, calls: Calls, count: int, samples: int) -> Comparison:
+    durations: tuple[list[float], list[float]] = ([], [])
+    for turn in range(-2, samples):
+        for side, found in list(zip(SIDES[name], durations, strict=True))[:: 1 if turn % 2 else -1]:
+            begun = time.perf_counter()
+            await side(calls)
+            if turn >= 0:
+                found.append(time.perf_counter() - begun)
+    return Comparison(f"{name}, {count} containers", *durations, limit=LIMIT)
+
+
+async def _engine_cpu(calls: Calls, count: int, stretch: float) -> EngineCPU:
+    """The engine's CPU while we ask without a pause, and while nobody does."""
+    engine = Engine().pid
+    assert engine is not None, "the engine runs"
+    await asyncio.sleep(SETTLE)
+    shares = []
+    for side in (_silence, *(ours for ours, _ in SIDES.values())):
+        begun, used = time.perf_counter(), cpu(engine)
+        while (elapsed := time.perf_counter() - begun) < stretch:
+            await side(calls)
+        shares.append((cpu(engine) - used) / elapsed)
+    idle, *during = shares
+    return EngineCPU(count, statistics.mean(during), idle)
+
+
+async def _silence(calls: Calls) -> None:
+    await asyncio.sleep(0.1)
+
+
+def _report(
+    comparisons: Sequence[Comparison], shares: Sequence[EngineCPU], about: Mapping[str, Any], *, check: bool
+) -> int:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"stats-{about['date'].replace(':', '')}-engine-{about['engine']}.json"
+    content = {
+        **about,
+        "calls": [one.as_json() for one in comparisons],
+        "engine_cpu": [one.as_json() for one in shares],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    facts = ", ".join(f"{key} {value}" for key, value in about.items())
+    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n")
+    for share in shares:
+        sys.stdout.write(
+            f"engine's CPU at {share.containers} containers: {share.during_ours:.2%} of one while ours are called,"
+            f" {share.idle:.2%} while nothing is, {'holds' if share.holds else 'MISSED'}\n"
+        )
+    sys.stdout.write(f"{path}\n")
+    too_much = missed(comparisons) + [f"engine's CPU at {one.containers}" for one in shares if not one.holds]
+    if too_much:
+        sys.stdout.write(f"limit missed: {', '.join(too_much)}\n")
+    return 1 if check and too_much else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

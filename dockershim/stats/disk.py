@@ -1,0 +1,177 @@
+"""What containers and images take on disk, measured in the background: one walk at a time, mostly none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.engine.client import Engine
+from dockershim.errors import NotFound, ShimError
+from dockershim.inventory import Inventory, Record
+from dockershim.stats.layers import LayerUsage
+from dockershim.stats.tree import Pace, Stopped, Tree, measure
+from dockershim.translate.records import ContainerRecord
+
+logger = logging.getLogger(__name__)
+
+#: The next look at a layer waits for this many times as long as the last one took.
+_REST: Final = 5
+#: Small trees end before their walk has come to a rest, so what follows waits for this many times as long.
+_REST_BETWEEN: Final = 9
+_LONGEST_REST_BETWEEN: Final = 1.0
+#: How long an engine has to count a layer that cannot be seen from here, and how seldom it is asked.
+_ENGINE_DEADLINE: Final = 60.0
+_ENGINE_EVERY: Final = 600.0
+
+
+class DiskUsage:
+    """The measured sizes of writable layers and image layers.
+
+    A running container's layer is measured ``every`` so many seconds, and whenever it begins or ends to run; then it
+    stays as it is. An image's layer never changes, so it is measured once.
+    """
+
+    def __init__(self, inventory: Inventory, engine: Engine, *, every: float) -> None:
+        self._inventory = inventory
+        self._engine = engine
+        self._every = every
+        #: By container, when it is to be measured, by the monotonic clock.
+        self._due: dict[str, float] = {}
+        self._layers: dict[str, LayerUsage] = {}
+        self._image_folders: dict[str, Tree | None] = {}
+        self._wake = asyncio.Event()
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk usage")
+
+    async def __aenter__(self) -> Self:
+        self._unlisten = self._inventory.listen(self._heed)
+        for record in self._inventory.snapshot():
+            self._heed(record.id, None, record)
+        self._task = asyncio.create_task(self._run(), name="disk usage")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._unlisten()
+        self._stop.set()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await asyncio.to_thread(self._thread.shutdown)
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def writable_layer(self, container_id: str) -> LayerUsage | None:
+        """What was last measured; None until it was."""
+        return self._layers.get(container_id)
+
+    def writable_layers(self) -> LayerUsage | None:
+        """All containers' together; None until one was measured, and as old as the oldest measure."""
+        layers = list(self._layers.values())
+        if not layers:
+            return None
+        return LayerUsage(
+            measured_at=min(layer.measured_at for layer in layers),
+            bytes=sum(layer.bytes for layer in layers),
+            inodes=sum(layer.inodes or 0 for layer in layers),
+        )
+
+    def image_inodes(self, folders: AbstractSet[str]) -> int | None:
+        """The inodes of the image layers in these folders, which are all there are; None until all are measured."""
+        self._image_folders = {folder: self._image_folders.get(folder) for folder in folders}
+        self._wake.set()
+        trees = self._image_folders.values()
+        return None if None in trees or not trees else sum(tree.inodes for tree in trees if tree)
+
+    # -- the walks -------------------------------------------------------------------------------------------
+
+    def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
+        if not isinstance(after, ContainerRecord):
+            self._due.pop(container_id, None)
+            self._layers.pop(container_id, None)
+        elif not isinstance(before, ContainerRecord) or before.state != after.state:
+            self._due[container_id] = 0.0
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                worked = await self._work(begun)
+            except Exception:
+                logger.exception("disk usage cannot be measured")
+                worked = True
+            if worked:
+                await asyncio.sleep(min((time.monotonic() - begun) * _REST_BETWEEN, _LONGEST_REST_BETWEEN))
+            else:
+                await self._idle()
+
+    async def _idle(self) -> None:
+        self._wake.clear()
+        due = min(self._due.values(), default=math.inf)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if due == math.inf else max(0.0, due - time.monotonic())):
+                await self._wake.wait()
+
+    async def _work(self, now: float) -> bool:
+        """Measure what has waited longest; whether there was anything."""
+        container_id = min(self._due, key=self._due.__getitem__, default="")
+        if container_id and self._due[container_id] <= now:
+            await self._measure_container(container_id)
+            return True
+        folder = next((folder for folder, tree in self._image_folders.items() if tree is None), None)
+        if folder is None:
+            return False
+        tree = await self._measure(folder) or Tree(0, 0)
+        if folder in self._image_folders:
+            self._image_folders[folder] = tree
+        return True
+
+    async def _measure_container(self, container_id: str) -> None:
+        begun = time.monotonic()
+        record = self._inventory.peek(container_id)
+        if not isinstance(record, ContainerRecord):
+            self._due.pop(container_id, None)
+            return
+        # Before the walk: a change of state during it asks for another.
+        self._due[container_id] = math.inf
+        tree = await self._measure(record.upper_dir) if record.upper_dir else None
+        if tree is not None:
+            if not tree.whole:
+                logger.info("container %s: files came and went while its writable layer was measured", container_id)
+            usage: LayerUsage | None = LayerUsage(time.time_ns(), tree.bytes, tree.inodes)
+        else:
+            usage = await self._ask_engine(container_id)
+        ended = time.monotonic()
+        if self._inventory.peek(container_id) is None:
+            return
+        if usage is not None:
+            self._layers[container_id] = usage
+        if record.state == cri.CONTAINER_RUNNING or usage is None:
+            rest = max(self._every, _REST * (ended - begun), 0.0 if tree is not None else _ENGINE_EVERY)
+            self._due[container_id] = min(self._due.get(container_id, math.inf), ended + rest)
+
+    async def _measure(self, folder: str) -> Tree | None:
+        """None for a folder that is not there, or that this process does not see."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, measure, folder, Pace(self._stop))
+        except (OSError, Stopped):
+            return None
+
+    async def _ask_engine(self, container_id: str) -> LayerUsage | None:
+        try:
+            inspect = await self._engine.get(
+                f"/containers/{container_id}/json", params={"size": "1"}, deadline=_ENGINE_DEADLINE
+            )
+        except NotFound:
+            return None
+        except ShimError as error:
+            logger.warning("container %s: its writable layer cannot be measured: %s", container_id, error)
+            return None
+        return LayerUsage(time.time_ns(), int(inspect.get("SizeRw") or 0), None)

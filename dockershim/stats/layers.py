@@ -1,0 +1,57 @@
+"""Layers on disk: a container's writable one, and the engine's store of those of images."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHAIN_ID = re.compile(r"[0-9a-f]{64}")
+_CACHE_ID = re.compile(r"[0-9a-z]+")
+#: Storage drivers that keep the files of a layer in a folder of its own, as they are.
+_OVERLAYS = frozenset({"overlay2", "fuse-overlayfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class LayerUsage:
+    """A container's writable layer at a time (nanoseconds since the epoch). An engine tells no ``inodes``."""
+
+    measured_at: int
+    bytes: int
+    inodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayers:
+    """``size`` is the sum of all layers as the engine counts them, each once, in bytes.
+
+    ``folders`` are those with each layer's files; none for a storage driver that keeps them otherwise.
+    """
+
+    size: int
+    folders: frozenset[str]
+
+
+def read_layers(root: Path, driver: str) -> ImageLayers | None:
+    """The layers of the store below an engine's root folder; None where it is not there, as with containerd's.
+
+    ``image/<driver>/layerdb/sha256/<chain id>/`` of each layer has its ``size`` and its ``cache-id``, the name of its
+    folder. It has been so since Docker 1.10.
+    """
+    store = root / "image" / driver / "layerdb" / "sha256"
+    size = 0
+    folders = set()
+    try:
+        chains = [path for path in store.iterdir() if _CHAIN_ID.fullmatch(path.name)]
+    except OSError:
+        return None
+    for chain in chains:
+        try:
+            size += int((chain / "size").read_text())
+            cache_id = (chain / "cache-id").read_text()
+        except (OSError, ValueError):
+            # The engine is making or removing it.
+            continue
+        if driver in _OVERLAYS and _CACHE_ID.fullmatch(cache_id):
+            folders.add(str(root / driver / cache_id / "diff"))
+    return ImageLayers(size, frozenset(folders))

@@ -1,0 +1,316 @@
+"""cAdvisor's metrics of pods and containers: which there are, and their values by what was read. Pure.
+
+Names, types and labels are those of a kubelet's /metrics/cadvisor, so whoever has read them there reads these without
+a change when the kubelet runs with the feature PodAndContainerStatsFromCRI. The CRI carries whole numbers only: what
+counts seconds is cut to whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.encoded import field, varint
+from dockershim.stats.cgroup import Details, HugePages, Pressure, Usage
+from dockershim.stats.network import Interface
+from dockershim.stats.processes import Open
+
+#: What every metric is labelled with: the cgroup, the engine's name of the container, its image, and whose it is.
+LABELS: Final = ("id", "name", "image", "namespace", "pod", "container")
+_SECOND: Final = 10**9
+_MICROSECONDS: Final = 10**6
+_DEFAULT_PERIOD: Final = 100_000  # microseconds
+_DEFAULT_SHARES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One metric; ``labels`` come behind those that every metric has."""
+
+    name: str
+    help: str
+    kind: cri.MetricType
+    labels: tuple[str, ...] = ()
+
+    def to_cri(self) -> cri.MetricDescriptor:
+        """MetricDescriptor."""
+        return cri.MetricDescriptor(name=self.name, help=self.help, label_keys=[*LABELS, *self.labels])
+
+
+_CATALOGUE: Final[list[Metric]] = []
+
+
+def _counter(name: str, text: str, *labels: str) -> Metric:
+    _CATALOGUE.append(Metric(f"container_{name}", text, cri.COUNTER, labels))
+    return _CATALOGUE[-1]
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    _CATALOGUE.append(Metric(f"container_{name}", text, cri.GAUGE, labels))
+    return _CATALOGUE[-1]
+
+
+_CPU_USER = _counter("cpu_user_seconds_total", "Cumulative user CPU time consumed in seconds.")
+_CPU_SYSTEM = _counter("cpu_system_seconds_total", "Cumulative system CPU time consumed in seconds.")
+_CPU_USAGE = _counter("cpu_usage_seconds_total", "Cumulative CPU time consumed in seconds.", "cpu")
+_CPU_PERIODS = _counter("cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.")
+_CPU_THROTTLED_PERIODS = _counter("cpu_cfs_throttled_periods_total", "Number of throttled period intervals.")
+_CPU_THROTTLED = _counter("cpu_cfs_throttled_seconds_total", "Total time the container has been throttled.")
+
+_MEMORY_CACHE = _gauge("memory_cache", "Bytes of page cache memory.")
+_MEMORY_RSS = _gauge("memory_rss", "Size of RSS in bytes.")
+_MEMORY_KERNEL = _gauge("memory_kernel_usage", "Size of kernel memory allocated in bytes.")
+_MEMORY_MAPPED = _gauge("memory_mapped_file", "Size of memory mapped files in bytes.")
+_MEMORY_SWAP = _gauge("memory_swap", "Container swap usage in bytes.")
+_MEMORY_HITS = _counter("memory_failcnt", "Number of times memory usage hit the limit.")
+_MEMORY_USAGE = _gauge("memory_usage_bytes", "Current memory usage in bytes, whenever it was accessed.")
+_MEMORY_HIGHEST = _gauge("memory_max_usage_bytes", "Maximum memory usage recorded in bytes.")
+_MEMORY_WORKING_SET = _gauge("memory_working_set_bytes", "Current working set in bytes.")
+_MEMORY_ACTIVE = _gauge("memory_total_active_file_bytes", "Current active page cache in bytes.")
+_MEMORY_INACTIVE = _gauge("memory_total_inactive_file_bytes", "Current inactive page cache in bytes.")
+_MEMORY_FAILURES = _counter("memory_failures_total", "Cumulative count of page faults.", "failure_type", "scope")
+_OOM = _counter("oom_events_total", "Count of out of memory events observed for the container.")
+
+_HUGETLB_USAGE = _gauge("hugetlb_usage_bytes", "Current hugepage usage in bytes.", "pagesize")
+_HUGETLB_HIGHEST = _gauge("hugetlb_max_usage_bytes", "Maximum hugepage usage recorded in bytes.", "pagesize")
+
+_PRESSURES: Final = {
+    resource: (
+        _counter(f"pressure_{resource}_waiting_seconds_total", f"Time that some tasks waited for {resource}."),
+        _counter(f"pressure_{resource}_stalled_seconds_total", f"Time that all tasks waited for {resource}."),
+    )
+    for resource in ("cpu", "memory", "io")
+}
+
+_RECEIVED = _counter("network_receive_bytes_total", "Cumulative count of bytes received.", "interface")
+_RECEIVED_PACKETS = _counter("network_receive_packets_total", "Cumulative count of packets received.", "interface")
+_RECEIVED_DROPS = _counter(
+    "network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving.", "interface"
+)
+_RECEIVED_ERRORS = _counter(
+    "network_receive_errors_total", "Cumulative count of errors encountered while receiving.", "interface"
+)
+_SENT = _counter("network_transmit_bytes_total", "Cumulative count of bytes transmitted.", "interface")
+_SENT_PACKETS = _counter("network_transmit_packets_total", "Cumulative count of packets transmitted.", "interface")
+_SENT_DROPS = _counter(
+    "network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting.", "interface"
+)
+_SENT_ERRORS = _counter(
+    "network_transmit_errors_total", "Cumulative count of errors encountered while transmitting.", "interface"
+)
+
+_FS_USAGE = _gauge("fs_usage_bytes", "Bytes that the container's writable layer takes.", "device")
+_FS_LIMIT = _gauge("fs_limit_bytes", "Bytes that the container could take on this file system.", "device")
+_FS_INODES = _gauge("fs_inodes_total", "Number of inodes of the file system.", "device")
+_FS_INODES_FREE = _gauge("fs_inodes_free", "Number of available inodes of the file system.", "device")
+_FS_READ = _counter("fs_reads_bytes_total", "Cumulative count of bytes read.", "device")
+_FS_READS = _counter("fs_reads_total", "Cumulative count of reads completed.", "device")
+_FS_WRITTEN = _counter("fs_writes_bytes_total", "Cumulative count of bytes written.", "device")
+_FS_WRITES = _counter("fs_writes_total", "Cumulative count of writes completed.", "device")
+_BLKIO = _counter("blkio_device_usage_total", "Bytes moved, by block device.", "device", "major", "minor", "operation")
+
+_PROCESSES = _gauge("processes", "Number of processes running inside the container.")
+_THREADS = _gauge("threads", "Number of threads running inside the container.")
+_THREADS_LIMIT = _gauge("threads_max", "Maximum number of threads inside the container; 0 for no limit.")
+_DESCRIPTORS = _gauge("file_descriptors", "Number of open file descriptors of the container.")
+_SOCKETS = _gauge("sockets", "Number of open sockets of the container.")
+_ULIMITS = _gauge("ulimits_soft", "Soft ulimit values of the container's first process.", "ulimit")
+
+_SPEC_PERIOD = _gauge("spec_cpu_period", "CPU period of the container in microseconds.")
+_SPEC_QUOTA = _gauge("spec_cpu_quota", "CPU quota of the container in microseconds.")
+_SPEC_SHARES = _gauge("spec_cpu_shares", "CPU shares of the container.")
+_SPEC_MEMORY = _gauge("spec_memory_limit_bytes", "Memory limit of the container; 0 for none.")
+_SPEC_RESERVATION = _gauge("spec_memory_reservation_limit_bytes", "Memory reservation of the container; 0 for none.")
+_SPEC_SWAP = _gauge("spec_memory_swap_limit_bytes", "Limit of memory and swap of the container; 0 for none.")
+_START_TIME = _gauge("start_time_seconds", "Start time of the container since the epoch in seconds.")
+_LAST_SEEN = _gauge("last_seen", "When the container was last seen, since the epoch in seconds.")
+
+CATALOGUE: Final = tuple(_CATALOGUE)
+
+#: A metric, its value, and the values of its own labels.
+Sample = tuple[Metric, int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """The file system of writable layers: its device, what it holds in bytes, and its inodes."""
+
+    device: str
+    size: int
+    inodes: int
+    inodes_free: int
+
+
+def cpu(usage: Usage, details: Details, *, limited: bool) -> Iterator[Sample]:
+    """CPU times; ``limited`` tells whether there is a quota, without which nothing can be throttled."""
+    yield _CPU_USAGE, usage.cpu // _SECOND, ("total",)
+    yield _CPU_USER, details.cpu_user // _SECOND, ()
+    yield _CPU_SYSTEM, details.cpu_system // _SECOND, ()
+    if limited or details.periods:
+        yield _CPU_PERIODS, details.periods, ()
+        yield _CPU_THROTTLED_PERIODS, details.throttled_periods, ()
+        yield _CPU_THROTTLED, details.throttled // _SECOND, ()
+
+
+def memory(usage: Usage, details: Details) -> Iterator[Sample]:
+    """Memory. The counters of a cgroup are those of all below it, so both scopes of failures are the same."""
+    yield _MEMORY_USAGE, usage.memory, ()
+    yield _MEMORY_WORKING_SET, usage.working_set, ()
+    yield _MEMORY_RSS, usage.rss, ()
+    yield _MEMORY_CACHE, usage.cache, ()
+    yield _MEMORY_MAPPED, usage.mapped_file, ()
+    yield _MEMORY_ACTIVE, usage.active_file, ()
+    yield _MEMORY_INACTIVE, usage.inactive_file, ()
+    yield _MEMORY_KERNEL, details.kernel_memory, ()
+    yield _MEMORY_SWAP, usage.swap or 0, ()
+    yield _MEMORY_HITS, details.limit_hits, ()
+    yield _MEMORY_HIGHEST, details.highest_memory, ()
+    for scope in ("container", "hierarchy"):
+        yield _MEMORY_FAILURES, usage.page_faults, ("pgfault", scope)
+        yield _MEMORY_FAILURES, usage.major_page_faults, ("pgmajfault", scope)
+    yield _OOM, details.oom_kills, ()
+
+
+def huge_pages(pages: Iterable[HugePages]) -> Iterator[Sample]:
+    """Huge pages by size."""
+    for one in pages:
+        yield _HUGETLB_USAGE, one.usage, (one.size,)
+        if one.highest is not None:
+            yield _HUGETLB_HIGHEST, one.highest, (one.size,)
+
+
+def pressure(usage: Usage) -> Iterator[Sample]:
+    """Time that tasks waited, of those resources that the kernel measures."""
+    yield from _stalls("cpu", usage.cpu_pressure)
+    yield from _stalls("memory", usage.memory_pressure)
+    yield from _stalls("io", usage.io_pressure)
+
+
+def _stalls(resource: str, found: Pressure | None) -> Iterator[Sample]:
+    if found is not None:
+        waiting, stalled = _PRESSURES[resource]
+        yield waiting, found.some.total // _MICROSECONDS, ()
+        yield stalled, found.full.total // _MICROSECONDS if found.full else 0, ()
+
+
+def network(interfaces: Iterable[Interface]) -> Iterator[Sample]:
+    """Traffic by interface."""
+    for one in interfaces:
+        label = (one.name,)
+        yield _RECEIVED, one.received, label
+        yield _RECEIVED_PACKETS, one.received_packets, label
+        yield _RECEIVED_DROPS, one.received_drops, label
+        yield _RECEIVED_ERRORS, one.received_errors, label
+        yield _SENT, one.sent, label
+        yield _SENT_PACKETS, one.sent_packets, label
+        yield _SENT_DROPS, one.sent_drops, label
+        yield _SENT_ERRORS, one.sent_errors, label
+
+
+def disk_operations(details: Details, names: Mapping[str, str]) -> Iterator[Sample]:
+    """What went to and came from block devices; ``names`` are those of devices by number."""
+    for one in details.devices:
+        device = names.get(one.number, one.number)
+        major, _, minor = one.number.partition(":")
+        for operation, amount in one.bytes.items():
+            yield _BLKIO, amount, (device, major, minor, operation.title())
+        yield _FS_READ, one.bytes.get("read", 0), (device,)
+        yield _FS_READS, one.operations.get("read", 0), (device,)
+        yield _FS_WRITTEN, one.bytes.get("write", 0), (device,)
+        yield _FS_WRITES, one.operations.get("write", 0), (device,)
+
+
+def file_system(used: int, found: FileSystem) -> Iterator[Sample]:
+    """The writable layer, of ``used`` bytes, and the file system that it is on."""
+    label = (found.device,)
+    yield _FS_USAGE, used, label
+    yield _FS_LIMIT, found.size, label
+    yield _FS_INODES, found.inodes, label
+    yield _FS_INODES_FREE, found.inodes_free, label
+
+
+def processes(count: int, details: Details, held: Open, open_files_limit: int | None) -> Iterator[Sample]:
+    """Processes and what they hold open."""
+    yield _PROCESSES, count, ()
+    yield _THREADS, details.threads, ()
+    yield _THREADS_LIMIT, details.threads_limit or 0, ()
+    yield _DESCRIPTORS, held.descriptors, ()
+    yield _SOCKETS, held.sockets, ()
+    if open_files_limit is not None:
+        yield _ULIMITS, open_files_limit, ("max_open_files",)
+
+
+def quota(host_config: Mapping[str, Any]) -> int:
+    """The CPU quota in microseconds a period; 0 for none."""
+    if nano_cpus := int(host_config.get("NanoCpus") or 0):
+        return nano_cpus * _period(host_config) // 10**9
+    return max(0, int(host_config.get("CpuQuota") or 0))
+
+
+def _period(host_config: Mapping[str, Any]) -> int:
+    return int(host_config.get("CpuPeriod") or _DEFAULT_PERIOD)
+
+
+def spec(host_config: Mapping[str, Any], started_at: int, now: int) -> Iterator[Sample]:
+    """What the container was given, by the engine's HostConfig; times are nanoseconds since the epoch."""
+    yield _SPEC_PERIOD, _period(host_config), ()
+    if found := quota(host_config):
+        yield _SPEC_QUOTA, found, ()
+    yield _SPEC_SHARES, int(host_config.get("CpuShares") or _DEFAULT_SHARES), ()
+    yield _SPEC_MEMORY, max(0, int(host_config.get("Memory") or 0)), ()
+    yield _SPEC_RESERVATION, max(0, int(host_config.get("MemoryReservation") or 0)), ()
+    yield _SPEC_SWAP, max(0, int(host_config.get("MemorySwap") or 0)), ()
+    yield _START_TIME, started_at // _SECOND, ()
+    yield _LAST_SEEN, now // _SECOND, ()
+
+
+class Series:
+    """The samples of one pod or container as CRI messages in their wire form.
+
+    There are 60 of them for each container, and most are what they were the last time: those are not encoded again.
+    ``labels`` are the values of LABELS. The timestamp stays out: api.proto wants none for a value that is not cached.
+    """
+
+    def __init__(self, labels: tuple[str, str, str, str, str, str]) -> None:
+        self._labels = _encode_labels(labels)
+        self._known: dict[tuple[Metric, tuple[str, ...]], tuple[int, bytes]] = {}
+
+    def encode(self, samples: Iterable[Sample]) -> bytes:
+        """The field ``metrics``, of PodSandboxMetrics and of ContainerMetrics alike."""
+        before, self._known = self._known, {}
+        for metric, value, labels in samples:
+            key = metric, labels
+            known = before.get(key)
+            if known is None or known[0] != value:
+                known = value, self._encode(metric, value, labels)
+            self._known[key] = known
+        return b"".join([wire for _, wire in self._known.values()])
+
+    def _encode(self, metric: Metric, value: int, labels: tuple[str, ...]) -> bytes:
+        head, own = _encode_head(metric), _encode_labels(labels)
+        number = b"\x08" + varint(value) if value else b""
+        length = len(head) + len(self._labels) + len(own) + 2 + len(number)
+        return b"\x12%b%b%b%b\x2a%c%b" % (varint(length), head, self._labels, own, len(number), number)
+
+
+@cache
+def _encode_head(metric: Metric) -> bytes:
+    return cri.Metric(name=metric.name, metric_type=metric.kind).SerializeToString()
+
+
+@lru_cache(4096)
+def _encode_labels(values: tuple[str, ...]) -> bytes:
+    return b"".join(field(4, value.encode()) for value in values)
+
+
+def encode_container(container_id: str, metrics: bytes) -> bytes:
+    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded."""
+    return field(3, field(1, container_id.encode()) + metrics)
+
+
+def encode_pod(sandbox_id: str, *parts: bytes) -> bytes:
+    """The field ``pod_metrics`` of ListPodSandboxMetricsResponse; the streamed response has the same by this number."""
+    return field(1, field(1, sandbox_id.encode()) + b"".join(parts))

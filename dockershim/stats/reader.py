@@ -1,0 +1,313 @@
+"""Reads the statistics of pods and containers from the kernel: no engine call, and nothing that the engine counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.netns import Pins
+from dockershim.stats import metrics
+from dockershim.stats.cgroup import (
+    Budget,
+    Details,
+    Files,
+    Group,
+    Usage,
+    find_group,
+    huge_page_sizes,
+    read_huge_pages,
+)
+from dockershim.stats.messages import (
+    to_cri_container_stats,
+    to_cri_cpu,
+    to_cri_io,
+    to_cri_memory,
+    to_cri_network,
+    total,
+)
+from dockershim.stats.network import Interface, read_interfaces
+from dockershim.stats.processes import OpenFiles, open_files_limit
+from dockershim.stats.rates import Rates, Sample
+from dockershim.translate.names import container_name, sandbox_container_name
+from dockershim.translate.network import INTERFACE
+from dockershim.translate.records import ContainerRecord, SandboxRecord
+
+T = TypeVar("T")
+
+_BLOCK_DEVICES = Path("/sys/dev/block")
+_MOUNTS = Path("/proc/self/mountinfo")
+_INFRA = "POD"
+#: A page of the kernel's each.
+_MOST_FILES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A sandbox and its application containers."""
+
+    sandbox: SandboxRecord
+    containers: Sequence[ContainerRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class PodReading:
+    """``linux`` is LinuxPodSandboxStats without containers; ``containers`` as ``Reader.containers`` gives them."""
+
+    linux: bytes
+    containers: Sequence[bytes]
+
+
+class Reader:
+    """What it keeps between readings makes it one for one thread at a time: folders, CPU samples, counts.
+
+    A container that has ended since it was listed is one that does not run, which the next list shows.
+    """
+
+    def __init__(self, pins: Pins) -> None:
+        self._pins = pins
+        self._budget = Budget(_files_kept_open())
+        #: Of each container's cgroup, and of each pod's.
+        self._files: dict[str, Files] = {}
+        self._pod_files: dict[str, Files] = {}
+        self._rates = Rates()
+        self._open_files = OpenFiles()
+        self._series: dict[str, metrics.Series] = {}
+        self._pod_series: dict[str, metrics.Series] = {}
+        self._devices: dict[str, str] = {}
+        self._huge_page_sizes: tuple[str, ...] = ()
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Forget all sandboxes and containers but these."""
+        self._rates.keep(ids)
+        self._open_files.keep(ids)
+        for series in (self._series, self._pod_series):
+            for one in series.keys() - set(ids):
+                del series[one]
+        for kept in (self._files, self._pod_files):
+            for one in kept.keys() - set(ids):
+                kept.pop(one).close()
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    def containers(self, records: Sequence[ContainerRecord]) -> list[bytes]:
+        """ContainerStats of each in its wire form, without attributes and writable layer."""
+        return [self._container(record)[1] for record in records]
+
+    def _container(self, record: ContainerRecord) -> tuple[Usage | None, bytes]:
+        usage, now = self._usage(record), time.time_ns()
+        rate = None
+        if usage is not None:
+            rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
+        return usage, to_cri_container_stats(usage, rate, now).SerializeToString()
+
+    def pods(self, pods: Sequence[Pod]) -> list[PodReading]:
+        """The statistics of each pod and its containers."""
+        return [self._pod(pod) for pod in pods]
+
+    def _pod(self, pod: Pod) -> PodReading:
+        read = [self._container(record) for record in pod.containers]
+        linux = cri.LinuxPodSandboxStats()
+        usage = self._pod_usage(pod.sandbox, [usage for usage, _ in read if usage is not None])
+        now = time.time_ns()
+        if usage is not None:
+            rate = self._rates.rate(pod.sandbox.id, Sample(now, usage.cpu), pod.sandbox.created_at)
+            linux.cpu.CopyFrom(to_cri_cpu(usage, rate, now))
+            linux.memory.CopyFrom(to_cri_memory(usage, now))
+            if (io := to_cri_io(usage, now)) is not None:
+                linux.io.CopyFrom(io)
+            linux.process.timestamp = now
+            linux.process.process_count.value = sum(self._process_counts(pod))
+            if interfaces := self._interfaces(pod.sandbox):
+                linux.network.CopyFrom(to_cri_network(interfaces, INTERFACE, now))
+        return PodReading(linux.SerializeToString(), [wire for _, wire in read])
+
+    def _pod_usage(self, sandbox: SandboxRecord, containers: list[Usage]) -> Usage | None:
+        """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
+        if sandbox.cgroup_parent:
+            return _or_none(self._files_of_pod(sandbox), Files.usage)
+        infra = self._usage(sandbox)
+        return None if infra is None else total([infra, *containers])
+
+    def _process_counts(self, pod: Pod) -> Iterator[int]:
+        records: list[SandboxRecord | ContainerRecord] = [pod.sandbox, *pod.containers]
+        for record in records:
+            if (files := self._files_of(record)) is not None:
+                yield len(files.processes())
+
+    def _interfaces(self, sandbox: SandboxRecord) -> tuple[Interface, ...]:
+        """Those of a pod with a network of its own."""
+        if sandbox.host_network or not sandbox.pid:
+            return ()
+        namespaces = set()
+        for path in (self._pins.path(sandbox.id), sandbox.netns_path or os.devnull):
+            with contextlib.suppress(OSError):
+                namespaces.add(os.stat(path).st_ino)  # noqa: PTH116 - a Path costs more than the call
+        try:
+            return read_interfaces(sandbox.pid, namespaces)
+        except OSError:
+            return ()
+
+    # -- metrics ---------------------------------------------------------------------------------------------
+
+    def pod_metrics(self, pods: Sequence[Pod], layers: Mapping[str, int], folder: str) -> list[bytes]:
+        """The field ``pod_metrics`` for each pod. ``layers`` are the bytes of writable layers that are known.
+
+        ``folder`` is the engine's, on whose file system they are.
+        """
+        self._huge_page_sizes = huge_page_sizes()
+        file_system = self._file_system(folder)
+        return [self._metrics_of(pod, layers, file_system) for pod in pods]
+
+    def _metrics_of(self, pod: Pod, layers: Mapping[str, int], file_system: metrics.FileSystem | None) -> bytes:
+        parts = [self._infra_metrics(pod.sandbox)]
+        for record in pod.containers:
+            files = self._files_of(record)
+            samples = self._container_samples(record, files) if files is not None else []
+            if files is None or not samples:
+                continue
+            if file_system is not None and record.id in layers:
+                samples += metrics.file_system(layers[record.id], file_system)
+            parts.append(metrics.encode_container(record.id, self._series_of(record, files.group).encode(samples)))
+        return metrics.encode_pod(pod.sandbox.id, *parts)
+
+    def _infra_metrics(self, sandbox: SandboxRecord) -> bytes:
+        """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
+        infra = self._files_of(sandbox)
+        if infra is None:
+            return b""
+        found = self._series_of(sandbox, infra.group).encode(metrics.network(self._interfaces(sandbox)))
+        files = self._files_of_pod(sandbox) if sandbox.cgroup_parent else None
+        if files is None or (read := _or_none(files, Files.everything)) is None:
+            return found
+        series = self._series_of_pod(sandbox, files.group)
+        return found + series.encode(self._resource_samples(files.group, *read, limited=False))
+
+    def _container_samples(self, record: ContainerRecord, files: Files) -> list[metrics.Sample]:
+        read = _or_none(files, Files.everything)
+        if read is None:
+            return []
+        usage, details = read
+        pids = files.processes()
+        limited = metrics.quota(record.host_config) > 0
+        limit = open_files_limit(record.pid) if record.pid in pids else None
+        samples = self._resource_samples(files.group, usage, details, limited=limited)
+        samples += metrics.processes(len(pids), details, self._open_files.count(record.id, pids), limit)
+        samples += metrics.spec(record.host_config, record.started_at, time.time_ns())
+        return samples
+
+    def _resource_samples(self, group: Group, usage: Usage, details: Details, *, limited: bool) -> list[metrics.Sample]:
+        names = {device.number: self._device_name(device.number) for device in details.devices}
+        return [
+            *metrics.cpu(usage, details, limited=limited),
+            *metrics.memory(usage, details),
+            *metrics.huge_pages(read_huge_pages(group, self._huge_page_sizes)),
+            *metrics.pressure(usage),
+            *metrics.disk_operations(details, names),
+        ]
+
+    def _series_of(self, record: ContainerRecord | SandboxRecord, group: Group) -> metrics.Series:
+        known = self._series.get(record.id)
+        if known is None:
+            if isinstance(record, SandboxRecord):
+                name, pod = sandbox_container_name(record.name), record.name
+                labels = (group.path, name, "", pod.namespace, pod.name, _INFRA)
+            else:
+                own, pod = record.name, record.name.pod
+                name = container_name(own.name, own.attempt, pod)
+                labels = (group.path, name, record.image, pod.namespace, pod.name, own.name)
+            known = self._series[record.id] = metrics.Series(labels)
+        return known
+
+    def _series_of_pod(self, sandbox: SandboxRecord, group: Group) -> metrics.Series:
+        known = self._pod_series.get(sandbox.id)
+        if known is None:
+            labels = (group.path, "", "", sandbox.name.namespace, sandbox.name.name, "")
+            known = self._pod_series[sandbox.id] = metrics.Series(labels)
+        return known
+
+    def _device_name(self, number: str) -> str:
+        """The name of a block device, as ``/dev/sda`` for ``8:0``."""
+        known = self._devices.get(number)
+        if known is None:
+            try:
+                known = f"/dev/{(_BLOCK_DEVICES / number).readlink().name}"
+            except OSError:
+                known = number
+            self._devices[number] = known
+        return known
+
+    def _file_system(self, folder: str) -> metrics.FileSystem | None:
+        """The file system of a folder; None where this process does not see it."""
+        try:
+            found, device = os.statvfs(folder), Path(folder).stat().st_dev
+        except OSError:
+            return None
+        number = f"{os.major(device)}:{os.minor(device)}"
+        return metrics.FileSystem(
+            device=mounted_device(_MOUNTS.read_text(), number) or self._device_name(number),
+            size=found.f_blocks * found.f_frsize,
+            inodes=found.f_files,
+            inodes_free=found.f_ffree,
+        )
+
+    # -- both ------------------------------------------------------------------------------------------------
+
+    def _usage(self, record: ContainerRecord | SandboxRecord) -> Usage | None:
+        return _or_none(self._files_of(record), Files.usage)
+
+    def _files_of(self, record: ContainerRecord | SandboxRecord) -> Files | None:
+        """Those of a container that runs; its cgroup is the same for as long as it exists."""
+        if not record.pid or (isinstance(record, ContainerRecord) and record.state != cri.CONTAINER_RUNNING):
+            return None
+        known = self._files.get(record.id)
+        if known is None:
+            try:
+                group = find_group(record.pid, record.id)
+            except OSError:
+                return None
+            known = self._files[record.id] = Files(group, self._budget)
+        return known
+
+    def _files_of_pod(self, sandbox: SandboxRecord) -> Files | None:
+        """Those of the cgroup around the infra container's."""
+        infra = self._files_of(sandbox)
+        if infra is None:
+            return None
+        known = self._pod_files.get(sandbox.id)
+        if known is None:
+            known = self._pod_files[sandbox.id] = Files(infra.group.parent(), self._budget)
+        return known
+
+
+def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
+    """What was read; None for a cgroup that has ended."""
+    if files is None:
+        return None
+    try:
+        return read(files)
+    except OSError:
+        # A container that is started again has its cgroup by the same name, with files of its own.
+        files.close()
+        return None
+
+
+def _files_kept_open() -> int:
+    """Half of what this process may open, and no more than takes 16 MiB of the kernel's memory."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)
+
+
+def mounted_device(mounts: str, number: str) -> str:
+    """What is mounted with this device number, by /proc/self/mountinfo (proc_pid_mountinfo(5)); empty for nothing."""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if fields[2] == number:
+            return fields[fields.index("-") + 2]
+    return ""

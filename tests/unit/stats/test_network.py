@@ -1,0 +1,40 @@
+"""Interfaces of a pod, by a sample of /proc/<pid>/net/dev and by this process's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dockershim.stats.network import Interface, parse_interfaces, read_interfaces
+
+SAMPLE = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:      10       1    0    0    0     0          0         0       10       1    0    0    0     0       0          0
+  eth0: 1048576     800    1    2    3     4          5         6     2048      20    7    8    9    10      11         12
+net1:1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0
+"""  # noqa: E501 - the kernel's own lines
+
+
+def test_each_interface_but_loopback() -> None:
+    assert parse_interfaces(SAMPLE) == (
+        Interface("eth0", 1048576, 800, 1, 2, 2048, 20, 7, 8),
+        # Where a number is long the name stands right before it.
+        Interface("net1", 1, 2, 3, 4, 5, 6, 7, 8),
+    )
+
+
+def test_a_pod_that_has_loopback_alone() -> None:
+    assert parse_interfaces("\n".join(SAMPLE.splitlines()[:3])) == ()
+
+
+def test_only_a_process_of_the_pods_namespace_is_read() -> None:
+    own = Path("/proc/self/ns/net").stat().st_ino
+    names = {path.name for path in Path("/sys/class/net").iterdir()} - {"lo"}
+    assert {interface.name for interface in read_interfaces(os.getpid(), {own})} <= names
+    with pytest.raises(ProcessLookupError):
+        read_interfaces(os.getpid(), {own + 1})
+    with pytest.raises(ProcessLookupError):
+        read_interfaces(os.getpid(), set())

@@ -1,0 +1,81 @@
+"""What processes hold open, by a process of the test."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dockershim.stats import processes
+from dockershim.stats.processes import Open, OpenFiles, count, open_files_limit
+
+WAITS = "import sys; sys.stdout.write('ready'); sys.stdout.flush(); sys.stdin.read()"
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process with three pipes and one socket."""
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(
+            [sys.executable, "-c", WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (123, 456)),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.read(5)
+        yield process.pid
+
+
+def test_descriptors_and_sockets_of_all(child: int) -> None:
+    assert count([child]) == Open(4, 1)
+    assert count([child, child]) == Open(8, 2)
+    assert count([]) == Open(0, 0)
+
+
+def test_no_more_are_looked_at_than_a_bound(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MOST_DESCRIPTORS", 3)
+    found = count([child])
+    assert found.descriptors == 4
+    assert found.sockets == 0
+
+
+def test_a_process_that_has_ended_holds_nothing(child: int) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert count([ended.pid]) == Open(0, 0)
+    assert open_files_limit(ended.pid) is None
+
+
+def test_the_soft_limit(child: int) -> None:
+    assert open_files_limit(child) == 123
+
+
+def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def slow(pids: object) -> Open:
+        now[0] += 1
+        return Open(round(now[0]), 0)
+
+    monkeypatch.setattr(processes, "count", slow)
+    monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: now[0])
+    counts = OpenFiles()
+    assert counts.count("a", [os.getpid()]).descriptors == 1
+    now[0] += 19
+    assert counts.count("a", [os.getpid()]).descriptors == 1
+    assert counts.count("b", [os.getpid()]).descriptors == 21
+    assert counts.count("a", [os.getpid()]).descriptors == 22
+    counts.keep({"b"})
+    assert counts.count("a", [os.getpid()]).descriptors == 23

@@ -163,7 +163,7 @@ async def test_resyncs_are_counted_by_what_made_them_necessary(
     fake.cut()
     await until(lambda: causes[Cause.CUT] == 1)
     follower.interrupt("no sign of life")
-    await inventory.sandboxes()
+    await until(lambda: causes[Cause.SILENT] == 1)
     follower.suspect("a container cannot be read")
     await inventory.sandboxes()
     monkeypatch.setattr(follower, "_resync_begun", 0)

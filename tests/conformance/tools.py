@@ -23,16 +23,16 @@ def provide() -> Path:
     """The folder that holds `critest` and `crictl`, built once for each content of go.mod."""
     build = ("build", "-o", "crictl", f"{CRI_TOOLS}/cmd/crictl")
     build_test = ("test", "-c", "-o", "critest", f"{CRI_TOOLS}/cmd/critest")
-    return _provide("cri-tools", MODULE, build, build_test)
+    return built("cri-tools", MODULE, build, build_test)
 
 
 def provide_ginkgo() -> Path:
     """The program `ginkgo`, of the version that critest has in it: it runs critest in several processes."""
-    return _provide("ginkgo", GINKGO_MODULE, ("build", "-o", "ginkgo", f"{GINKGO}/ginkgo")) / "ginkgo"
+    return built("ginkgo", GINKGO_MODULE, ("build", "-o", "ginkgo", f"{GINKGO}/ginkgo")) / "ginkgo"
 
 
-def _provide(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
-    """The folder of what Go builds from a module. The word after `-o` is put into that folder."""
+def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
+    """The cache's folder of what Go builds from a module, once. The word after `-o` is put into that folder."""
     key = hashlib.sha256((module / "go.mod").read_bytes()).hexdigest()[:8]
     target = CACHE / f"{name}-{key}"
     with locked(name):

@@ -65,6 +65,11 @@ RESTART_EVERY ?= 30
 conformance-restarts: install ## Run critest while the engine is restarted every 30 s (ENGINE=20|28, RESTART_EVERY=seconds)
 	$(CONFORMANCE) $(ENGINE) --restart-every $(RESTART_EVERY)
 
+# Kubernetes is built from source for it, so it is no part of `make test`.
+.PHONY: cluster
+cluster: install ## Run pods by a real kubelet, and kubectl into them (ENGINE=20|28, FOCUS=name; builds for ten minutes once)
+	$(BIN)/python -m tests.cluster $(if $(FOCUS),--focus "$$FOCUS") --engine $(ENGINE)
+
 FUZZING ?= 600
 
 .PHONY: fuzz

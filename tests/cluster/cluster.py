@@ -1,0 +1,220 @@
+"""A Kubernetes of one node inside a test node: etcd, kube-apiserver and a kubelet whose runtime is our server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pyroute2 import IPRoute
+
+#: The variable with the folders of etcd, kube-apiserver, kubelet and kubectl, as in PATH.
+PROGRAMS = "CLUSTER_PROGRAMS"
+NODE = "node1"
+ADDRESS, ROUTER = "10.99.0.1", "10.99.0.254"
+INTERFACE = "node0"
+TOKEN = "a-token-of-a-test"
+FOLDER = Path("/run/cluster")
+LOGS = FOLDER / "pod-logs"
+API = "https://127.0.0.1:6443"
+CONNECTIONS = f"""
+apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+clusters: [{{name: test, cluster: {{server: "{API}", insecure-skip-tls-verify: true}}}}]
+users: [{{name: test, user: {{token: {TOKEN}}}}}]
+"""
+KUBELET: Mapping[str, Any] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "podLogsDir": str(LOGS),
+    "volumePluginDir": str(FOLDER / "plugins"),
+    "resolvConf": str(FOLDER / "resolv.conf"),
+    # A test node's machine may have any of these.
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "enforceNodeAllocatable": [],
+    "evictionHard": {"memory.available": "0%"},
+    "imageGCHighThresholdPercent": 100,
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    # Small and often, so that a test sees rotations.
+    "containerLogMaxSize": "64Ki",
+    "containerLogMaxFiles": 5,
+    "containerLogMonitorInterval": "3s",
+    "syncFrequency": "5s",
+}
+
+
+class ClusterError(Exception):
+    """Something of the cluster did not come; the text holds the ends of the logs."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """``programs`` are the folders of etcd, kube-apiserver, kubelet and kubectl; ``runtime`` the CRI socket's address.
+
+    A context manager. Raises ClusterError when something does not start.
+    """
+
+    programs: str
+    runtime: str
+    _started: ExitStack = field(default_factory=ExitStack)
+    _kubelet: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        FOLDER.mkdir()
+        (FOLDER / "connections").write_text(CONNECTIONS)
+        (FOLDER / "tokens").write_text(f"{TOKEN},admin,admin,system:masters\n")
+        (FOLDER / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        with ExitStack() as undo:
+            undo.enter_context(self._started)
+            self._make_interface()
+            self._etcd()
+            self._api_server()
+            self.start_kubelet()
+            self._started = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+    def _make_interface(self) -> None:
+        """A kubelet takes no loopback address for its node's, and wants a default route."""
+        with IPRoute() as route:
+            route.link("add", ifname=INTERFACE, kind="bridge")
+            index = route.link_lookup(ifname=INTERFACE)[0]
+            self._started.callback(_remove_interface)
+            route.addr("add", index=index, address=ADDRESS, prefixlen=24)
+            route.link("set", index=index, state="up")
+            route.route("add", dst="0.0.0.0/0", gateway=ROUTER)
+
+    def _etcd(self) -> None:
+        client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+        self._run(
+            "etcd",
+            f"--data-dir={FOLDER / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        )
+
+    def _api_server(self) -> None:
+        key = FOLDER / "service-accounts.pem"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        self._run(
+            "kube-apiserver",
+            "--etcd-servers=http://127.0.0.1:2379",
+            "--bind-address=127.0.0.1",
+            f"--advertise-address={ADDRESS}",
+            f"--cert-dir={FOLDER / 'api-server'}",
+            f"--token-auth-file={FOLDER / 'tokens'}",
+            "--authorization-mode=AlwaysAllow",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--service-account-issuer=https://test",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--disable-admission-plugins=ServiceAccount",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--allow-privileged",
+        )
+        self.wait(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", 60, "the API server")
+
+    def start_kubelet(self, **settings: Any) -> None:
+        """``settings`` are added to those that the tests need."""
+        config = FOLDER / "kubelet.json"
+        config.write_text(json.dumps({**KUBELET, "containerRuntimeEndpoint": self.runtime, **settings}))
+        self._kubelet = self._run(
+            "kubelet",
+            f"--config={config}",
+            f"--kubeconfig={FOLDER / 'connections'}",
+            f"--root-dir={FOLDER / 'kubelet'}",
+            f"--cert-dir={FOLDER / 'kubelet-pki'}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={ADDRESS}",
+        )
+        self.wait(self._is_ready, 60, "the node")
+
+    def stop_kubelet(self) -> None:
+        """Its pods go on."""
+        if self._kubelet is not None:
+            _end(self._kubelet)
+
+    def _is_ready(self) -> bool:
+        ready = '{.status.conditions[?(@.type=="Ready")].status}'
+        return self.kubectl("get", "node", NODE, "-o", f"jsonpath={ready}", check=False) == "True"
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (FOLDER / f"{program}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [self._program(program), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._started.callback(_end, process)
+        return process
+
+    def _program(self, name: str) -> str:
+        found = shutil.which(name, path=self.programs)
+        if found is None:
+            raise ClusterError(f"{name} is not in {self.programs}")
+        return found
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        """kubectl with these arguments, for those who run it themselves."""
+        return [self._program("kubectl"), f"--kubeconfig={FOLDER / 'connections'}", *arguments]
+
+    def kubectl(
+        self, *arguments: str, check: bool = True, stdin: str = "", env: Mapping[str, str] | None = None
+    ) -> str:
+        """What kubectl prints; ``env`` is added to the environment. Raises ClusterError unless ``check`` is false."""
+        done = subprocess.run(
+            self.kubectl_command(*arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            env={**os.environ, **(env or {})},
+        )
+        if check and done.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait until the condition holds. Raises ClusterError after ``seconds``."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise ClusterError(f"{what} does not come within {seconds:g} s\n{self.log_ends()}")
+            time.sleep(0.25)
+
+    def log_ends(self, lines: int = 15) -> str:
+        """The ends of all logs."""
+        return "\n".join(
+            f"{path.name}:\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+            for path in sorted(FOLDER.glob("*.log"))
+        )
+
+
+def _remove_interface() -> None:
+    with IPRoute() as route:
+        for index in route.link_lookup(ifname=INTERFACE):
+            route.link("del", index=index)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -152,7 +152,10 @@ async def _measure(
                 await _grow(client, workload, image, pods, count)
                 await asyncio.sleep(SETTLE)
                 calls = Calls(client, engine, pods)
-                comparisons += [await _compare(name, calls, count, given.samples) for name in SIDES]
+                for name in SIDES:
+                    comparisons.append(await _compare(name, calls, count, given.samples))
+                    # A run takes minutes.
+                    sys.stderr.write(table(comparisons[-1:]))
                 shares.append(await _engine_cpu(calls, count, given.stretch))
                 about[f"MiB resident at {count}"] = resident_mib(server.pid)
     return comparisons, shares, about

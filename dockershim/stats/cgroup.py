@@ -212,26 +212,28 @@ class Files:
         self.group = group
         self._budget = budget
         self._open: dict[str, int] = {}
+        #: What a reading takes once all its files are open: by a key of it, names and descriptors.
+        self._plans: dict[str, list[tuple[str, int]]] = {}
 
     def usage(self) -> Usage:
         """The usage of the cgroup and all below it. Raises OSError for one that has ended."""
         if self.group.version == 1:
-            return parse_usage_v1(self._read_all(_V1_USAGE))
-        return parse_usage_v2(self._read_all(_V2_USAGE))
+            return parse_usage_v1(self._read_all("usage", _V1_USAGE))
+        return parse_usage_v2(self._read_all("usage", _V2_USAGE))
 
     def everything(self) -> tuple[Usage, Details]:
         """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
         if self.group.version == 1:
-            files = self._read_all(_V1_EVERYTHING)
+            files = self._read_all("everything", _V1_EVERYTHING)
             return parse_usage_v1(files), parse_details_v1(files)
-        files = self._read_all(_V2_EVERYTHING)
+        files = self._read_all("everything", _V2_EVERYTHING)
         return parse_usage_v2(files), parse_details_v2(files)
 
     def processes(self) -> list[int]:
         """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
         folder = self.group.folders.get("pids") or self.group.folders["memory"]
         try:
-            content = part = self._read(folder, "cgroup.procs", needed=True)
+            content = part = self._read(folder, "cgroup.procs")
             while part and (fd := self._open.get("cgroup.procs")) is not None:
                 part = os.pread(fd, _WHOLE, len(content)).decode()
                 content += part
@@ -246,34 +248,40 @@ class Files:
             os.close(fd)
         self._budget.left += len(self._open)
         self._open.clear()
+        self._plans.clear()
 
-    def _read_all(self, names: Mapping[str, str]) -> dict[str, str]:
-        folders = self.group.folders
-        files = {
-            name: self._read(folders[controller], name, needed=name in _NEEDED)
-            for name, controller in names.items()
-            if controller in folders
-        }
-        if self.group.pressure:
-            for name in _PRESSURES:
-                files[name] = self._read(self.group.pressure, name, needed=False)
+    def _read_all(self, key: str, names: Mapping[str, str]) -> dict[str, str]:
+        """The text of each file, without those that this kernel does not have."""
+        plan = self._plans.get(key)
+        if plan is not None:
+            return {name: os.pread(fd, _WHOLE, 0).decode() for name, fd in plan}
+        files = {}
+        for name, folder in self._folders(names):
+            try:
+                files[name] = self._read(folder, name)
+            except OSError:
+                if name in _NEEDED:
+                    raise
+        if self._open.keys() >= files.keys():
+            self._plans[key] = [(name, self._open[name]) for name in files]
         return files
 
-    def _read(self, folder: str, name: str, *, needed: bool) -> str:
-        """A file's text, empty for one that cannot be read unless it is needed."""
-        try:
-            fd = self._open.get(name)
-            if fd is not None:
-                return os.pread(fd, _WHOLE, 0).decode()
+    def _folders(self, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        folders = self.group.folders
+        yield from ((name, folders[controller]) for name, controller in names.items() if controller in folders)
+        if self.group.pressure:
+            yield from ((name, self.group.pressure) for name in _PRESSURES)
+
+    def _read(self, folder: str, name: str) -> str:
+        """A file's text, by the open file if there may be one. Raises OSError."""
+        fd = self._open.get(name)
+        if fd is None:
             if self._budget.left <= 0:
                 return _read(f"{folder}/{name}")
-            fd = self._open[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            self._open[name] = fd
             self._budget.left -= 1
-            return os.pread(fd, _WHOLE, 0).decode()
-        except OSError:
-            if needed:
-                raise
-            return ""
+        return os.pread(fd, _WHOLE, 0).decode()
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -21,9 +22,16 @@ from dockershim.metrics.state import State
 
 logger = logging.getLogger(__name__)
 
-# The library logs a traceback for each request that is none; anybody could fill the log with them.
+
+class _NotForeignMistakes(logging.Filter):
+    """The library logs a traceback for each request that is none: anybody could fill the log with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 _http_logger = logging.getLogger(f"{__name__}.http")
-_http_logger.disabled = True
+_http_logger.addFilter(_NotForeignMistakes())
 
 PATH: Final = "/metrics"
 MOST_CONNECTIONS: Final = 16

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -68,12 +69,21 @@ class Exposition:
 class _Connections(web.Server):
     """Of those that are too many the newest are closed, and every one after its lifetime."""
 
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
+        super().__init__(handler, **options)
+        self._ends: dict[RequestHandler, asyncio.TimerHandle] = {}
+
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:
-            asyncio.get_running_loop().call_later(LIFETIME, transport.abort)
+            self._ends[handler] = asyncio.get_running_loop().call_later(LIFETIME, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        if (end := self._ends.pop(handler, None)) is not None:
+            end.cancel()
+        super().connection_lost(handler, exc)
 
 
 class MetricsServer:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -21,9 +23,16 @@ from dockershim.metrics.state import State
 
 logger = logging.getLogger(__name__)
 
-# The library logs a traceback for each request that is none; anybody could fill the log with them.
+
+class _NotForeignMistakes(logging.Filter):
+    """The library logs a traceback for each request that is none: anybody could fill the log with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 _http_logger = logging.getLogger(f"{__name__}.http")
-_http_logger.disabled = True
+_http_logger.addFilter(_NotForeignMistakes())
 
 PATH: Final = "/metrics"
 MOST_CONNECTIONS: Final = 16
@@ -60,12 +69,21 @@ class Exposition:
 class _Connections(web.Server):
     """Of those that are too many the newest are closed, and every one after its lifetime."""
 
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
+        super().__init__(handler, **options)
+        self._ends: dict[RequestHandler, asyncio.TimerHandle] = {}
+
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:
-            asyncio.get_running_loop().call_later(LIFETIME, transport.abort)
+            self._ends[handler] = asyncio.get_running_loop().call_later(LIFETIME, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        if (end := self._ends.pop(handler, None)) is not None:
+            end.cancel()
+        super().connection_lost(handler, exc)
 
 
 class MetricsServer:

@@ -63,6 +63,12 @@ def nothing_left(engine_api: DockerClient) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def servers() -> list[Server]:
+    """Those whose logs are shown with each failure."""
+    return _servers
+
+
+@pytest.fixture(scope="session")
 def server(nothing_left: None) -> Iterator[Server]:
     """The server with all its defaults. A test that ends or changes it starts it again before it is done."""
     started = Server()

@@ -68,12 +68,15 @@ class Day:
 
 
 @pytest.fixture(scope="module")
-def day(nothing_left: None, engine_api: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+def day(
+    nothing_left: None, servers: list[Server], engine_api: DockerClient, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Day]:
     """A node on which everything was done twice that there is a metric of, with scrapes in between."""
     engine_api.images.pull(BUSYBOX)
     networks = tmp_path_factory.mktemp("networks")
     flags = (f"--metrics-bind-addr={ADDRESS}", f"--cni-conf-dir={networks}", "--inventory-check-interval=1s")
     server = Server(name="dockershim-metrics", flags=flags)
+    servers.append(server)
     server.start()
     try:
         with Prometheus(ADDRESS) as prometheus:
@@ -83,6 +86,7 @@ def day(nothing_left: None, engine_api: DockerClient, tmp_path_factory: pytest.T
                 prometheus.scrapes(2)
             yield made
     finally:
+        servers.remove(server)
         assert server.stop() == 0, server.log_end()
 
 

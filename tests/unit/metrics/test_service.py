@@ -141,6 +141,16 @@ async def test_who_does_not_take_the_answer_is_put_out(monkeypatch: pytest.Monke
         assert len(await ended(reader)) < SIZE
 
 
+async def test_who_has_taken_a_long_answer_is_done_with(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "LIFETIME", 1.0)
+    async with serving(Metrics(b"x" * SIZE)) as url, connected(url, REQUEST) as reader:
+        assert (await ended(reader)).endswith(b"x" * SIZE)
+        await asyncio.sleep(1.1)
+    assert caplog.records == []
+
+
 async def test_those_who_are_too_many_are_turned_away_and_later_ones_are_served() -> None:
     async with serving(Metrics()) as url, aiohttp.ClientSession() as client:
         async with AsyncExitStack() as idle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -235,6 +236,27 @@ async def test_what_a_hook_server_changes(
     assert calls["PostStartContainer"]["container_annotations"] == {"changed": "true"}
     assert calls["PostStartContainer"]["container_resources"]["cpu_shares"] == "300"
     assert snapshot().gained(before) == {}
+
+
+async def test_resources_given_to_a_pod_are_shown_and_told(cri: CRI, socket: Path, folder: Folder) -> None:
+    given = hooks.LinuxContainerResources(cpu_shares=77, memory_limit_in_bytes=64 * MIB)
+    told: list[hooks.LinuxContainerResources] = []
+
+    async def answer(hook: str, request: Any) -> bytes:
+        if hook == "PreRunPodSandbox":
+            return hooks.PodSandboxHookResponse(resources=given).SerializeToString()
+        told.append(request.pod_resources)
+        return b""
+
+    sandbox = sandbox_config()
+    async with answering(socket, answer):
+        await folder.write("a.json", socket, "Fail", ["PreRunPodSandbox", "PreCreateContainer"])
+        async with pod(cri, sandbox) as sandbox_id:
+            await create(cri, sandbox_id, container_config(), sandbox)
+            asked = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+            info = json.loads((await cri.runtime.PodSandboxStatus(asked)).info["info"])
+    assert told == [given]
+    assert info["resources"] == {"cpu_shares": "77", "memory_limit_in_bytes": str(64 * MIB)}
 
 
 def kernel_limits(running: Path) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ class SpdyStream:
 class SpdyConnection(asyncio.Protocol):
     """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
 
-    Without ``flow_control`` it names no windows, as the clients of Kubernetes do.
+    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SpdyConnection(asyncio.Protocol):
         *,
         flow_control: bool = True,
     ) -> None:
-        self._machine = spdy.Connection(side)
+        self._machine = spdy.Connection(side, flow_control=flow_control)
         self._side = side
         self._on_lost = on_lost
         self._flow_control = flow_control

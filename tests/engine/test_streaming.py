@@ -320,7 +320,7 @@ class Authority:
 
     def server_flags(self, clients: Authority) -> list[str]:
         """Of a server with a certificate of ours that wants to see one of ``clients``."""
-        issued = self._ca.issue_cert("127.0.0.1")
+        issued = self._ca.issue_cert("127.0.0.1", "localhost")
         cert, key, ca = (self._folder / name for name in ("cert.pem", "key.pem", "ca.pem"))
         issued.cert_chain_pems[0].write_to_path(cert)
         issued.private_key_pem.write_to_path(key)

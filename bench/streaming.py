@@ -132,8 +132,8 @@ class _Bare:
 
 async def _read(connection: Hijacked) -> tuple[int, bytes]:
     decoder = FrameDecoder()
-    received, last = 0, b""
+    received, last = 0, memoryview(b"")
     while chunk := await connection.read():
         for _, last in decoder.feed(chunk):
             received += len(last)
-    return received, last
+    return received, bytes(last)

@@ -29,7 +29,7 @@ from streaming.spdy_headers import BadBlock, Compressor, Decompressor, Headers
 VERSION = 3
 INITIAL_WINDOW = 64 * 1024
 #: What ``announce`` offers a peer that heeds windows: of a stream, and of all streams of a connection together.
-STREAM_WINDOW = 1024 * 1024
+STREAM_WINDOW = 512 * 1024
 SESSION_WINDOW = 16 * 1024 * 1024
 LARGEST_WINDOW = 2**31 - 1
 LONGEST_FRAME = 2**24 - 1
@@ -267,9 +267,10 @@ class _Unacknowledged:
 
 
 class Connection:
-    """One end of a SPDY/3.1 connection."""
+    """One end of a SPDY/3.1 connection. Without ``flow_control`` it heeds no windows, as the clients of Kubernetes."""
 
-    def __init__(self, side: Side, limits: Limits | None = None) -> None:
+    def __init__(self, side: Side, limits: Limits | None = None, *, flow_control: bool = True) -> None:
+        self._flow_control = flow_control
         self._limits = limits or Limits()
         self._parity = 1 if side is Side.CLIENT else 0
         self._streams: dict[int, _Stream] = {}
@@ -467,7 +468,7 @@ class Connection:
         if (window := values.get(Setting.INITIAL_WINDOW_SIZE)) is not None:
             if window > LARGEST_WINDOW:
                 raise RemoteProtocolError("an initial window that is too large", GoAwayStatus.FLOW_CONTROL_ERROR)
-            self._windows_bind = True
+            self._windows_bind = self._flow_control
             for stream in self._streams.values():
                 stream.window += window - self._initial_window
             self._initial_window = window
@@ -485,7 +486,7 @@ class Connection:
     def _read_window_update(self, flags: int, body: bytes) -> None:
         stream_id, delta = self._two_numbers(body, "WINDOW_UPDATE")
         delta &= _ID
-        self._windows_bind = True
+        self._windows_bind = self._flow_control
         if stream_id == 0:
             self._window += delta
             if not delta or self._window > LARGEST_WINDOW:

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: A peer that makes us answer (pings, refused streams) without reading the answers is cut off at this.
 _MOST_UNREAD_ANSWERS = 1024 * 1024
+#: Bytes that are worth a write of their own.
+_MUCH = 4096
 
 
 class SpdyStream:
@@ -89,7 +91,7 @@ class SpdyStream:
 class SpdyConnection(asyncio.Protocol):
     """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
 
-    Without ``flow_control`` it names no windows, as the clients of Kubernetes do.
+    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class SpdyConnection(asyncio.Protocol):
         *,
         flow_control: bool = True,
     ) -> None:
-        self._machine = spdy.Connection(side)
+        self._machine = spdy.Connection(side, flow_control=flow_control)
         self._side = side
         self._on_lost = on_lost
         self._flow_control = flow_control
@@ -109,6 +111,7 @@ class SpdyConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading_paused = False
+        self._outgoing: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self.last_activity = self._loop.time()
@@ -141,7 +144,7 @@ class SpdyConnection(asyncio.Protocol):
             stream.inbox.discard()
         self._resume_reading()
         if not self._closing:
-            self._transport.write(self._machine.go_away())
+            self._write(self._machine.go_away())
         end = self._loop.time() + LINGER
         while not await self._wait_lost(GOODBYE):
             if not self._transport.get_write_buffer_size():
@@ -176,7 +179,7 @@ class SpdyConnection(asyncio.Protocol):
             raise Disconnected("the connection is closed")
         self.last_activity = self._loop.time()
         try:
-            self._transport.write(self._machine.send(event))
+            self._write(self._machine.send(event))
         except spdy.LocalProtocolError as error:
             # A stream that ended, or was reset, while its user was about to send.
             raise Disconnected(str(error)) from error
@@ -192,13 +195,13 @@ class SpdyConnection(asyncio.Protocol):
 
     def reset(self, stream_id: int) -> None:
         if self._streams.pop(stream_id, None) is not None and not self._closing:
-            self._transport.write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
+            self._write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
         self._resume_reading()
 
     def acknowledge(self, stream: SpdyStream, size: int) -> None:
         if not self._closing:
             if self._flow_control and (update := self._machine.acknowledge(stream.id, size)):
-                self._transport.write(update)
+                self._write(update)
             self._resume_reading()
 
     def forget_if_over(self, stream: SpdyStream) -> None:
@@ -212,13 +215,27 @@ class SpdyConnection(asyncio.Protocol):
             if not self._closing:
                 self._transport.resume_reading()
 
+    def _write(self, data: bytes) -> None:
+        """Send much at once, and little together with what else is sent before the event loop's next round: the end of
+        a command is seven frames, and each write would wake the peer."""
+        self._outgoing.append(data)
+        if len(data) >= _MUCH:
+            self._flush()
+        elif len(self._outgoing) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._outgoing and not self._closing:
+            self._transport.writelines(self._outgoing)
+        self._outgoing.clear()
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=CHUNK)
         if self._flow_control:
-            self._transport.write(self._machine.announce())
+            self._write(self._machine.announce())
 
     def data_received(self, data: bytes) -> None:
         self._machine.receive_data(data)
@@ -227,10 +244,12 @@ class SpdyConnection(asyncio.Protocol):
                 self._handle(event)
         except spdy.RemoteProtocolError as error:
             logger.info("a SPDY peer broke the protocol: %s", error)
-            self._transport.write(self._machine.go_away(error.status))
+            self._write(self._machine.go_away(error.status))
+            self._flush()
             self._transport.close()
 
     def eof_received(self) -> bool:
+        self._flush()
         return False
 
     def pause_writing(self) -> None:
@@ -303,4 +322,4 @@ class SpdyConnection(asyncio.Protocol):
             logger.info("a SPDY peer asks and does not read the answers: cut off")
             self._transport.abort()
             return
-        self._transport.write(self._machine.send(event))
+        self._write(self._machine.send(event))

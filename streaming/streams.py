@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streaming.errors import Disconnected
+from streaming.spdy import STREAM_WINDOW
 
-#: Of one stream that nobody reads. A connection is not read further while one of its streams has as much. asyncio reads
-#: 256 KiB at once: with less than two of these, a connection would be stopped and started for each of them.
-MOST_BUFFERED = 512 * 1024
+#: Of one stream that nobody reads. A connection is not read further while one of its streams has more. asyncio reads
+#: 256 KiB at once: with less than two of these, a connection would be stopped and started for each of them. It is what
+#: a SPDY peer is offered as a window: one that heeds it never stops a connection, where its own updates of our window
+#: would be stuck behind the data.
+MOST_BUFFERED = STREAM_WINDOW
 #: What is handed to a transport at once, which is also what may wait in it.
 CHUNK = 128 * 1024
 
@@ -58,7 +61,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        return self.size >= MOST_BUFFERED
+        return self.size > MOST_BUFFERED
 
     def feed(self, data: bytes) -> None:
         """More bytes; what comes behind the end is nobody's."""

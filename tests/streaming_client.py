@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from streaming.errors import Disconnected
 from streaming.sockets import SocketStream
 from streaming.spdy import Side
 from streaming.spdy_connection import SpdyConnection, SpdyStream
@@ -54,10 +55,11 @@ async def spdy(
     lines = [f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
     lines += [f"X-Stream-Protocol-Version: {protocol}" for protocol in protocols]
     await stream.write("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += await stream.read()
-    head, _, rest = received.partition(b"\r\n\r\n")
+    try:
+        head, rest = await _head(stream)
+    except BaseException:
+        await stream.close()
+        raise
     status, *fields = head.decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
     if status.split()[1] != "101":
@@ -74,6 +76,17 @@ async def spdy(
     finally:
         connection.abort()
         await connection.lost.wait()
+
+
+async def _head(stream: SocketStream) -> tuple[bytes, bytes]:
+    """The head of an HTTP answer, and what came with it. Raises Disconnected."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        if not (data := await stream.read()):
+            raise Disconnected("the server has hung up")
+        received += data
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head, rest
 
 
 class Channel(Protocol):

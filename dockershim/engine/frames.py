@@ -15,7 +15,7 @@ _HEADER = struct.Struct(">BxxxL")
 
 
 class FrameDecoder:
-    """Bytes in, (stream, bytes) pieces out."""
+    """Bytes in, (stream, bytes) pieces out, which are views of what was fed."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -27,14 +27,15 @@ class FrameDecoder:
         """Whether the stream may end here; an end anywhere else means that it was cut off."""
         return not self._header and not self._missing
 
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+    def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
         """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist, and again
         for whatever is fed after it: nothing behind such a header can be told apart."""
-        pieces: list[tuple[int, bytes]] = []
+        pieces: list[tuple[int, memoryview]] = []
+        view = memoryview(data)
         at = 0
         while at < len(data):
             if self._missing:
-                piece = data[at : at + self._missing]
+                piece = view[at : at + self._missing]
                 at += len(piece)
                 self._missing -= len(piece)
                 pieces.append((self._stream, piece))

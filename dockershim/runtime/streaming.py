@@ -191,7 +191,7 @@ async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams:
     while chunk := await read():
         for stream, data in [(STDOUT, chunk)] if tty else _merged(decoder.feed(chunk)):
             if stream == SYSTEM_ERROR:
-                raise CommandFailed(data.decode(errors="replace"))
+                raise CommandFailed(bytes(data).decode(errors="replace"))
             writer: Writer | None = writers.get(stream)
             if writer is not None:
                 await writer.write(data)
@@ -199,7 +199,7 @@ async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams:
         raise Unavailable("the engine's connection was cut in the middle of the output")
 
 
-def _merged(pieces: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _merged(pieces: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, bytes | memoryview]]:
     """The same with the neighbours of one stream in one piece: fewer and longer writes."""
     at = 0
     while at < len(pieces):

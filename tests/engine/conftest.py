@@ -29,6 +29,7 @@ _numbers = itertools.count(2)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--operations", type=int, default=150, help="operations of the randomized test")
     parser.addoption("--operations-seed", type=int, default=1, help="which operations those are")
+    parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

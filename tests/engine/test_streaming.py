@@ -7,10 +7,12 @@ import contextlib
 import fcntl
 import hashlib
 import io
+import logging
 import os
 import pty
 import re
 import signal
+import ssl
 import struct
 import termios
 from collections.abc import AsyncIterator, Callable
@@ -20,9 +22,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from streaming import Disconnected
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
@@ -51,6 +55,8 @@ from tests.streaming_client import (
     websocket,
     websocket_command,
 )
+
+logger = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 TRANSPORTS = ["spdy", "websocket"]
@@ -213,22 +219,37 @@ async def test_many_commands_at_once_leave_nothing(
     await until(lambda: descriptors(server) <= before + 20, 20)
 
 
+async def copies(command: Command, size: int, count: int, begun: bytes = b"") -> list[str]:
+    """The checksums of what comes on stdout behind ``begun``, of each ``size`` bytes."""
+    found, left, data = hashlib.sha256(), size, begun
+    sums: list[str] = []
+    while len(sums) < count:
+        while len(data) >= left:
+            found.update(data[:left])
+            sums.append(found.hexdigest())
+            data, found, left = data[left:], hashlib.sha256(), size
+        found.update(data)
+        left -= len(data)
+        data = await command.channels["stdout"].read()
+    return sums[:count]
+
+
 async def test_a_reader_that_stops_costs_little_and_loses_nothing(
-    cri: CRI, running: str, server: Server, connect: Connect
+    cri: CRI, running: str, server: Server, connect: Connect, request: pytest.FixtureRequest
 ) -> None:
-    size = 64 * MIB
-    script = f"head -c {size} /dev/urandom >/tmp/data; sha256sum </tmp/data >&2; exec cat /tmp/data"
-    async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
-        expected = (await command.channels["stderr"].read()).split()[0].decode()
-        found = hashlib.sha256(await command.channels["stdout"].read())
-        await asyncio.sleep(1)
-        before = resident(server)
-        await asyncio.sleep(5)
-        assert resident(server) - before < 2 * MIB
-        while data := await command.channels["stdout"].read():
-            found.update(data)
-        assert await command.exit_code() == 0
-    assert found.hexdigest() == expected
+    size = 32 * MIB
+    expected = (await sh(cri, running, f"head -c {size} /dev/urandom >/data; sha256sum /data")).split()[0]
+    endless = ("sh", "-c", "while true; do cat /data; done")
+    async with connect(await exec_url(cri, running, *endless)) as command:
+        assert await copies(command, size, 1) == [expected]
+    before = resident(server)
+    async with connect(await exec_url(cri, running, *endless)) as command:
+        begun = await command.channels["stdout"].read()
+        await asyncio.sleep(request.config.getoption("--stall"))
+        grown = resident(server) - before
+        assert await copies(command, size, 3, begun) == [expected] * 3
+    logger.info("%d KiB more while nobody read", grown // 1024)
+    assert grown < 2 * MIB
 
 
 async def test_the_client_is_told_that_the_engine_has_gone(
@@ -268,11 +289,84 @@ async def test_bad_requests(cri: CRI, running: str) -> None:
         await attach_url(cri, running)
 
 
+async def test_no_more_than_a_thousand_wait_for_their_client(
+    cri: CRI, running: str, start_server: Callable[..., Server]
+) -> None:
+    async with CRI(start_server().target) as other:
+        urls = [await exec_url(other, running, "true") for _ in range(1000)]
+        async with refused("RESOURCE_EXHAUSTED", "1000 connections"):
+            await exec_url(other, running, "true")
+        async with spdy_command(urls[0]) as command:
+            assert await command.exit_code() == 0
+        await exec_url(other, running, "true")
+
+
 async def test_a_sandbox_that_is_not_ready(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
         async with refused("FAILED_PRECONDITION", sandbox_id):
             await forward_url(cri, sandbox_id)
+
+
+# TLS
+
+
+class Authority:
+    """Who issues certificates, and what shows them or asks for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ca = trustme.CA()
+        self._folder = folder
+
+    def server_flags(self, clients: Authority) -> list[str]:
+        """Of a server with a certificate of ours that wants to see one of ``clients``."""
+        issued = self._ca.issue_cert("127.0.0.1", "localhost")
+        cert, key, ca = (self._folder / name for name in ("cert.pem", "key.pem", "ca.pem"))
+        issued.cert_chain_pems[0].write_to_path(cert)
+        issued.private_key_pem.write_to_path(key)
+        clients._ca.cert_pem.write_to_path(ca)
+        return [f"--streaming-tls-cert={cert}", f"--streaming-tls-key={key}", f"--streaming-tls-client-ca={ca}"]
+
+    def crictl_flags(self, shown_by: Authority) -> list[str]:
+        """Of a client that checks servers by this authority, and shows a certificate of another."""
+        issued = shown_by._ca.issue_cert("client@example.org")
+        cert, key, ca = (self._folder / name for name in ("client.pem", "client-key.pem", "server-ca.pem"))
+        issued.cert_chain_pems[0].write_to_path(cert)
+        issued.private_key_pem.write_to_path(key)
+        self._ca.cert_pem.write_to_path(ca)
+        return [f"--tls-ca={ca}", f"--tls-cert={cert}", f"--tls-key={key}"]
+
+    def client(self, shown_by: Authority | None) -> ssl.SSLContext:
+        """A client that checks servers by this authority, and shows a certificate of another."""
+        context = ssl.create_default_context()
+        self._ca.configure_trust(context)
+        if shown_by is not None:
+            shown_by._ca.issue_cert("client@example.org").configure_cert(context)
+        return context
+
+
+async def test_tls_is_for_clients_with_a_certificate_of_the_right_authority(
+    cri: CRI, running: str, start_server: Callable[..., Server], connect: Connect, tmp_path: Path
+) -> None:
+    servers, clients, strangers = Authority(tmp_path), Authority(tmp_path), Authority(tmp_path)
+    refusals = (Disconnected, aiohttp.ClientError, OSError)
+    async with CRI(start_server(*servers.server_flags(clients)).target) as other:
+        url = await exec_url(other, running, "sh", "-c", "sha256sum; exit 7", stdin=True)
+        assert url.startswith("https://127.0.0.1:")
+        for wrong in (servers.client(None), servers.client(strangers)):
+            with pytest.raises(refusals):
+                async with connect(url, stdin=True, tls=wrong):
+                    pytest.fail("a client was let in")
+        with pytest.raises(refusals):
+            async with connect(url.replace("https", "http"), stdin=True):
+                pytest.fail("a client was let in without TLS")
+        # Whoever was refused has not used the token up.
+        sent = os.urandom(3 * MIB)
+        async with connect(url, stdin=True, tls=servers.client(clients)) as command:
+            await command.channels["stdin"].write(sent)
+            await command.channels["stdin"].close_write()
+            assert await command.all("stdout") == f"{hashlib.sha256(sent).hexdigest()}  -\n".encode()
+            assert await command.exit_code() == 7
 
 
 # Attach
@@ -488,6 +582,25 @@ async def test_crictl_exec(cri: CRI, running: str, transport: str) -> None:
     code, _, stderr = await crictl("exec", "-r", transport, running, "sh", "-c", "exit 7")
     assert code != 0
     assert b"exit code 7" in stderr
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_crictl_exec_over_tls(
+    cri: CRI, running: str, start_server: Callable[..., Server], transport: str, tmp_path: Path
+) -> None:
+    servers, clients, strangers = Authority(tmp_path), Authority(tmp_path), Authority(tmp_path)
+    target = start_server(*servers.server_flags(clients)).target
+    asked = ("--runtime-endpoint", target, "exec", "-i", "-r", transport)
+    sent = os.urandom(MIB)
+    right = servers.crictl_flags(clients)
+    code, stdout, stderr = await crictl(*asked, *right, running, "sha256sum", stdin=sent)
+    assert code == 0, stderr
+    assert stdout.split()[0].decode() == hashlib.sha256(sent).hexdigest()
+    # Without flags crictl shows no certificate, and checks none.
+    for wrong in ([], servers.crictl_flags(strangers)):
+        code, stdout, _ = await crictl(*asked, *wrong, running, "echo", "never")
+        assert code != 0
+        assert b"never" not in stdout
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

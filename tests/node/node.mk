@@ -47,6 +47,14 @@ test-inventory: install ## Compare the inventory with the engine after random op
 	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --operations=$(OPERATIONS) \
 	  --operations-seed=$(SEED) tests/engine/test_random_operations.py
 
+# test-engine has it for 5 seconds.
+STALL ?= 60
+
+.PHONY: test-stall
+test-stall: install ## Let a client of exec read nothing for a while, and look at the memory (ENGINE=20|28, STALL=seconds)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider --stall=$(STALL) -k reader_that_stops \
+	  tests/engine/test_streaming.py
+
 .PHONY: conformance
 conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=8)
 

@@ -1,0 +1,229 @@
+"""SPDY flow control of both ends: a peer that names windows gets no more than they hold, and one that heeds ours can
+go on for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from streaming import CommandStreams, Server, Wanted, Writer
+from streaming.spdy import (
+    INITIAL_WINDOW,
+    SESSION_WINDOW,
+    STREAM_WINDOW,
+    Connection,
+    Data,
+    Event,
+    Sendable,
+    Setting,
+    Settings,
+    Side,
+    SynStream,
+    WindowUpdate,
+)
+from tests.streaming_client import spdy_command
+
+OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
+QUIET = 0.2  # seconds after which nothing more is expected
+
+
+class Peer:
+    """A client that says itself what it allows."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._machine = Connection(Side.CLIENT)
+        self.streams: dict[str, int] = {}
+        self.received: dict[int, bytes] = defaultdict(bytes)
+        self.ended: set[int] = set()
+
+    def send(self, event: Sendable) -> None:
+        self._writer.write(self._machine.send(event))
+
+    def open(self, kind: str) -> None:
+        self.streams[kind] = self._machine.next_stream_id()
+        self.send(SynStream(self.streams[kind], (("streamtype", kind),)))
+
+    async def settle(self) -> dict[str, int]:
+        """Take what comes until nothing does; how much has come on each stream so far."""
+        try:
+            while data := await asyncio.wait_for(self._reader.read(1 << 20), QUIET):
+                self._machine.receive_data(data)
+                while (event := self._machine.next_event()) is not None:
+                    self._take(event)
+        except TimeoutError:
+            pass
+        return {kind: len(self.received[stream_id]) for kind, stream_id in self.streams.items()}
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Data):
+            self.received[event.stream_id] += bytes(event.data)
+            if event.fin:
+                self.ended.add(event.stream_id)
+
+
+@asynccontextmanager
+async def peer(url: str, *first: Sendable) -> AsyncIterator[Peer]:
+    """A client with the streams of a command, who sends ``first`` before it opens them."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = (f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1")
+    writer.write("\r\n".join([*head, "X-Stream-Protocol-Version: v4.channel.k8s.io", "", ""]).encode())
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    client = Peer(reader, writer)
+    for event in first:
+        client.send(event)
+    for kind in ("error", "stdout", "stderr"):
+        client.open(kind)
+    try:
+        yield client
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def pattern(size: int) -> bytes:
+    return bytes(number % 251 for number in range(size))
+
+
+async def test_a_stream_gets_what_its_window_holds(server: Server) -> None:
+    async def writes(streams: CommandStreams) -> int:
+        assert streams.stdout is not None
+        await streams.stdout.write(pattern(10_000))
+        return 0
+
+    url = server.command_url("exec", writes, OUTPUT)
+    async with peer(url, Settings({Setting.INITIAL_WINDOW_SIZE: 1000})) as client:
+        assert await client.settle() == {"error": 0, "stdout": 1000, "stderr": 0}
+        client.send(WindowUpdate(client.streams["stdout"], 500))
+        assert await client.settle() == {"error": 0, "stdout": 1500, "stderr": 0}
+        assert not client.ended
+        client.send(WindowUpdate(client.streams["stdout"], 20_000))
+        assert (await client.settle())["stdout"] == 10_000
+        assert client.received[client.streams["stdout"]] == pattern(10_000)
+        assert client.ended == set(client.streams.values())
+        assert b"Success" in client.received[client.streams["error"]]
+
+
+async def test_a_window_that_shrinks_to_less_than_nothing_is_filled_up_first(server: Server) -> None:
+    go = asyncio.Event()
+
+    async def writes(streams: CommandStreams) -> int:
+        assert streams.stdout is not None
+        await streams.stdout.write(pattern(1000))
+        await go.wait()
+        await streams.stdout.write(pattern(1000))
+        return 0
+
+    url = server.command_url("exec", writes, OUTPUT)
+    async with peer(url, Settings({Setting.INITIAL_WINDOW_SIZE: 1000})) as client:
+        assert (await client.settle())["stdout"] == 1000
+        client.send(Settings({Setting.INITIAL_WINDOW_SIZE: 400}))
+        client.send(WindowUpdate(client.streams["stdout"], 600))
+        go.set()
+        assert (await client.settle())["stdout"] == 1000
+        client.send(WindowUpdate(client.streams["stdout"], 1))
+        assert (await client.settle())["stdout"] == 1001
+
+
+async def test_all_streams_together_get_what_the_window_of_the_connection_holds(server: Server) -> None:
+    async def write(writer: Writer) -> None:
+        await writer.write(pattern(50_000))
+
+    async def writes(streams: CommandStreams) -> int:
+        assert streams.stdout is not None
+        assert streams.stderr is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write(streams.stdout))
+            group.create_task(write(streams.stderr))
+        return 0
+
+    url = server.command_url("exec", writes, OUTPUT)
+    async with peer(url, Settings({Setting.INITIAL_WINDOW_SIZE: 10 * INITIAL_WINDOW})) as client:
+        assert sum((await client.settle()).values()) == INITIAL_WINDOW
+        client.send(WindowUpdate(0, 100))
+        assert sum((await client.settle()).values()) == INITIAL_WINDOW + 100
+        client.send(WindowUpdate(0, 1_000_000))
+        sizes = await client.settle()
+        assert (sizes["stdout"], sizes["stderr"]) == (50_000, 50_000)
+        assert client.ended == set(client.streams.values())
+
+
+async def test_a_command_that_waits_for_a_window_ends_with_its_client(server: Server) -> None:
+    ended = asyncio.Event()
+
+    async def writes(streams: CommandStreams) -> int:
+        assert streams.stdout is not None
+        try:
+            await streams.stdout.write(pattern(10_000))
+        finally:
+            ended.set()
+        return 0
+
+    url = server.command_url("exec", writes, OUTPUT)
+    async with peer(url, Settings({Setting.INITIAL_WINDOW_SIZE: 1000})) as client:
+        await client.settle()
+        assert not ended.is_set()
+    await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_client_that_heeds_windows_sends_one_and_waits(server: Server) -> None:
+    go = asyncio.Event()
+    received = 0
+
+    async def reads_late(streams: CommandStreams) -> int:
+        nonlocal received
+        assert streams.stdin is not None
+        await go.wait()
+        while data := await streams.stdin.read():
+            received += len(data)
+        return 0
+
+    block = bytes(64 * 1024)
+    count = 4 * STREAM_WINDOW // len(block)
+    sent = 0
+    wanted = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
+    url = server.command_url("exec", reads_late, wanted)
+    async with spdy_command(url, stdin=True, stderr=False, flow_control=True) as command:
+
+        async def send() -> None:
+            nonlocal sent
+            for _ in range(count):
+                await command.channels["stdin"].write(block)
+                sent += len(block)
+            await command.channels["stdin"].close_write()
+
+        sending = asyncio.create_task(send())
+        await asyncio.sleep(QUIET)
+        assert 0 < sent <= STREAM_WINDOW
+        go.set()
+        assert await command.exit_code() == 0
+        await sending
+    assert received == count * len(block)
+
+
+async def test_both_directions_at_once_with_windows_of_both_ends(server: Server) -> None:
+    async def echo(streams: CommandStreams) -> int:
+        assert streams.stdin is not None
+        assert streams.stdout is not None
+        while data := await streams.stdin.read():
+            await streams.stdout.write(data)
+        return 0
+
+    sent = pattern(251 * 4096) * 20
+    assert len(sent) > SESSION_WINDOW
+    wanted = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
+    url = server.command_url("exec", echo, wanted)
+    async with spdy_command(url, stdin=True, stderr=False, flow_control=True) as command:
+
+        async def send() -> None:
+            await command.channels["stdin"].write(sent)
+            await command.channels["stdin"].close_write()
+
+        sending = asyncio.create_task(send())
+        assert await command.all("stdout") == sent
+        assert await command.exit_code() == 0
+        await sending

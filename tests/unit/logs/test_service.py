@@ -206,6 +206,17 @@ async def test_the_follower_ends_with_its_server(tmp_path: Path, pod: Pod) -> No
     assert not Path(f"/proc/{pid}").exists()
 
 
+async def test_the_follower_does_not_run_before_others_as_its_server_may(tmp_path: Path, pod: Pod) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
+    try:
+        async with ContainerLogs(tmp_path / "positions") as logs:
+            await pod.follow(logs)
+            assert os.getpriority(os.PRIO_PROCESS, logs.pid) == 0
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
 async def test_a_successor_waits_for_its_predecessor(tmp_path: Path, pod: Pod) -> None:
     async with ContainerLogs(tmp_path / "positions") as first, ContainerLogs(tmp_path / "positions") as second:
         await pod.follow(first)

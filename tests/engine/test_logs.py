@@ -11,7 +11,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from tests.engine.pods import (
     pull,
     refused,
     remove,
+    remove_pod,
+    run_pod,
     sandbox_config,
     start,
     status,
@@ -38,7 +41,7 @@ from tests.engine.pods import (
     until,
 )
 from tests.node.engine import Engine
-from tests.node.mounts import mount
+from tests.node.mounts import bind, mount
 from tests.node.server import Server
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
@@ -293,6 +296,54 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
         assert texts(log_file(sandbox)) == numbers(3000)
         await until(lambda: len(followers()) == 1, 5)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+@contextlib.contextmanager
+def another_boot(folder: Path) -> Iterator[None]:
+    """Let the machine seem to have started anew."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    fake = folder / "boot_id"
+    fake.write_text(f"{uuid.uuid4()}\n")
+    bind(fake, boot)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(boot)], check=True)
+
+
+async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp_path: Path) -> None:
+    """Whatever part of the CRI log and of the position has not come to the disk."""
+    sandbox = sandbox_config()
+    path = log_file(sandbox)
+    config = container_config("seq 0 2; sleep 1; seq 3 4999; exec sleep 1000")
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox)
+        position = POSITIONS / await start(cri, sandbox_id, config, sandbox)
+    try:
+        await until(lambda: len(texts(path)) == 3, 5)
+        old = position.read_bytes()
+        await until(lambda: len(texts(path)) == 5000, 20)
+        whole = path.read_bytes()
+        for content, kept in (
+            (whole[:-1000], position.read_bytes()),
+            (whole[:-5000] + bytes(5000), position.read_bytes()),
+            (whole[:-1000], old),
+            (whole, b""),
+            (b"", position.read_bytes()),
+        ):
+            server.kill()
+            await until(lambda: not followers(), 5)
+            path.write_bytes(content)
+            position.write_bytes(kept)
+            with another_boot(tmp_path):
+                server.start()
+                await until(lambda: path.read_bytes() == whole, 10)
+        # Nor does anything come later.
+        await asyncio.sleep(0.3)
+        assert path.read_bytes() == whole
+    finally:
+        async with CRI(server.target) as cri:
+            await remove_pod(cri, sandbox_id)
 
 
 async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:

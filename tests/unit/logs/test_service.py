@@ -131,7 +131,7 @@ async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs
     )
     await logs.finish(pod.id, 5)
     await logs.forget(other.id)
-    assert await logs.statistics(1) == Statistics(bytes=size, lines=30), "what was done stays done"
+    assert await logs.statistics(1) == Statistics(bytes=size, lines=30, missing=waiting), "what was done stays done"
 
 
 async def test_statistics_do_not_wait_for_a_follower_that_stands_still(logs: ContainerLogs, pod: Pod) -> None:

@@ -19,6 +19,8 @@ def main() -> None:
     # The server decides when it is enough: what systemd or a terminal sends to all of them is for the server.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # The server may run before others, because it needs little time; this process needs as much as containers write.
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
     # Some files for each container of the node.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

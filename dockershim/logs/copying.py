@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dockershim.logs.alignment import align
 from dockershim.logs.lines import time_of, to_cri
-from dockershim.logs.position import Position, PositionFile
+from dockershim.logs.position import Place, Position, PositionFile
 from dockershim.logs.source import Sources
 from dockershim.logs.target import Target
 
@@ -41,6 +43,7 @@ class Copying:
         self._path = target
         self._position_path = position
         self._positions: PositionFile | None = None
+        self._source = source
         self._sources = Sources(source)
         self._target = Target(target)
         #: Whether the CRI file may have lines, or a part of one, that are still to be read.
@@ -70,17 +73,40 @@ class Copying:
 
     def _resume(self, positions: PositionFile) -> None:
         last = positions.last
-        if last is not None and not self._sources.seek(last.source):
-            lost = self._sources.lost_at_least(last.source)
-            self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
-        if last is not None and self._target.find(last.target):
+        known = last is not None and self._sources.seek(last.source)
+        if last is None or not known or positions.rebooted:
+            self._align(None if known else last)
             self._catch_up(positions)
-            # Another process may have ended between making a file and saying so.
-            if self._target.replaced():
-                self._target.open()
-        else:
+        elif self._target.find(last.target):
+            self._catch_up(positions)
+        # Another process may have ended between making a file and saying so. Without a loss of power a file that is
+        # not as it was left has been emptied or removed by someone: what was in it is not written again.
+        if not self._target.is_open() or self._target.replaced():
             self._target.open()
         positions.write(Position(self._sources.place, self._target.place))
+
+    def _align(self, dropped: Position | None) -> None:
+        """Go on behind what the CRI log has, from the engine's oldest line where it has none of them.
+
+        ``dropped`` is a position that the engine's files do not have any more.
+        """
+        tail = self._target.open_last()
+        self._sources.close()
+        self._sources = Sources(self._source)
+        self._sources.scan()
+        if tail and (place := self._place_behind(tail)):
+            self._sources.seek(place)
+        elif dropped:
+            lost = self._sources.lost_at_least(dropped.source)
+            self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
+
+    def _place_behind(self, tail: bytes) -> Place | None:
+        sources = Sources(self._source)
+        try:
+            sources.scan()
+            return align(sources, tail)
+        finally:
+            sources.close()
 
     def _catch_up(self, positions: PositionFile) -> None:
         """Pass what the CRI file has already, and complete its last line."""
@@ -185,17 +211,20 @@ class Copying:
         if lost := self._sources.drop_removed():
             self._report_missing(lost, "they could not be written in time")
 
+    def give_up(self) -> None:
+        """The container is gone: what could not be written until now is tried once more, and reported if it cannot."""
+        with contextlib.suppress(OSError):
+            while self.step():
+                pass
+        if unread := self._sources.unread():
+            self._report_missing(unread, "they could not be written before their removal")
+
     def close(self) -> None:
         self._sources.close()
         self._target.close()
         if self._positions is not None:
             self._positions.close()
             self._positions = None
-
-    def forget(self) -> None:
-        """Close everything and remove the position: the container is gone. Raises OSError."""
-        self.close()
-        self._position_path.unlink(missing_ok=True)
 
 
 def in_words(error: Exception) -> str:

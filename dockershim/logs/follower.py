@@ -196,8 +196,7 @@ class Follower:
         if request["do"] == "add":
             self._add(container_id, Path(request["source"]), Path(request["target"]))
         elif request["do"] == "forget":
-            self._remove(container_id)
-            self._position(container_id).unlink(missing_ok=True)
+            self._forget(container_id)
         elif (container := self._containers.get(container_id)) is not None:
             then = {"reopen": container.copying.reopen, "drain": _nothing, "finish": lambda: self._remove(container_id)}
             container.waiting.append(_Waiting(number, container.copying.end(), then[request["do"]]))
@@ -243,6 +242,12 @@ class Follower:
             self._answer(waiting.request, "its log is not followed any more")
         container.copying.close()
         self._ended.add(container.copying.totals)
+
+    def _forget(self, container_id: str) -> None:
+        if (container := self._containers.get(container_id)) is not None:
+            container.copying.give_up()
+        self._remove(container_id)
+        self._position(container_id).unlink(missing_ok=True)
 
     def _answer(self, request: int, error: str = "") -> None:
         self._send({"id": request, "error": error} if error else {"id": request})

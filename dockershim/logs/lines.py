@@ -34,6 +34,9 @@ _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|([bf/]))")
 _SHORT: Final = {b"b": b"\b", b"f": b"\f", b"/": b"/"}
 _TAGS: Final = {b" F ", b" P "}
 _STREAMS: Final = {b"stdout", b"stderr"}
+_STREAM_AT_END: Final = re.compile(rb'\\n","stream":"(stdout|stderr)","time":"[^"]*"\}\n\Z')
+#: Of an engine line, what is behind its text has at most so many bytes.
+_LONGEST_END: Final = 128
 
 
 def to_cri(lines: bytes) -> tuple[bytes, int]:
@@ -71,6 +74,33 @@ def _in_bulk(lines: bytes) -> bytes | None:
     if escaped:
         text = text.replace(rb"\\", _BACKSLASH).replace(rb"\"", _QUOTE)
     # From here on a quote is structure.
+    joined = _of_one_stream(text, count) or _of_both_streams(text, count)
+    if joined is None or b'"' in joined:
+        return None
+    if b"\\" in joined:
+        unescaped = _unescape(joined) if escaped else None
+        if unescaped is None:
+            return None
+        joined = unescaped
+    return joined.replace(_QUOTE, b'"').replace(_BACKSLASH, b"\\") if escaped else joined
+
+
+def _of_one_stream(text: bytes, count: int) -> bytes | None:
+    """Most batches: whole lines of one stream only. Two fields a line, the text and the time, change their places."""
+    stream = _STREAM_AT_END.search(text, len(text) - _LONGEST_END)
+    if stream is None:
+        return None
+    text = text.replace(b'\\n","stream":"%b","time":"' % stream[1], b"\n" + _FIELD)
+    tag = b" %b F " % stream[1]
+    fields = (text[len(_HEAD) : -len(_END)].replace(b'"}\n{"log":"', tag + _FIELD) + tag).split(_FIELD)
+    if len(fields) != 2 * count:
+        return None
+    fields[0::2], fields[1::2] = fields[1::2], fields[0::2]
+    return b"".join(fields)
+
+
+def _of_both_streams(text: bytes, count: int) -> bytes | None:
+    """Lines of any stream, and parts of lines: four fields a line, which come in the opposite order."""
     text = text.replace(rb'\n","stream":"', b"\n\x02 F \x02")
     if text.count(_FIELD) != 2 * count:
         text = text.replace(b'","stream":"', b"\n\x02 P \x02")
@@ -79,13 +109,7 @@ def _in_bulk(lines: bytes) -> bytes | None:
     if len(fields) != 4 * count or not (_TAGS.issuperset(fields[1::4]) and _STREAMS.issuperset(fields[2::4])):
         return None
     fields[0::4], fields[1::4], fields[2::4], fields[3::4] = fields[3::4], fields[2::4], fields[1::4], fields[0::4]
-    joined = b"".join(fields)
-    if b'"' in joined:
-        return None
-    if not escaped:
-        return None if b"\\" in joined else joined
-    unescaped = _unescape(joined)
-    return None if unescaped is None else unescaped.replace(_QUOTE, b'"').replace(_BACKSLASH, b"\\")
+    return b"".join(fields)
 
 
 def _unescape(text: bytes) -> bytes | None:

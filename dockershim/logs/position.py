@@ -4,7 +4,8 @@ A position is a pair of places: everything before the one in the engine's file i
 It is written after the lines are. Whatever the CRI file holds beyond it was made from the engine's lines right after
 it, and is told by making them again; so a position may be old, but never wrong.
 
-Files are known by their inode, and by the bytes before the place: inodes are used again.
+Files are known by their inode, and by the bytes before the place: inodes are used again. Nothing is synced to the disk,
+so a position also tells in which boot it was written: in another one it says nothing of what the files have.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +22,8 @@ from typing import Final
 #: nanosecond, so they tell one place from all others.
 TAIL: Final = 128
 
-_LAYOUT: Final = struct.Struct("<4sQQQIQQI")
-_MAGIC: Final = b"LOG1"
+_LAYOUT: Final = struct.Struct("<4sIQQQIQQI")
+_MAGIC: Final = b"LOG2"
 _CHECK: Final = struct.Struct("<I")
 _SLOT: Final = 64
 assert _LAYOUT.size + _CHECK.size <= _SLOT
@@ -50,24 +52,30 @@ class Position:
     target: Place
 
 
-def encode(position: Position, number: int) -> bytes:
+@cache
+def this_boot() -> int:
+    """A number that this boot of the machine has and, but for one in 2**32, no other; random(4), boot_id."""
+    return zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+
+
+def encode(position: Position, number: int, boot: int) -> bytes:
     """The slot of a position; of two whole slots, the one with the higher ``number`` is the newer."""
     source, target = position.source, position.target
     packed = _LAYOUT.pack(
-        _MAGIC, number, source.inode, source.offset, source.check, target.inode, target.offset, target.check
+        _MAGIC, boot, number, source.inode, source.offset, source.check, target.inode, target.offset, target.check
     )
     return (packed + _CHECK.pack(zlib.crc32(packed))).ljust(_SLOT, b"\0")
 
 
-def decode(slot: bytes) -> tuple[int, Position] | None:
-    """Number and position of a slot; None for one that was never or only half written."""
+def decode(slot: bytes) -> tuple[int, int, Position] | None:
+    """Number, boot and position of a slot; None for one that was never or only half written."""
     packed, check = slot[: _LAYOUT.size], slot[_LAYOUT.size : _LAYOUT.size + _CHECK.size]
     if len(check) < _CHECK.size or zlib.crc32(packed) != _CHECK.unpack(check)[0]:
         return None
-    magic, number, *fields = _LAYOUT.unpack(packed)
+    magic, boot, number, *fields = _LAYOUT.unpack(packed)
     if magic != _MAGIC:
         return None
-    return number, Position(Place(*fields[:3]), Place(*fields[3:]))
+    return number, boot, Position(Place(*fields[:3]), Place(*fields[3:]))
 
 
 class PositionFile:
@@ -85,12 +93,14 @@ class PositionFile:
             raise
         found = [one for start in (0, _SLOT) if (one := decode(content[start : start + _SLOT]))]
         self.last: Position | None
-        self._number, self.last = max(found, key=lambda one: one[0], default=(0, None))
+        self._number, boot, self.last = max(found, key=lambda one: one[0], default=(0, 0, None))
+        #: Whether the machine has started anew since the last position.
+        self.rebooted = self.last is not None and boot != this_boot()
 
     def write(self, position: Position) -> None:
         """Keep a new position. Raises OSError, and then the last one still holds."""
         number = self._number + 1
-        os.pwrite(self._fd, encode(position, number), number % 2 * _SLOT)
+        os.pwrite(self._fd, encode(position, number, this_boot()), number % 2 * _SLOT)
         self._number, self.last = number, position
 
     def close(self) -> None:

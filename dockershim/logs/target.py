@@ -6,8 +6,12 @@ import errno
 import os
 import zlib
 from pathlib import Path
+from typing import Final
 
 from dockershim.logs.position import TAIL, Place
+
+#: How much of a log's end is given to tell where it ends.
+_LAST: Final = 1024 * 1024
 
 
 class Target:
@@ -45,10 +49,50 @@ class Target:
             fd = os.open(candidate, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
             if place.is_in(fd):
                 self._take(fd)
+                _drop_zeros(fd, place.offset)
                 self._set_length(place.offset)
                 return True
             os.close(fd)
         return False
+
+    def open_last(self) -> bytes:
+        """Go on behind the last whole line that the log has; the log's last lines, none where it has none.
+
+        Where the file at the path has lost all that it had, they are in the one that the kubelet rotated last.
+        Raises OSError.
+        """
+        taken = False
+        for candidate in (self._path, *self._rotated()):
+            try:
+                fd = os.open(candidate, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            _drop_zeros(fd, 0)
+            size = os.fstat(fd).st_size
+            begin = max(0, size - _LAST)
+            last = os.pread(fd, size - begin, begin)
+            last = last[: last.rfind(b"\n") + 1]
+            if size and not taken:
+                self._take(fd)
+                self._set_length(begin + len(last))
+                taken = True
+            else:
+                os.close(fd)
+            if last:
+                return last
+        if not taken:
+            self.open()
+        return b""
+
+    def _rotated(self) -> list[Path]:
+        """What the kubelet has renamed and not compressed yet, the newest first: it adds the time to the name."""
+        try:
+            with os.scandir(self._path.parent) as entries:
+                found = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        names = (path for path in found if path.startswith(f"{self._path}.") and not path.endswith((".gz", ".tmp")))
+        return [Path(path) for path in sorted(names, reverse=True)]
 
     def _candidates(self, inode: int) -> list[Path]:
         try:
@@ -112,3 +156,19 @@ class Target:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._inode = -1, 0
+
+
+def _drop_zeros(fd: int, offset: int) -> None:
+    """Drop what a loss of power made of the file's end, which is zeros, but nothing before ``offset``.
+
+    If they are not, but the end of a line that was torn, they will be written again with the rest of it.
+    """
+    size = end = os.fstat(fd).st_size
+    while end > offset:
+        begin = max(offset, end - TAIL)
+        kept = os.pread(fd, end - begin, begin).rstrip(b"\0")
+        end = begin + len(kept)
+        if kept:
+            break
+    if end < size:
+        os.ftruncate(fd, end)

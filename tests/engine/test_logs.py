@@ -11,7 +11,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine.pods import (
+    BUSYBOX,
     container,
     container_config,
     create,
@@ -30,6 +32,8 @@ from tests.engine.pods import (
     pull,
     refused,
     remove,
+    remove_pod,
+    run_pod,
     sandbox_config,
     start,
     status,
@@ -37,7 +41,7 @@ from tests.engine.pods import (
     until,
 )
 from tests.node.engine import Engine
-from tests.node.mounts import mount
+from tests.node.mounts import bind, mount
 from tests.node.server import Server
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
@@ -83,6 +87,11 @@ def followers() -> list[int]:
             if b"dockershim.logs" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
+
+
+def json_files(engine_api: DockerClient, container_id: str) -> list[Path]:
+    newest = Path(engine_api.api.inspect_container(container_id)["LogPath"])
+    return list(newest.parent.glob(f"{newest.name}*"))
 
 
 async def reopen(cri: CRI, container_id: str) -> None:
@@ -230,6 +239,48 @@ async def test_a_link_stays_a_link(server: Server) -> None:
         server.restart()
 
 
+async def test_a_container_of_cri_dockerd_keeps_its_link(server: Server, engine_api: DockerClient) -> None:
+    """As cri-dockerd makes one: names and labels of its own, no others, and a link after the start."""
+    low, sandbox = engine_api.api, sandbox_config()
+    path = log_file(sandbox)
+    path.parent.mkdir(parents=True)
+    async with CRI(server.target) as cri, pod(cri, sandbox) as sandbox_id:
+        labels = {
+            "io.kubernetes.docker.type": "container",
+            "io.kubernetes.sandbox.id": sandbox_id,
+            "io.kubernetes.container.logpath": str(path),
+            "io.kubernetes.container.name": "main",
+            "io.kubernetes.pod.name": sandbox.metadata.name,
+            "annotation.io.kubernetes.container.restartCount": "0",
+        }
+        container_id = low.create_container(
+            BUSYBOX,
+            command=["sh", "-c", "echo one; exec sleep 1000"],
+            name=f"k8s_main_{sandbox.metadata.name}_tests_{sandbox.metadata.uid}_0",
+            labels=labels,
+            host_config=low.create_host_config(
+                network_mode=f"container:{sandbox_id}", log_config={"Type": "json-file", "Config": {}}
+            ),
+        )["Id"]
+        low.start(container_id)
+        path.symlink_to(low.inspect_container(container_id)["LogPath"])
+        # Also for a server that finds it at its start.
+        server.restart()
+        async with CRI(server.target) as again:
+            found = await status(again, container_id)
+            assert (found.state, found.log_path) == (api.CONTAINER_RUNNING, str(path))
+            async with refused("FAILED_PRECONDITION", "json-file"):
+                await reopen(again, container_id)
+            assert both(container_id) == (b"one\n", b"")
+            assert path.is_symlink()
+            assert not (POSITIONS / container_id).exists()
+            await stop(again, container_id)
+            assert both(container_id) == (b"one\n", b"")
+            await remove(again, container_id)
+            assert not path.is_symlink()
+            assert path.parent.exists()
+
+
 async def test_what_was_written_while_the_server_was_away_is_caught_up(server: Server) -> None:
     sandbox = sandbox_config()
     command = "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); usleep 300; done; exec sleep 1000"
@@ -245,6 +296,54 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
         assert texts(log_file(sandbox)) == numbers(3000)
         await until(lambda: len(followers()) == 1, 5)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+@contextlib.contextmanager
+def another_boot(folder: Path) -> Iterator[None]:
+    """Let the machine seem to have started anew."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    fake = folder / "boot_id"
+    fake.write_text(f"{uuid.uuid4()}\n")
+    bind(fake, boot)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(boot)], check=True)
+
+
+async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp_path: Path) -> None:
+    """Whatever part of the CRI log and of the position has not come to the disk."""
+    sandbox = sandbox_config()
+    path = log_file(sandbox)
+    config = container_config("seq 0 2; sleep 1; seq 3 4999; exec sleep 1000")
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox)
+        position = POSITIONS / await start(cri, sandbox_id, config, sandbox)
+    try:
+        await until(lambda: len(texts(path)) == 3, 5)
+        old = position.read_bytes()
+        await until(lambda: len(texts(path)) == 5000, 20)
+        whole = path.read_bytes()
+        for content, kept in (
+            (whole[:-1000], position.read_bytes()),
+            (whole[:-5000] + bytes(5000), position.read_bytes()),
+            (whole[:-1000], old),
+            (whole, b""),
+            (b"", position.read_bytes()),
+        ):
+            server.kill()
+            await until(lambda: not followers(), 5)
+            path.write_bytes(content)
+            position.write_bytes(kept)
+            with another_boot(tmp_path):
+                server.start()
+                await until(lambda: path.read_bytes() == whole, 10)
+        # Nor does anything come later.
+        await asyncio.sleep(0.3)
+        assert path.read_bytes() == whole
+    finally:
+        async with CRI(server.target) as cri:
+            await remove_pod(cri, sandbox_id)
 
 
 async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
@@ -284,22 +383,90 @@ async def test_rotation_by_the_engine_while_the_follower_is_behind_loses_nothing
         server.restart()
 
 
-async def test_a_full_disk_disturbs_no_container_and_is_caught_up(cri: CRI, server: Server) -> None:
-    sandbox = sandbox_config()
-    folder = Path(sandbox.log_directory)
+@asynccontextmanager
+async def small_disk(folder: Path) -> AsyncIterator[None]:
     folder.mkdir(parents=True)
     mount("tmpfs", folder, "tmpfs", data="size=64k")
     try:
-        async with pod(cri, sandbox) as sandbox_id:
-            container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
-            assert (await ended(cri, container_id)).exit_code == 0
-            await until(lambda: "cannot be written now" in server.log_end(), 5)
-            assert folder.joinpath("main.log").stat().st_size > 30000
-            mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64m")
-            await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:], 10)
-            assert texts(log_file(sandbox)) == numbers(50000)
+        yield
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_full_disk_disturbs_no_container_and_is_caught_up(cri: CRI, server: Server) -> None:
+    sandbox = sandbox_config()
+    folder = Path(sandbox.log_directory)
+    async with small_disk(folder), pod(cri, sandbox) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
+        assert (await ended(cri, container_id)).exit_code == 0
+        await until(lambda: "cannot be written now" in server.log_end(), 5)
+        assert folder.joinpath("main.log").stat().st_size > 30000
+        mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64m")
+        await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:], 10)
+        assert texts(log_file(sandbox)) == numbers(50000)
+
+
+def missing(server: Server, path: Path) -> int:
+    """How many bytes of a log the server says are missing."""
+    return sum(map(int, re.findall(rf"(\d+) bytes are missing in {re.escape(str(path))}", server.log.read_text())))
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "ended"])
+async def test_a_container_is_removed_also_when_its_log_cannot_be_written(
+    cri: CRI, server: Server, engine_api: DockerClient, runs: bool
+) -> None:
+    sandbox = sandbox_config()
+    path = log_file(sandbox)
+    async with small_disk(path.parent), pod(cri, sandbox) as sandbox_id:
+        command = "seq 0 49999; " + ("exec sleep 1000" if runs else "")
+        container_id = await start(cri, sandbox_id, container_config(command), sandbox)
+        if runs:
+            await until(lambda: engine_api.api.logs(container_id, tail=1) == b"49999\n", 10)
+        else:
+            await ended(cri, container_id)
+        written = sum(file.stat().st_size for file in json_files(engine_api, container_id))
+        begun = time.monotonic()
+        await remove(cri, container_id)
+        assert time.monotonic() - begun < 5, "it does not wait for the disk"
+        assert container_id not in [item["Id"] for item in engine_api.api.containers(all=True)]
+        assert not (POSITIONS / container_id).exists()
+        # What is missing is not silently missing: an engine's line takes more bytes than a CRI line.
+        assert written / 2 < missing(server, path) < written
+        content = path.read_bytes()
+        found = [line[3] for line in LINE.finditer(content)]
+        assert found == numbers(len(found))
+        assert len(found) > 500
+        (follower,) = followers()
+        held = [str(file.readlink()) for file in Path(f"/proc/{follower}/fd").iterdir()]
+        assert not [file for file in held if container_id in file], "its files hold no space any more"
+
+
+async def test_a_log_with_room_again_is_whole_when_its_container_is_removed(cri: CRI, server: Server) -> None:
+    sandbox = sandbox_config()
+    path = log_file(sandbox)
+    async with small_disk(path.parent), pod(cri, sandbox) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
+        await ended(cri, container_id)
+        mount("tmpfs", path.parent, "tmpfs", MS_REMOUNT, data="size=64m")
+        await remove(cri, container_id)
+        assert texts(path) == numbers(50000)
+        assert missing(server, path) == 0
+
+
+async def test_a_container_is_removed_also_when_the_folder_of_its_log_is_gone(cri: CRI, server: Server) -> None:
+    sandbox = sandbox_config()
+    path = log_file(sandbox)
+    async with pod(cri, sandbox) as sandbox_id:
+        command = "until [ -e /gone ]; do usleep 10000; done; seq 0 9; exec sleep 1000"
+        container_id = await start(cri, sandbox_id, container_config(command), sandbox)
+        path.unlink()
+        path.parent.rmdir()
+        await cri.runtime.ExecSync(api.ExecSyncRequest(container_id=container_id, cmd=["touch", "/gone"], timeout=5))
+        await asyncio.sleep(0.5)
+        await remove(cri, container_id)
+        assert not (POSITIONS / container_id).exists()
+        assert missing(server, path) > 0
+        assert not path.parent.exists()
 
 
 async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None:
@@ -322,38 +489,81 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
 # -- crictl beside the engine
 
 
-def crictl(*arguments: str) -> tuple[bytes, bytes]:
-    ran = subprocess.run(["crictl", "logs", *arguments], capture_output=True, timeout=30)
+def shown(*command: str) -> tuple[bytes, bytes]:
+    """Standard output and error of a program."""
+    ran = subprocess.run(command, capture_output=True, timeout=30)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout, ran.stderr
 
 
-async def test_crictl_shows_what_the_engine_shows(cri: CRI, engine_api: DockerClient) -> None:
-    sandbox = sandbox_config()
-    command = (
-        "for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.6; done; head -c 20000 /dev/zero | tr '\\0' y; echo"
-    )
-    async with pod(cri, sandbox) as sandbox_id:
-        first = await start(cri, sandbox_id, container_config(command, log_path="0.log"), sandbox)
-        followed = await asyncio.create_subprocess_exec(
-            *("crictl", "logs", "-f", first), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = await asyncio.wait_for(followed.communicate(), 30)
-        logs = engine_api.api.logs
-        assert (out, err) == (logs(first, stderr=False), logs(first, stdout=False))
-        assert crictl(first) == (out, err)
-        assert crictl("--tail=2", first)[0] + crictl("--tail=2", first)[1] == logs(first, tail=2)
-        since = LINE.findall(log_file(sandbox, "0.log").read_bytes())
-        moment = log_file(sandbox, "0.log").read_bytes().splitlines()[len(since) // 2].split()[0].decode()
-        engine_since = subprocess.run(["docker", "logs", "--since", moment, first], capture_output=True)
-        assert crictl(f"--since={moment}", first) == (engine_since.stdout, engine_since.stderr)
+async def following(*command: str) -> asyncio.Task[tuple[bytes, bytes]]:
+    """The same of one that ends when the container does."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return asyncio.create_task(process.communicate())
 
+
+WRITES = "for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.6; done; head -c 20000 /dev/zero | tr '\\0' y; echo"
+
+
+async def test_crictl_shows_what_docker_logs_shows(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with container(cri, container_config(WRITES), sandbox) as container_id:
+        await ended(cri, container_id)
+        lines = log_file(sandbox).read_bytes().splitlines()
+        moments = {text: line.split()[0].decode() for line in lines if (text := line.split(b" ", 3)[3])[:3] != b"yyy"}
+        out, err = both(container_id)
+        assert (out.count(b"\n"), err) == (4, b"err 1\nerr 2\nerr 3\n")
+        for count in (0, 1, 2, 3, 5, 100):
+            both(container_id, f"--tail={count}")
+        for moment in (*moments.values(), "2020-01-01T00:00:00Z", "10m"):
+            both(container_id, f"--since={moment}")
+        assert both(container_id, f"--since={moments[b'out 3']}")[0].startswith(b"out 3\n")
+        both(container_id, f"--since={moments[b'out 2']}", "--tail=3")
+        stamped = shown("crictl", "logs", "--timestamps", container_id)[1]
+        assert [line.split()[1:] for line in stamped.splitlines()] == [line.split() for line in err.splitlines()]
+
+
+def both(container_id: str, *options: str) -> tuple[bytes, bytes]:
+    """What crictl shows, which is what docker shows."""
+    by_crictl, by_docker = (shown(*program, "logs", *options, container_id) for program in (["crictl"], ["docker"]))
+    assert by_crictl == by_docker, options
+    return by_crictl
+
+
+async def test_crictl_follows_as_docker_logs_does(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    command = "i=0; while [ $i -lt 150 ]; do echo out $i; echo err $i >&2; i=$((i+1)); usleep 20000; done"
+    async with container(cri, container_config(command), sandbox) as container_id:
+        path = log_file(sandbox)
+        await until(lambda: b"out 20\n" in path.read_bytes(), 10)
+        by_crictl, by_docker, of_the_last = [
+            await following(*words, container_id)
+            for words in (("crictl", "logs", "-f"), ("docker", "logs", "-f"), ("crictl", "logs", "-f", "--tail=2"))
+        ]
+        await until(lambda: b"out 60\n" in path.read_bytes(), 10)
+        # A reader goes over to the new file as a kubelet's does.
+        path.rename(path.with_name("main.log.20260102-030405"))
+        await reopen(cri, container_id)
+        await ended(cri, container_id, 20)
+        out, err = await asyncio.wait_for(by_crictl, 20)
+        assert (out, err) == await asyncio.wait_for(by_docker, 20)
+        assert out == b"".join(b"out %d\n" % number for number in range(150))
+        late, _ = await asyncio.wait_for(of_the_last, 20)
+        assert out.endswith(late)
+        assert len(late) < len(out)
+
+
+async def test_crictl_shows_the_log_of_the_one_before(cri: CRI) -> None:
+    sandbox = sandbox_config()
+    async with pod(cri, sandbox) as sandbox_id:
+        first = await start(cri, sandbox_id, container_config("echo first; echo bad >&2", log_path="0.log"), sandbox)
+        await ended(cri, first)
         config = container_config("echo second", log_path="1.log")
         config.metadata.attempt = 1
         second = await start(cri, sandbox_id, config, sandbox)
         await ended(cri, second)
-        assert crictl(second)[0] == b"second\n"
-        assert crictl("-p", second) == (out, err)
+        assert both(second) == (b"second\n", b"")
+        assert shown("crictl", "logs", "-p", second) == shown("docker", "logs", first) == (b"first\n", b"bad\n")
 
 
 # -- everything at once
@@ -380,7 +590,12 @@ class Tortured:
         self.path = path
         self.rotated: list[Path] = []
 
-    async def rotate(self, server: Server) -> None:
+    async def rotate_until(self, end: float, server: Server) -> None:
+        while time.monotonic() < end:
+            await asyncio.sleep(random.uniform(1, 3))
+            await self._rotate(server)
+
+    async def _rotate(self, server: Server) -> None:
         """As a kubelet does it, which tries again when the runtime does not answer."""
         name = self.path.with_name(f"{self.path.name}.{len(self.rotated)}")
         self.path.rename(name)
@@ -454,9 +669,7 @@ async def test_torture_each_line_is_there_once(server: Server, engine_api: Docke
             end = time.monotonic() + TORTURE
             (tmp_path / "go").touch()
             async with _killing(server, end) as killed:
-                while time.monotonic() < end:
-                    await asyncio.sleep(random.uniform(0.2, 1))
-                    await random.choice(tortured).rotate(server)
+                await asyncio.gather(*(one.rotate_until(end, server) for one in tortured))
             (tmp_path / "go").unlink()
             for one in tortured:
                 await ended(cri, one.id, 60)
@@ -465,6 +678,7 @@ async def test_torture_each_line_is_there_once(server: Server, engine_api: Docke
             kills = {what: killed.count(what) for what in ("follower", "server")}
             print(f"{sum(lines)} lines, {rotations} rotations, killed {kills}")  # noqa: T201
             assert all(kills.values())
+            assert all(one.rotated for one in tortured)
             for one, count in zip(tortured, lines, strict=True):
                 # Its streams end together.
                 assert engine_api.api.logs(one.id, tail=1) == b"%d\n" % (count // 2 - 1)

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dockershim.logs.copying import Copying
+
 
 def engine_line(text: str, number: int = 0, stream: str = "stdout") -> bytes:
     """A line as engines write it: compact, the time last, and <, > and & escaped as Go does."""
@@ -57,3 +59,34 @@ class KubeletLog:
         """Every line of all files, in order."""
         files = [*self.rotated, *([self.path] if self.path.exists() else [])]
         return b"".join(file.read_bytes() for file in files).splitlines(keepends=True)
+
+
+class Files:
+    """A container's files, and the process that copies them, which can be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "engine").mkdir()
+        (folder / "pod").mkdir()
+        self.engine = EngineLog(folder / "engine" / "c-json.log")
+        self.kubelet = KubeletLog(folder / "pod" / "0.log")
+        self.position = folder / "position"
+        self.reports: list[str] = []
+        self.engine.path.touch()
+        self.start()
+
+    def start(self) -> None:
+        self.copying = Copying(self.engine.path, self.kubelet.path, self.position, self.reports.append)
+
+    def restart(self) -> None:
+        """A new process; nothing that the old one had in memory is there."""
+        self.copying.close()
+        self.start()
+
+    def copy(self) -> None:
+        self.copying.scan()
+        while self.copying.step():
+            pass
+
+    def check(self) -> None:
+        assert self.kubelet.lines() == self.engine.written
+        assert self.reports == []

@@ -16,43 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dockershim.logs import copying
-from dockershim.logs.copying import Copying
-from tests.unit.logs.engine import EngineLog, KubeletLog, engine_line
+from tests.unit.logs.engine import Files, engine_line
 
 
 class Killed(BaseException):
     """The process ends here."""
-
-
-class Files:
-    """A container's files, and the process that copies them, which can be killed."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "engine").mkdir()
-        (folder / "pod").mkdir()
-        self.engine = EngineLog(folder / "engine" / "c-json.log")
-        self.kubelet = KubeletLog(folder / "pod" / "0.log")
-        self.position = folder / "position"
-        self.reports: list[str] = []
-        self.engine.path.touch()
-        self.start()
-
-    def start(self) -> None:
-        self.copying = Copying(self.engine.path, self.kubelet.path, self.position, self.reports.append)
-
-    def restart(self) -> None:
-        """A new process; nothing that the old one had in memory is there."""
-        self.copying.close()
-        self.start()
-
-    def copy(self) -> None:
-        self.copying.scan()
-        while self.copying.step():
-            pass
-
-    def check(self) -> None:
-        assert self.kubelet.lines() == self.engine.written
-        assert self.reports == []
 
 
 @pytest.fixture

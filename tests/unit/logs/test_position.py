@@ -17,14 +17,14 @@ places = st.builds(Place, numbers, numbers, st.integers(0, 2**32 - 1))
 positions = st.builds(Position, places, places)
 
 
-@given(positions, numbers)
-def test_a_position_reads_back(position: Position, number: int) -> None:
-    assert decode(encode(position, number)) == (number, position)
+@given(positions, numbers, st.integers(0, 2**32 - 1))
+def test_a_position_reads_back(position: Position, number: int, boot: int) -> None:
+    assert decode(encode(position, number, boot)) == (number, boot, position)
 
 
-@given(positions, st.integers(0, 51), st.integers(1, 255))
+@given(positions, st.integers(0, 59), st.integers(1, 255))
 def test_a_damaged_slot_is_none(position: Position, at: int, change: int) -> None:
-    slot = bytearray(encode(position, 1))
+    slot = bytearray(encode(position, 1, 2))
     slot[at] ^= change
     assert decode(bytes(slot)) is None
 

@@ -131,7 +131,7 @@ async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs
     )
     await logs.finish(pod.id, 5)
     await logs.forget(other.id)
-    assert await logs.statistics(1) == Statistics(bytes=size, lines=30), "what was done stays done"
+    assert await logs.statistics(1) == Statistics(bytes=size, lines=30, missing=waiting), "what was done stays done"
 
 
 async def test_statistics_do_not_wait_for_a_follower_that_stands_still(logs: ContainerLogs, pod: Pod) -> None:
@@ -204,6 +204,17 @@ async def test_the_follower_ends_with_its_server(tmp_path: Path, pod: Pod) -> No
         await until(pod.is_complete)
         assert logs.pid == pid, "it does not end with what a service manager sends to all"
     assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_the_follower_does_not_run_before_others_as_its_server_may(tmp_path: Path, pod: Pod) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
+    try:
+        async with ContainerLogs(tmp_path / "positions") as logs:
+            await pod.follow(logs)
+            assert os.getpriority(os.PRIO_PROCESS, logs.pid) == 0
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 async def test_a_successor_waits_for_its_predecessor(tmp_path: Path, pod: Pod) -> None:

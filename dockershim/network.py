@@ -360,7 +360,7 @@ class CNINetwork:
 
 
 def _masqueraded(added: cni.CachedAttachment) -> list[str]:
-    """The addresses, with prefix lengths, that a masquerading plugin has to find; none where there is no such plugin."""
+    """The addresses, with prefix lengths, that a masquerading plugin has to find; none where there is no such one."""
     masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
     if not masquerades or added.result is None:
         return []

@@ -29,7 +29,7 @@ from cni.errors import (
 from cni.execute import Completion, Executor, Invocation, SubprocessExecutor
 from cni.folder import FolderWatch
 from cni.result import DNS, Interface, IPConfig, Result, Route
-from cni.runtime import Runtime
+from cni.runtime import Runtime, has_gc
 from cni.watch import ConfigWatcher
 
 __all__ = [
@@ -65,5 +65,6 @@ __all__ = [
     "Runtime",
     "SubprocessExecutor",
     "find_network",
+    "has_gc",
     "load_network",
 ]

@@ -133,20 +133,25 @@ class Runtime:
         for plugin in network.plugins:
             await operation.run("STATUS", plugin, plugin.request(network), _no_output)
 
-    async def gc(self, network: NetworkList, valid: Iterable[tuple[str, str]]) -> None:
-        """GC: remove what belongs to attachments other than ``valid``, pairs of container id and interface name.
+    async def gc(
+        self, network: NetworkList, valid: Callable[[Sequence[CachedAttachment]], Iterable[tuple[str, str]]]
+    ) -> None:
+        """GC: remove what belongs to attachments other than the valid ones, pairs of container id and interface name.
 
-        First a DEL for each cached attachment of the network that is not valid, with the configuration it was added
-        with; this serves networks of every version. Then, from 1.1.0, GC for each plugin. Waits until no other
-        operation runs. Everything is tried; failures are raised together as :class:`OperationFailed`.
+        Waits until no other operation runs, and lets none begin. ``valid`` is called then, with every attachment in
+        the cache: whoever decided before could not know of what was attached since. First a DEL for each cached
+        attachment of the network that is not valid, with the configuration it was added with; this serves networks of
+        every version. Then, from 1.1.0, GC for each plugin. Everything is tried; failures are raised together as
+        :class:`OperationFailed`. Raises :class:`CacheError` when the cache cannot be read; then nothing is removed.
         """
         if network.disable_gc:
             return
-        keep = set(valid)
         operation = self._operation(_NOT_ATTACHED)
         async with operation.in_time(self._turns.alone()):
-            failures = await self._delete_stale(network, keep)
-            if versions.at_least(network.version, "1.1.0"):
+            cached = await _in_thread(self.cached_attachments)
+            keep = set(valid(cached))
+            failures = await self._delete_stale(network, cached, keep)
+            if has_gc(network):
                 failures += await self._collect(network, keep)
         if failures:
             raise OperationFailed(f"GC of network {network.name}", failures)
@@ -245,12 +250,10 @@ class Runtime:
             return None
         return None if result is None else result.as_json(network.version)
 
-    async def _delete_stale(self, network: NetworkList, keep: set[tuple[str, str]]) -> list[CNIError]:
+    async def _delete_stale(
+        self, network: NetworkList, cached: Sequence[CachedAttachment], keep: set[tuple[str, str]]
+    ) -> list[CNIError]:
         failures: list[CNIError] = []
-        try:
-            cached = await _in_thread(self.cached_attachments)
-        except CacheError as error:
-            return [error]
         for one in cached:
             attachment = one.attachment
             if one.network.name != network.name or (attachment.container_id, attachment.ifname) in keep:
@@ -276,6 +279,11 @@ class Runtime:
             except CNIError as error:
                 failures.append(error)
         return failures
+
+
+def has_gc(network: NetworkList) -> bool:
+    """Whether the plugins of a network are to be asked to collect garbage (SPEC.md, section 1, "disableGC")."""
+    return versions.at_least(network.version, "1.1.0") and not network.disable_gc
 
 
 class _Operation:

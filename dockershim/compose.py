@@ -35,6 +35,7 @@ from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
 from dockershim.runtime.adoption import adopted
 from dockershim.runtime.logs import logs_taken_up
+from dockershim.runtime.reconcile import reconciled
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.steps import listening, step
 from dockershim.stats.disk import DiskUsage
@@ -139,6 +140,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         await stack.enter_async_context(adopted(node, Sandboxes(node)))
         await stack.enter_async_context(disk)
+        await stack.enter_async_context(reconciled(node, Sandboxes(node)))
         stack.push_async_callback(settle)
         yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None)
 

@@ -26,6 +26,7 @@ from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPreconditio
 from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.measure import Pulls, measured
+from dockershim.runtime.steps import step
 from dockershim.single_flight import SingleFlight
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import read_layers
@@ -192,8 +193,10 @@ class ImageService:
         headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
         parameters = {"fromImage": reference.name, "tag": reference.version}
         started = time.monotonic()
-        await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
-        image_id = await self._arrived(reference)
+        with step("pull the image"):
+            await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
+        with step("inspect the image"):
+            image_id = await self._arrived(reference)
         logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
         return image_id
 

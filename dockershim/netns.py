@@ -47,6 +47,11 @@ class Pins:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def folder(self) -> Path:
+        """Where all pins are."""
+        return self._folder
+
     def path(self, sandbox_id: str) -> Path:
         """Where a sandbox's namespace is, or would be, pinned."""
         return self._folder / sandbox_id
@@ -79,16 +84,7 @@ class Pins:
 
     def _pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
         _check(_libc.unshare(_CLONE_NEWNET), Path("/proc/thread-self/ns/net"))
-        from pyroute2 import IPRoute, NetlinkError
-
-        try:
-            with IPRoute() as route:
-                route.link("add", ifname=interface, kind="veth", peer="stand-in")
-                index = route.link_lookup(ifname=interface)[0]
-                for address in addresses:
-                    route.addr("add", index=index, address=address)
-        except NetlinkError as error:
-            raise OSError(error.code, f"no interface {interface} can be made in a new namespace: {error}") from error
+        _add_link(interface, addresses)
         return self.pin(sandbox_id, Path("/proc/thread-self/ns/net"))
 
     def unpin(self, sandbox_id: str) -> None:
@@ -101,6 +97,38 @@ class Pins:
             _check(-1, target)
         with contextlib.suppress(FileNotFoundError):
             target.unlink()
+
+
+def restore_link(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
+    """Give a network namespace an interface, down, with these addresses, unless it has one of this name.
+
+    Whether there was none. ``addresses`` have their prefix lengths. Raises OSError.
+    """
+
+    def restore() -> bool:
+        _enter(netns)
+        try:
+            socket.if_nametoindex(interface)
+        except OSError:
+            _add_link(interface, addresses)
+            return True
+        return False
+
+    return _in_a_thread(restore, f"netns {netns.name}")
+
+
+def _add_link(interface: str, addresses: Sequence[str]) -> None:
+    """In the namespace of this thread."""
+    from pyroute2 import IPRoute, NetlinkError
+
+    try:
+        with IPRoute() as route:
+            route.link("add", ifname=interface, kind="veth", peer="stand-in")
+            index = route.link_lookup(ifname=interface)[0]
+            for address in addresses:
+                route.addr("add", index=index, address=address)
+    except NetlinkError as error:
+        raise OSError(error.code, f"no interface {interface} can be made: {error}") from error
 
 
 def _in_a_thread(work: Callable[[], T], name: str) -> T:

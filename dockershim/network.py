@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
-from dockershim.netns import Pins, addresses
+from dockershim.netns import Pins, addresses, restore_link
 from dockershim.readiness import Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
@@ -197,6 +197,7 @@ class CNINetwork:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
             raise NetworkFailure(f"what to detach cannot be told: {error}") from error
+        await asyncio.to_thread(self._restore_links, to_delete)
         results = ["" if await self._delete_by_stand_in(one) else await self._delete(one) for one in to_delete]
         failures = [result for result in results if result]
         if failures:
@@ -208,6 +209,44 @@ class CNINetwork:
     def forget(self, sandbox_id: str) -> None:
         """The sandbox is removed; its id does not come again."""
         self._torn_down.discard(sandbox_id)
+
+    def remembered(self) -> set[str]:
+        """Every sandbox of which something is left here: an attachment in a namespace that we pinned, a pin, a lock.
+
+        What other runtimes attached is never among them. Blocks on the file system. Raises NetworkFailure.
+        """
+        try:
+            attachments = self._runtime.cached_attachments()
+            left = {*_names(self._pins.folder), *_names(self._locks)}
+        except (cni.CNIError, OSError) as error:
+            raise NetworkFailure(f"the networks of pods cannot be told: {error}") from error
+        return left | {one.attachment.container_id for one in attachments if self._is_ours(one)}
+
+    def _is_ours(self, cached: cni.CachedAttachment) -> bool:
+        netns = cached.attachment.netns
+        return netns is not None and Path(netns) == self._pins.path(cached.attachment.container_id)
+
+    async def collect_garbage(self, known: Callable[[], Collection[str]]) -> None:
+        """Have the plugins remove what belongs to none of the ``known`` sandboxes, where they can (GC, spec 1.1.0).
+
+        Attachments of other runtimes are valid to us, whoever they are for. ``known`` is asked while nothing is
+        attached or detached. Raises NetworkFailure.
+        """
+        network = self._source.network
+        if network is None or not cni.has_gc(network):
+            return
+
+        def valid(cached: Sequence[cni.CachedAttachment]) -> set[tuple[str, str]]:
+            ids = set(known())
+            kept = (one for one in cached if one.attachment.container_id in ids or not self._is_ours(one))
+            return {(one, INTERFACE) for one in ids} | {
+                (one.attachment.container_id, one.attachment.ifname) for one in kept
+            }
+
+        try:
+            await self._runtime.gc(network, valid)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
 
     async def _to_delete(
         self, sandbox_id: str, name: SandboxName, capability_args: dict[str, object]
@@ -229,8 +268,8 @@ class CNINetwork:
 
         Without one, plugins that masquerade would leave their rules: they know them by the addresses of the interface.
         """
-        attachment, addresses = lost.attachment, _addresses_to_stand_in(lost)
-        if not addresses:
+        attachment, addresses = lost.attachment, _masqueraded(lost)
+        if attachment.netns or not addresses:
             return False
         try:
             pin = await asyncio.to_thread(
@@ -245,6 +284,18 @@ class CNINetwork:
             return not await self._delete(dataclasses.replace(lost, attachment=there))
         finally:
             self._pins.unpin(attachment.container_id)
+
+    def _restore_links(self, to_delete: Iterable[cni.CachedAttachment]) -> None:
+        """Make up for what a DEL that was cut short took away: masquerading plugins remove the interface first."""
+        for one in to_delete:
+            netns, found = one.attachment.netns, _masqueraded(one)
+            if netns is None or not found:
+                continue
+            try:
+                if restore_link(Path(netns), one.attachment.ifname, found):
+                    logger.info("sandbox %s is detached once more, its interface restored", one.attachment.container_id)
+            except OSError as error:
+                logger.warning("rules of sandbox %s may be left: %s", one.attachment.container_id, error)
 
     async def _delete(self, added: cni.CachedAttachment) -> str:
         """DEL; the failure in words, or the empty string."""
@@ -308,9 +359,17 @@ class CNINetwork:
         return by_preference(str(ip.address.ip) for ip in result.ips if not ip.address.is_loopback)
 
 
-def _addresses_to_stand_in(lost: cni.CachedAttachment) -> list[str]:
-    """With prefix lengths; none where no stand-in is needed, or what it has to look like is not known."""
-    masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in lost.network.plugins)
-    if lost.attachment.netns or not masquerades or lost.result is None:
+def _masqueraded(added: cni.CachedAttachment) -> list[str]:
+    """The addresses, with prefix lengths, that a masquerading plugin has to find; none where there is no such one."""
+    masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
+    if not masquerades or added.result is None:
         return []
-    return [str(ip.address) for ip in lost.result.ips]
+    return [str(ip.address) for ip in added.result.ips]
+
+
+def _names(folder: Path) -> list[str]:
+    """The files of a folder; none where there is no folder. Raises OSError."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []

@@ -82,6 +82,9 @@ class CRI:
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 # Channels of one process would share a connection, and a test its neighbour's fate.
                 ("grpc.use_local_subchannel_pool", 1),
+                # A server that was killed is back within a second; a client's default waits longer each time.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 500),
             ],
         )
         self.api = Messages(version)

@@ -26,6 +26,7 @@ from dockershim.runtime.creation import creator
 from dockershim.runtime.logs import LAST_LINES_AT_A_READ, begin_log, finish_log, prepare_log
 from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_application, remove_container
+from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject
 from dockershim.translate.container import check_container, to_engine_container
@@ -74,9 +75,12 @@ class Containers:
             if config.devices:
                 await asyncio.to_thread(_check_devices, config.devices)
             if config.mounts:
-                await asyncio.to_thread(_make_host_paths, config.mounts, undo)
-            container_id = await self._create(name, body, undo)
-            await node.inventory.refresh_container(container_id, until=lambda _: True)
+                with step("make the host paths"):
+                    await asyncio.to_thread(_make_host_paths, config.mounts, undo)
+            with step("create the container"):
+                container_id = await self._create(name, body, undo)
+            with step("inspect the container"):
+                await node.inventory.refresh_container(container_id, until=lambda _: True)
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def _hooked(

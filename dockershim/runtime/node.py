@@ -70,6 +70,8 @@ class Node:
     removing: set[str] = field(default_factory=set)
     #: Sandboxes that RunPodSandbox has not yet given to its caller.
     unfinished: set[str] = field(default_factory=set)
+    #: Sandboxes that RunPodSandbox has given to its caller while this process runs.
+    given: set[str] = field(default_factory=set)
     _capabilities: Capabilities | None = None
     _capabilities_read: float = 0.0
     _capabilities_resync: int = -1

@@ -89,6 +89,7 @@ class Sandboxes:
             async with node.locks.hold(sandbox_id):
                 await self._bring_up(sandbox_id, request.config, request.runtime_handler, undo)
             node.unfinished.discard(sandbox_id)
+            node.given.add(sandbox_id)
             node.inventory.tell_again(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
@@ -136,10 +137,16 @@ class Sandboxes:
         record = await self._node.inventory.refresh_sandbox(inspect["Id"])
         if record is None:
             raise AlreadyExists(f"a container named {name} that is no sandbox is on the engine; remove it")
-        if await self._is_ready(record):
+        if await self._is_ready(record) and await self._is_used(record):
             raise AlreadyExists(f"sandbox {record.id} with the same metadata exists and is ready")
         logger.warning("sandbox %s of an unfinished or ended attempt has the same metadata; removing it", record.id)
         await self._locked_remove(record.id)
+
+    async def _is_used(self, record: SandboxRecord) -> bool:
+        """Whether anybody may know of a sandbox: one whose maker was killed before it could answer has no users."""
+        if not record.made_here or record.id in self._node.given:
+            return True
+        return bool(await self._node.inventory.containers(record.id))
 
     async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
         node = self._node
@@ -188,6 +195,7 @@ class Sandboxes:
 
     async def _forget(self, sandbox_id: str) -> None:
         self._node.unfinished.discard(sandbox_id)
+        self._node.given.discard(sandbox_id)
         self._node.cni.forget(sandbox_id)
         self._node.inventory.forget(sandbox_id)
 
@@ -197,15 +205,23 @@ class Sandboxes:
         """StopPodSandbox: idempotent, and a success for a sandbox that does not exist (api.proto says so)."""
         _require_id(request.pod_sandbox_id)
         if is_id(request.pod_sandbox_id):
-            await complete(self._locked_stop(request.pod_sandbox_id), f"stop sandbox {request.pod_sandbox_id}")
+            await self.stop(request.pod_sandbox_id)
         return cri.StopPodSandboxResponse()
 
     async def remove_pod_sandbox(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
         """RemovePodSandbox: idempotent, forcible, and a success for a sandbox that does not exist."""
         _require_id(request.pod_sandbox_id)
         if is_id(request.pod_sandbox_id):
-            await complete(self._locked_remove(request.pod_sandbox_id), f"remove sandbox {request.pod_sandbox_id}")
+            await self.remove(request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
+
+    async def stop(self, sandbox_id: str) -> None:
+        """End all that runs in a sandbox, and its network; not cut short by the caller's end. Raises ShimError."""
+        await complete(self._locked_stop(sandbox_id), f"stop sandbox {sandbox_id}")
+
+    async def remove(self, sandbox_id: str) -> None:
+        """Stop a sandbox and remove all of it; not cut short by the caller's end. Raises ShimError."""
+        await complete(self._locked_remove(sandbox_id), f"remove sandbox {sandbox_id}")
 
     async def _locked_stop(self, sandbox_id: str) -> None:
         record = await self._node.inventory.find_sandbox(sandbox_id)

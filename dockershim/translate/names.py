@@ -26,9 +26,11 @@ CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
 ANNOTATION_PREFIX = "annotation."
 #: Ours: a JSON object with what an engine has no field for.
 EXTRA_LABEL = "io.dockershim.cri"
+#: Ours: another value for each create, by which its container is found when the engine's answer is lost.
+CREATE_LABEL = "io.dockershim.create"
 
 _SANDBOX_NAME = "POD"
-_RESERVED = {TYPE_LABEL, SANDBOX_ID_LABEL, LOG_PATH_LABEL, EXTRA_LABEL}
+_RESERVED = {TYPE_LABEL, SANDBOX_ID_LABEL, LOG_PATH_LABEL, EXTRA_LABEL, CREATE_LABEL}
 _FIELD = re.compile(r"[A-Za-z0-9.-]+")
 _LONGEST_NAME = 1024
 _HIGHEST_ATTEMPT = 2**32 - 1

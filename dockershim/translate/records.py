@@ -54,7 +54,8 @@ class SandboxRecord:
     """A sandbox by its infra container.
 
     ``network_mode`` is the engine's ("none", "host", "bridge", …); ``addresses`` are those that the engine's own
-    network gave it. ``made_here`` tells sandboxes of ours from those of other shims.
+    network gave it. ``made_here`` tells sandboxes of ours from those of other shims; ``never_ran`` those that were
+    created and not started.
     """
 
     id: str
@@ -73,6 +74,7 @@ class SandboxRecord:
     netns_path: str = ""
     resolv_conf_path: str = ""
     pid: int = 0
+    never_ran: bool = False
     addresses: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -178,6 +180,7 @@ def read_sandbox(inspect: Mapping[str, Any]) -> SandboxRecord | None:
         netns_path=network.get("SandboxKey") or "",
         resolv_conf_path=inspect.get("ResolvConfPath") or "",
         pid=int(state.get("Pid") or 0),
+        never_ran=state.get("Status") == "created",
         addresses=_engine_addresses(network),
         extra=summary.extra,
     )

@@ -30,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--operations", type=int, default=150, help="operations of the randomized test")
     parser.addoption("--operations-seed", type=int, default=1, help="which operations those are")
     parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
+    parser.addoption("--faults", type=int, default=40, help="cases of fault injection, 0 for all")
+    # Another sample for each engine.
+    seed = int(os.environ["TEST_NODE_ENGINE"])
+    parser.addoption("--faults-seed", type=int, default=seed, help="which cases those are")
+    parser.addoption("--soak", type=int, default=60, help="seconds of the soak")
+    parser.addoption("--soak-seed", type=int, default=1, help="when what is killed in it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,7 @@
-"""What is left after the server was killed between any two steps, or the engine has lost its pods: nothing."""
+"""What is left after the server was killed while a pod ended, or the engine has lost its pods: nothing.
+
+What a killed RunPodSandbox leaves is in test_reconcile; every step of every call is in test_faults.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,18 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.netns import Pins
 from tests.cri_client import CRI
+from tests.engine.killed import crashing, dies
 from tests.engine.pods import (
     containers,
-    pod,
     pull,
     remove_pod,
     run_pod,
@@ -30,37 +31,10 @@ from tests.engine.pods import (
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-RUN_STEPS = [
-    "create the infra container",
-    "write the checkpoint",
-    "start the infra container",
-    "inspect the infra container",
-    "pin the network namespace",
-    "write resolv.conf",
-    "set up the network",
-]
 STOP_STEPS = ["stop the containers", "tear down the network", "stop the infra container"]
 REMOVE_STEPS = ["remove the containers", "remove the infra container", "remove the checkpoint"]
 
 PORT = [api.PortMapping(container_port=80, host_port=18080)]
-
-
-@asynccontextmanager
-async def crashing(server: Server, step: str) -> AsyncIterator[CRI]:
-    """The server in the shape that dies after ``step``; it is dead, and up again as usual, after the block."""
-    server.stop()
-    server.start(program=("-m", "tests.engine.crashing", step))
-    async with CRI(server.target) as connection:
-        yield connection
-    assert server.process is not None
-    assert server.process.wait(10) == -9, f"the server was not killed after {step!r}"
-    server.start(program=("-m", "dockershim"))
-
-
-async def dies(call: Awaitable[object]) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await call
-    assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 async def spawn(program: str, stdin: bytes = b"") -> bytes:
@@ -87,37 +61,6 @@ async def remove_all(server: Server) -> None:
                 await remove_pod(cri, sandbox_id)
         assert not await sandboxes(cri)
         assert not await containers(cri)
-
-
-@pytest.mark.parametrize("step", RUN_STEPS)
-async def test_a_crash_within_run_pod_sandbox_leaves_nothing(
-    server: Server, step: str, snapshot: Callable[[], Snapshot]
-) -> None:
-    before = snapshot()
-    async with crashing(server, step) as cri:
-        request = api.RunPodSandboxRequest(config=sandbox_config(port_mappings=PORT))
-        await dies(cri.runtime.RunPodSandbox(request))
-    assert snapshot().gained(before), "nothing was half-made: the step is not where it was"
-    async with CRI(server.target) as cri:
-        listed = await sandboxes(cri)
-        assert len(listed) == 1
-        if step != "set up the network":
-            assert all(item.state == api.SANDBOX_NOTREADY for item in listed.values())
-    await remove_all(server)
-    assert snapshot().gained(before) == {}
-
-
-@pytest.mark.parametrize("step", RUN_STEPS[:-1])
-async def test_the_same_metadata_works_again_after_a_crash(
-    server: Server, step: str, snapshot: Callable[[], Snapshot]
-) -> None:
-    before = snapshot()
-    config = sandbox_config(port_mappings=PORT)
-    async with crashing(server, step) as cri:
-        await dies(cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config)))
-    async with CRI(server.target) as cri, pod(cri, config) as sandbox_id:
-        assert list(await sandboxes(cri)) == [sandbox_id]
-    assert snapshot().gained(before) == {}
 
 
 @pytest.mark.parametrize("step", STOP_STEPS + REMOVE_STEPS)

@@ -55,6 +55,19 @@ test-stall: install ## Let a client of exec read nothing for a while, and look a
 	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider --stall=$(STALL) -k reader_that_stops \
 	  tests/engine/test_streaming.py
 
+# Fault injection with every case there is; test-engine runs a sample.
+.PHONY: faults
+faults: install ## Take five calls through every fault at every step (ENGINE=20|28)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --faults=0 tests/engine/test_faults.py
+
+# bash counts in a variable of the name SECONDS: only one that make was given is meant.
+SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),600)
+
+.PHONY: soak
+soak: install ## Let pods come and go while server, log process and engine are killed (ENGINE=20|28, SECONDS=600, SEED=)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --soak=$(SOAK) --soak-seed=$(SEED) \
+	  tests/engine/test_soak.py
+
 .PHONY: conformance
 conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=8)
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +300,7 @@ class TestGC:
     async def test_stale_attachments_of_the_network_go(
         self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path, version: str, commands: list[str]
     ) -> None:
-        await runtime.gc(network("bridge", "portmap", version=version), [("valid", "eth0")])
+        await runtime.gc(network("bridge", "portmap", version=version), lambda _: [("valid", "eth0")])
         assert recorder.calls == commands
         assert recorder.invocations[0].environment["CNI_CONTAINERID"] == "stale"
         assert recorder.invocations[0].environment["CNI_NETNS"] == NETNS
@@ -311,25 +311,42 @@ class TestGC:
     async def test_another_interface_of_a_valid_container_is_stale(
         self, runtime: cni.Runtime, recorder: Recorder
     ) -> None:
-        await runtime.gc(network("bridge", version="1.0.0"), [("valid", "eth1"), ("stale", "eth0")])
+        await runtime.gc(network("bridge", version="1.0.0"), lambda _: [("valid", "eth1"), ("stale", "eth0")])
         assert [invocation.environment["CNI_CONTAINERID"] for invocation in recorder.invocations] == ["valid"]
 
     async def test_a_process_of_the_past_is_no_namespace(self, runtime: cni.Runtime, recorder: Recorder) -> None:
         adopted = cni.Attachment("adopted", "/proc/4711/ns/net")
         await runtime.add(network("bridge"), adopted)
         recorder.invocations.clear()
-        await runtime.gc(network("bridge"), [("valid", "eth0"), ("stale", "eth0")])
+        await runtime.gc(network("bridge"), lambda _: [("valid", "eth0"), ("stale", "eth0")])
         assert recorder.invocations[0].environment["CNI_NETNS"] == ""
 
     async def test_everything_is_tried_and_all_failures_told(self, runtime: cni.Runtime, recorder: Recorder) -> None:
         recorder.answers = {"bridge DEL": failure(1, "first"), "bridge GC": failure(2, "second")}
         with pytest.raises(cni.OperationFailed) as caught:
-            await runtime.gc(network("bridge", "portmap", version="1.1.0"), [("valid", "eth0")])
+            await runtime.gc(network("bridge", "portmap", version="1.1.0"), lambda _: [("valid", "eth0")])
         assert len(caught.value.failures) == 2
         assert recorder.calls == ["bridge DEL", "bridge GC", "portmap GC"]
 
+    async def test_what_is_valid_is_asked_when_nothing_else_runs(
+        self, runtime: cni.Runtime, recorder: Recorder
+    ) -> None:
+        recorder.delay = lambda invocation: 0.05
+        adding = asyncio.create_task(runtime.add(network("bridge"), cni.Attachment("late", NETNS)))
+        await asyncio.sleep(0.01)
+        asked: list[str] = []
+
+        def valid(cached: Sequence[cni.CachedAttachment]) -> list[tuple[str, str]]:
+            asked.extend(one.attachment.container_id for one in cached)
+            return [(one.attachment.container_id, one.attachment.ifname) for one in cached]
+
+        await runtime.gc(network("bridge"), valid)
+        await adding
+        assert "late" in asked
+        assert "bridge DEL" not in recorder.calls
+
     async def test_can_be_disabled(self, runtime: cni.Runtime, recorder: Recorder) -> None:
-        await runtime.gc(network("bridge", version="1.1.0", disableGC=True), [])
+        await runtime.gc(network("bridge", version="1.1.0", disableGC=True), lambda _: [])
         assert recorder.calls == []
 
 
@@ -407,7 +424,7 @@ class TestOrder:
         net = network("bridge", version="1.1.0")
         first = asyncio.create_task(runtime.add(net, ATTACHMENT))
         await asyncio.sleep(0)
-        collection = asyncio.create_task(runtime.gc(net, [(CONTAINER, "eth0")]))
+        collection = asyncio.create_task(runtime.gc(net, lambda _: [(CONTAINER, "eth0")]))
         await asyncio.sleep(0)
         late = asyncio.create_task(runtime.add(net, cni.Attachment("late", NETNS)))
         await asyncio.gather(first, collection, late)
@@ -420,7 +437,7 @@ class TestOrder:
         net = network("bridge")
         slow = asyncio.create_task(runtime.add(net, ATTACHMENT))
         await asyncio.sleep(0.01)
-        collection = asyncio.create_task(runtime.gc(net, []))
+        collection = asyncio.create_task(runtime.gc(net, lambda _: []))
         await asyncio.sleep(0)
         late = asyncio.create_task(runtime.add(net, cni.Attachment("late", NETNS)))
         await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -45,6 +45,7 @@ class FakeRuntime:
     failures: dict[str, cni.CNIError] = field(default_factory=dict)
     cached: list[cni.CachedAttachment] = field(default_factory=list)
     calls: list[tuple[str, cni.NetworkList, cni.Attachment]] = field(default_factory=list)
+    valid: set[tuple[str, str]] | None = None
 
     async def add(self, network: cni.NetworkList, attachment: cni.Attachment) -> cni.Result:
         self._call("add", network, attachment)
@@ -53,8 +54,15 @@ class FakeRuntime:
     async def delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
         self._call("delete", network, attachment)
 
-    def cached_attachments(self, container_id: str) -> list[cni.CachedAttachment]:
-        return [one for one in self.cached if one.attachment.container_id == container_id]
+    def cached_attachments(self, container_id: str | None = None) -> list[cni.CachedAttachment]:
+        return [one for one in self.cached if container_id in (None, one.attachment.container_id)]
+
+    async def gc(
+        self,
+        network: cni.NetworkList,
+        valid: Callable[[list[cni.CachedAttachment]], set[tuple[str, str]]],
+    ) -> None:
+        self.valid = valid(self.cached)
 
     def _call(self, name: str, network: cni.NetworkList, attachment: cni.Attachment) -> None:
         self.calls.append((name, network, attachment))
@@ -290,3 +298,57 @@ async def test_the_engines_own_network_has_the_engines_addresses() -> None:
     assert await network.addresses(sandbox) == ("172.17.0.2", "fd00::2")
     with pytest.raises(NetworkFailure, match="no address"):
         await network.set_up(SANDBOX, sandbox_config())
+
+
+def attached(container_id: str, netns: Path | str, network: cni.NetworkList = NETWORK) -> cni.CachedAttachment:
+    return cni.CachedAttachment(network, cni.Attachment(container_id, str(netns)), result("10.1.0.7/24"))
+
+
+def test_what_is_left_of_ours_is_told_and_nothing_of_others(
+    runtime: FakeRuntime, network: CNINetwork, tmp_path: Path
+) -> None:
+    assert network.remembered() == set()
+
+    pins, locks = tmp_path / "netns", tmp_path / "locks"
+    for path in (pins / "pinned", locks / "locked"):
+        path.parent.mkdir()
+        path.touch()
+    runtime.cached = [
+        attached("ours", pins / "ours"),
+        attached("of-another-runtime", "/run/netns/x"),
+        attached("of-a-process", "/proc/4711/ns/net"),
+        attached("at-a-pin-of-another", pins / "ours"),
+    ]
+
+    assert network.remembered() == {"pinned", "locked", "ours"}
+
+
+@pytest.mark.parametrize(
+    ("version", "valid"),
+    [
+        pytest.param("1.0.0", None, id="before 1.1.0 plugins have no garbage collection"),
+        pytest.param(
+            "1.1.0",
+            {("alive", "eth0"), ("of-another-runtime", "eth0")},
+            id="what others attached is valid, what we attached only for what is known",
+        ),
+    ],
+)
+async def test_garbage_is_what_is_ours_and_known_to_nobody(
+    runtime: FakeRuntime,
+    source: Source,
+    network: CNINetwork,
+    tmp_path: Path,
+    version: str,
+    valid: set[tuple[str, str]] | None,
+) -> None:
+    source.network = cni.NetworkList.parse({"cniVersion": version, "name": "pods", "plugins": [{"type": "bridge"}]})
+    runtime.cached = [
+        attached("gone", tmp_path / "netns/gone"),
+        attached("alive", tmp_path / "netns/alive"),
+        attached("of-another-runtime", "/run/netns/x"),
+    ]
+
+    await network.collect_garbage(lambda: {"alive"})
+
+    assert runtime.valid == valid

@@ -1,0 +1,76 @@
+"""Orders for faults in other processes: files, one an order, which are moved when they are carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path("/run/faults")
+#: Orders that wait for their step, and those that were carried out; what is held there goes on when its file goes.
+WAITING = ROOT / "orders"
+DONE = ROOT / "done"
+#: A file for each subject, with a line for each step that it passed.
+SEEN = ROOT / "seen"
+
+
+def prepare() -> None:
+    """Empty folders."""
+    clear()
+    for folder in (WAITING, DONE, SEEN):
+        folder.mkdir(parents=True)
+
+
+def clear() -> None:
+    shutil.rmtree(ROOT, ignore_errors=True)
+
+
+def file_name(subject: str, place: str, step: str) -> str:
+    """The name of an order's file; ``subject`` is a pod's name or a sandbox's id."""
+    return f"{subject}.{place}.{re.sub('[^A-Za-z-]', '-', step)}"
+
+
+def note(subject: str, step: str) -> None:
+    """A step was passed."""
+    with (SEEN / subject).open("a") as file:
+        file.write(f"{step}\n")
+
+
+def seen(subject: str) -> list[str]:
+    path = SEEN / subject
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def take(subject: str, place: str, step: str) -> str:
+    """The fault that is ordered for this step, or the empty string; an order is carried out once."""
+    name = file_name(subject, place, step)
+    try:
+        (WAITING / name).rename(DONE / name)
+    except FileNotFoundError:
+        return ""
+    return (DONE / name).read_text().strip()
+
+
+class FileOrder:
+    """One order. It happens in another process, so its arrival is looked for."""
+
+    def __init__(self, subject: str, place: str, step: str, fault: str) -> None:
+        name = file_name(subject, place, step)
+        self._waiting, self._done = WAITING / name, DONE / name
+        temporary = ROOT / name
+        temporary.write_text(fault + "\n")
+        temporary.rename(self._waiting)
+
+    @property
+    def happened(self) -> bool:
+        return not self._waiting.exists()
+
+    async def arrival(self) -> None:
+        while not self.happened:
+            await asyncio.sleep(0.02)
+
+    def release(self) -> None:
+        """Let what is held go on; an order that was not carried out is taken back."""
+        self._waiting.unlink(missing_ok=True)
+        self._done.unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""`python -m tests.engine.faults.points serve …`: the server, whose named steps end as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from dockershim import cli, log
+from dockershim.runtime import steps
+from tests.engine.faults import orders
+
+FAULTS = ("raises", "cancelled")
+#: The server is killed right after the step.
+CRASH = "dies"
+
+_passed = steps.passed
+
+
+def passed(name: str, seconds: float) -> None:
+    _passed(name, seconds)
+    fields = log.current_fields()
+    subject = fields.get("pod", "").partition("/")[2] or fields.get("sandbox", "")
+    if not subject:
+        return
+    orders.note(subject, name)
+    match orders.take(subject, "point", name):
+        case "raises":
+            raise RuntimeError("told to fail")
+        case "cancelled":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        case "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    steps.passed = passed
+    return cli.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

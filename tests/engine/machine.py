@@ -1,0 +1,76 @@
+"""All that a pod, a crash or a fault can leave on a machine: more than what `tests.node.state` tells of pods alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from docker import DockerClient
+
+from tests.node.state import Snapshot, capture
+
+#: What the server and the plugins write, pods' logs apart, which are the kubelet's.
+FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni", "/var/lib/docker/containers")
+_PLUGINS_OWN = ("lock", "last_reserved_ip.*")
+#: The server keeps a pool of connections to the engine, and lets idle ones go by itself.
+_POOL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """``processes`` and ``descriptors`` (of the server) are counted by what they are, as their numbers differ."""
+
+    pods: Snapshot
+    mounts: frozenset[str]
+    files: frozenset[str]
+    processes: Counter[str]
+    descriptors: Counter[str]
+
+    def gained(self, before: Machine) -> dict[str, list[str]]:
+        """What is here and was not there `before`, by kind; empty when nothing was left behind."""
+        found = self.pods.gained(before.pods)
+        found["mounts"] = sorted(self.mounts - before.mounts)
+        found["files"] = sorted(self.files - before.files)
+        found["processes"] = sorted((self.processes - before.processes).elements())
+        found["descriptors"] = sorted((self.descriptors - before.descriptors - Counter(socket=_POOL)).elements())
+        return {kind: lines for kind, lines in found.items() if lines}
+
+
+def look(engine: DockerClient, server: int) -> Machine:
+    """The machine now; ``server`` is the server's process."""
+    return Machine(capture(engine), _mounts(), _files(), _processes(), _descriptors(server))
+
+
+def _mounts() -> frozenset[str]:
+    return frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def _files() -> frozenset[str]:
+    found = (Path(root, name) for folder in FOLDERS for root, _, names in os.walk(folder) for name in names)
+    return frozenset(str(path) for path in found if not any(path.match(pattern) for pattern in _PLUGINS_OWN))
+
+
+def _processes() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue  # it has just ended
+        # Kernel threads and ended processes have no command line; a thread's number and a socket's are no difference.
+        if command:
+            found[re.sub(r"\d+", "N", command)[:120]] += 1
+    return found
+
+
+def _descriptors(pid: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found[re.sub(r":?\[?\d+\]?", "", str(link.readlink()))] += 1
+        except OSError:
+            continue  # closed since
+    return found

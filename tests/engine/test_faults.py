@@ -1,0 +1,210 @@
+"""Every step of five calls through every fault: nothing is lost, nothing is left. See tests/engine/faults."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from tests.cri_client import CRI
+from tests.engine.faults import orders, plugins
+from tests.engine.faults.cases import CALLS, Case, Failed, Run, Step, World, cases_of, chunks, sample
+from tests.engine.faults.proxy import engine_proxy
+from tests.engine.machine import Machine, look
+from tests.engine.pods import pull
+from tests.engine.registry import running_registry
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+AT_ONCE = 8
+#: Calls that are held at the same time when the server is killed.
+HELD_AT_ONCE = 16
+PROXY = Path("/run/faults-engine.sock")
+LOGS = Path("/var/log/pods")
+#: Seconds until all of them are at their steps; a slow machine may take long.
+ARRIVAL = 60.0
+#: A hang ends after these; slow enough for a machine with better things to do.
+FLAGS = (
+    f"--docker-endpoint=unix://{PROXY}",
+    f"--cni-bin-dir={plugins.FOLDER},{plugins.REAL}",
+    "--cni-timeout=10s",
+    "--runtime-request-timeout=10s",
+    "--image-pull-progress-deadline=10s",
+)
+WHOLE = ("-m", "tests.engine.faults.points")
+#: Seconds that what a call's undo began may take to be over after the call.
+SETTLE = 30.0
+
+
+@pytest.fixture
+async def world(server: Server, nothing_left: None) -> AsyncIterator[World]:
+    """The server behind the proxy, with spoilt plugins; afterwards it is as it was."""
+    orders.prepare()
+    plugins.install()
+    server.stop()
+    try:
+        async with engine_proxy(PROXY, Path("/run/docker.sock")) as proxy, running_registry() as registry:
+            await asyncio.to_thread(server.start, *FLAGS, program=WHOLE)
+            async with CRI(server.target) as cri:
+                await pull(cri)
+                yield World(cri, proxy, registry)
+            await asyncio.to_thread(server.stop)
+    finally:
+        server.kill()
+        server.flags = ()
+        server.start(program=("-m", "dockershim"))
+        plugins.remove()
+        orders.clear()
+        for folder in LOGS.glob("fault-*"):
+            shutil.rmtree(folder)
+
+
+async def discover(world: World) -> list[Step]:
+    """The steps of each call that goes well. What events bring about differs: only what two runs pass is a step."""
+    found: list[Step] = []
+    for call in CALLS:
+        first, second = [await _passed(world, call) for _ in range(2)]
+        found += [Step(call, *one) for one in first if one in second]
+    return found
+
+
+async def _passed(world: World, call: str) -> list[tuple[str, str]]:
+    """The steps of one call by place and name, each once."""
+    run = Run(world, Case(Step(call, "", ""), ""))
+    await run.prepare()
+    subjects = (run.subject, run.sandbox_id)
+    begun = [len(world.proxy.seen.get(run.subject, [])), *(len(orders.seen(one)) for one in subjects if one)]
+    await run.begin()
+    requests = world.proxy.seen.get(run.subject, [])[begun[0] :]
+    written = [
+        line for subject, start in zip(subjects, begun[1:], strict=False) for line in orders.seen(subject)[start:]
+    ]
+    await run.end()
+    steps = [("engine", name) for name in requests]
+    steps += [("cni" if line.split()[0] in ("ADD", "DEL") else "point", line) for line in written]
+    return list(dict.fromkeys(steps))
+
+
+async def one_by_one(world: World, cases: list[Case], failures: list[str]) -> None:
+    """Faults that the server outlives: several pods at a time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(case: Case) -> None:
+        async with turns:
+            run = Run(world, case)
+            try:
+                await run.prepare()
+                await run.meet_the_fault()
+                await run.carry_on()
+            except Failed as failure:
+                failures.append(str(failure))
+
+    await asyncio.gather(*map(one, cases))
+
+
+async def killed(world: World, server: Server, cases: list[Case], failures: list[str]) -> None:
+    """Each call is at its step when the server is killed; then a new server, and all carry on."""
+    runs = [Run(world, case) for case in cases]
+    await asyncio.gather(*(run.prepare() for run in runs))
+    calls = []
+    for run in runs:
+        run.arm()
+        calls.append(asyncio.ensure_future(_code(run)))
+    arrivals = [asyncio.ensure_future(run.order.arrival()) for run in runs if run.order is not None]
+    _, late = await asyncio.wait(arrivals, timeout=ARRIVAL)
+    for arrival in late:
+        arrival.cancel()
+    failures += [f"{run.case}: the step was not reached" for run in runs if run.order and not run.order.happened]
+    await asyncio.to_thread(server.kill)
+    for run in runs:
+        if run.order is not None:
+            run.order.release()
+    await asyncio.gather(*calls)
+    await asyncio.to_thread(server.start)
+    for result in await asyncio.gather(*(run.carry_on() for run in runs), return_exceptions=True):
+        if isinstance(result, Failed):
+            failures.append(str(result))
+        elif isinstance(result, BaseException):
+            raise result
+
+
+async def _code(run: Run) -> None:
+    """The end of the call, whatever it is."""
+    run.world.outcomes[(await run.begin().code()).name] += 1
+
+
+async def at_rest(engine: DockerClient, server: Server, before: Machine) -> dict[str, list[str]]:
+    """What is left, once it stays so."""
+    end = time.monotonic() + SETTLE
+    while left := (await asyncio.to_thread(look, engine, server.pid)).gained(before):
+        if time.monotonic() > end:
+            return left
+        await asyncio.sleep(0.5)
+    return {}
+
+
+@pytest.mark.timeout(3600)
+async def test_every_step_through_every_fault(
+    world: World, server: Server, engine_api: DockerClient, request: pytest.FixtureRequest
+) -> None:
+    steps = await discover(world)
+    assert {step.call for step in steps} == set(CALLS)
+    everything = cases_of(steps)
+    count = request.config.getoption("--faults") or len(everything)
+    chosen = sample(everything, count, request.config.getoption("--faults-seed"))
+    before = await asyncio.to_thread(look, engine_api, server.pid)
+    failures: list[str] = []
+    begun = time.monotonic()
+    held = [case for case in chosen if case.kills]
+    at_points = [case for case in chosen if case.kills_at_a_point]
+    await one_by_one(world, [case for case in chosen if case not in {*held, *at_points}], failures)
+    for chunk in [*chunks(held, HELD_AT_ONCE), *([case] for case in at_points)]:
+        await killed(world, server, chunk, failures)
+    left = await at_rest(engine_api, server, before)
+    by_call = Counter(case.step.call for case in chosen)
+    sys.stdout.write(
+        f"\n{len(chosen)} of {len(everything)} cases at {len(steps)} steps in {time.monotonic() - begun:.0f} s:"
+        f" {_listing(by_call)}; the calls ended with {_listing(world.outcomes)}; {world.retried} calls made again;"
+        f" {len(failures)} failures; left on the machine: {left or 'nothing'}\n"
+    )
+    assert not failures, "\n".join(failures)
+    assert not left
+
+
+@pytest.mark.parametrize("call", ["RunPodSandbox", "CreateContainer"])
+async def test_a_container_is_removed_although_the_engine_never_answered_with_its_id(
+    world: World, engine_api: DockerClient, call: str
+) -> None:
+    run = Run(world, Case(Step(call, "engine", "POST /containers/create"), "cut after"))
+    await run.prepare()
+    before = {one["Id"] for one in engine_api.api.containers(all=True)}
+    await run.meet_the_fault()
+    after = {one["Id"] for one in engine_api.api.containers(all=True)}
+    await run.end()
+    assert world.outcomes == {"UNAVAILABLE": 1}
+    assert after == before
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs after"])
+async def test_the_rules_of_a_pod_go_although_a_plugin_was_cut_short_between_its_link_and_them(
+    world: World, snapshot: Callable[[], Snapshot], fault: str
+) -> None:
+    """The bridge plugin removes the link, has the address given back, and then needs both to find its rules."""
+    before = snapshot()
+    run = Run(world, Case(Step("StopPodSandbox", "cni", "DEL host-local"), fault))
+    await run.prepare()
+    await run.meet_the_fault()
+    assert "rules" in snapshot().gained(before)
+    await run.carry_on()
+    assert snapshot().gained(before) == {}
+
+
+def _listing(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

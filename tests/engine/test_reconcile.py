@@ -1,0 +1,223 @@
+"""What a server that starts finds half-made: it repairs what is its own, and touches nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from docker import DockerClient
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.killed import crashing, dies, started
+from tests.engine.pods import (
+    BUSYBOX,
+    container_config,
+    create,
+    pod,
+    pull,
+    refused,
+    remove_pod,
+    run_pod,
+    sandbox_config,
+    sandbox_status,
+    sandboxes,
+)
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+CHECKPOINTS = Path("/var/lib/dockershim/sandbox")
+CNI_CACHE = Path("/var/lib/cni/cache/results")
+PINS = Path("/run/dockershim/netns")
+CONFIGURATION = Path("/etc/cni/net.d/10-test.conflist")
+NEVER_RAN = ["create the infra container", "write the checkpoint"]
+WITHOUT_NETWORK = [
+    "start the infra container",
+    "inspect the infra container",
+    "pin the network namespace",
+    "write resolv.conf",
+]
+PORT = [api.PortMapping(container_port=80, host_port=18080)]
+
+
+async def die(cri: CRI, config: api.PodSandboxConfig) -> None:
+    await dies(cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config)))
+
+
+@pytest.mark.parametrize("step", NEVER_RAN)
+async def test_a_sandbox_that_was_never_started_is_removed(
+    server: Server, step: str, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with crashing(server, step) as cri:
+        await die(cri, sandbox_config())
+    assert snapshot().gained(before) == {}
+    async with CRI(server.target) as cri:
+        assert not await sandboxes(cri)
+
+
+@pytest.mark.parametrize("step", WITHOUT_NETWORK)
+async def test_a_sandbox_whose_network_was_never_finished_is_stopped_and_stays_listed(
+    server: Server, step: str, engine_api: DockerClient
+) -> None:
+    async with crashing(server, step) as cri:
+        await die(cri, sandbox_config(port_mappings=PORT))
+    async with CRI(server.target) as cri:
+        (sandbox_id,) = await sandboxes(cri)
+        assert not engine_api.api.inspect_container(sandbox_id)["State"]["Running"]
+        assert not (PINS / sandbox_id).exists()
+        assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_NOTREADY
+        await remove_pod(cri, sandbox_id)
+
+
+async def test_a_whole_sandbox_that_its_maker_did_not_live_to_answer_with_is_made_again(
+    server: Server, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    config = sandbox_config(port_mappings=PORT)
+    async with crashing(server, "set up the network") as cri:
+        await die(cri, config)
+    async with CRI(server.target) as cri:
+        (unanswered,) = await sandboxes(cri, state=api.PodSandboxStateValue(state=api.SANDBOX_READY))
+        async with pod(cri, config) as sandbox_id:
+            assert list(await sandboxes(cri)) == [sandbox_id] != [unanswered]
+    assert snapshot().gained(before) == {}
+
+
+async def test_metadata_of_a_ready_sandbox_with_containers_is_refused_after_a_restart_too(server: Server) -> None:
+    config = sandbox_config()
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        sandbox_id = await run_pod(cri, config)
+        await create(cri, sandbox_id, container_config(), config)
+    await restarted(server)
+    async with CRI(server.target) as cri:
+        async with refused("ALREADY_EXISTS"):
+            await run_pod(cri, config)
+        await remove_pod(cri, sandbox_id)
+
+
+async def test_the_network_of_a_sandbox_that_is_gone_is_given_back(
+    server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox_config(port_mappings=PORT))
+    server.stop()
+    engine_api.api.remove_container(sandbox_id, force=True)
+    (CHECKPOINTS / sandbox_id).unlink()
+    assert snapshot().gained(before)
+    assert sandbox_id[:12] in await restarted(server)
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_lost_sandbox_stays_listed_with_its_network(server: Server, engine_api: DockerClient) -> None:
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox_config())
+    server.stop()
+    engine_api.api.remove_container(sandbox_id, force=True)
+    assert sandbox_id[:12] in await restarted(server)
+    async with CRI(server.target) as cri:
+        assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+        assert list(CNI_CACHE.glob(f"*{sandbox_id}*"))
+        await remove_pod(cri, sandbox_id)
+
+
+async def test_pods_that_are_well_are_left_alone(server: Server, snapshot: Callable[[], Snapshot]) -> None:
+    async with CRI(server.target) as cri:
+        running, ended = await run_pod(cri, sandbox_config(port_mappings=PORT)), await run_pod(cri, sandbox_config())
+        await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=ended))
+    before = snapshot()
+    server.kill()
+    assert await restarted(server) == "nothing was half-made"
+    assert snapshot() == before
+    async with CRI(server.target) as cri:
+        states = {one: item.state for one, item in (await sandboxes(cri)).items()}
+        assert states == {running: api.SANDBOX_READY, ended: api.SANDBOX_NOTREADY}
+        for sandbox_id in states:
+            await remove_pod(cri, sandbox_id)
+
+
+async def test_what_others_made_is_left_alone(server: Server, engine_api: DockerClient) -> None:
+    """A container of nobody, a sandbox of another shim that was never started, an attachment of another runtime."""
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        ours = await run_pod(cri, sandbox_config())
+        (cached,) = CNI_CACHE.glob(f"*{ours}*")
+        entry = json.loads(cached.read_text())
+        await remove_pod(cri, ours)
+    labels = {"io.kubernetes.docker.type": "podsandbox"}
+    nobodys = engine_api.api.create_container(BUSYBOX, network_disabled=True)["Id"]
+    shims = engine_api.api.create_container(BUSYBOX, name="k8s_POD_web_default_uid-1_0", labels=labels)["Id"]
+    other_id = "f" * 64
+    foreign = CNI_CACHE / cached.name.replace(ours, other_id)
+    foreign.write_text(json.dumps({**entry, "containerId": other_id, "netns": "/run/netns/of-another-runtime"}))
+    try:
+        assert await restarted(server) == "nothing was half-made"
+        left = {one["Id"] for one in engine_api.api.containers(all=True)}
+        assert {nobodys, shims} <= left
+        assert foreign.exists()
+    finally:
+        foreign.unlink(missing_ok=True)
+        for container_id in (nobodys, shims):
+            engine_api.api.remove_container(container_id)
+
+
+@pytest.fixture
+def collector() -> Iterator[Path]:
+    """A plugin of version 1.1.0 behind the bridge; what GC tells it is in the file that this yields."""
+    told, plugin = Path("/run/collector-was-told"), Path("/opt/cni/bin/collector")
+    plugin.write_text(
+        "#!/bin/sh\n"
+        "case $CNI_COMMAND in\n"
+        """VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;;\n"""
+        f"GC) cat >{told} ;;\n"
+        """ADD) echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.99.0.2/24"}]}' ;;\n"""
+        "esac\n"
+    )
+    plugin.chmod(0o755)
+    saved = CONFIGURATION.read_text()
+    CONFIGURATION.write_text(json.dumps({"cniVersion": "1.1.0", "name": "gc", "plugins": [{"type": "collector"}]}))
+    yield told
+    CONFIGURATION.write_text(saved)
+    for path in (plugin, told):
+        path.unlink(missing_ok=True)
+
+
+async def test_plugins_that_can_collect_garbage_are_told_what_is_none(server: Server, collector: Path) -> None:
+    await restarted(server)
+    async with CRI(server.target) as cri, pod(cri) as sandbox_id:
+        other_id = "e" * 64
+        (cached,) = CNI_CACHE.glob(f"gc-{sandbox_id}-eth0")
+        foreign = CNI_CACHE / cached.name.replace(sandbox_id, other_id)
+        foreign.write_text(
+            json.dumps({**json.loads(cached.read_text()), "containerId": other_id, "netns": "/run/netns/x"})
+        )
+        collector.unlink(missing_ok=True)
+        await restarted(server)
+        valid = json.loads(collector.read_text())["cni.dev/valid-attachments"]
+        assert valid == [{"containerID": one, "ifname": "eth0"} for one in sorted((sandbox_id, other_id))]
+        foreign.unlink()
+
+
+async def restarted(server: Server) -> str:
+    """What a new server in the place of this one says of its reconciliation."""
+    server.stop()
+    return await started(server)
+
+
+@pytest.fixture(autouse=True)
+async def empty_again(server: Server) -> AsyncIterator[None]:
+    """A test that fails leaves its pods to no other."""
+    yield
+    if server.process is None or server.process.poll() is not None:
+        server.kill()
+        await restarted(server)
+    async with CRI(server.target) as cri:
+        for sandbox_id in await sandboxes(cri):
+            with suppress(grpc.aio.AioRpcError):
+                await remove_pod(cri, sandbox_id)

@@ -27,9 +27,13 @@ def joined(pieces: Pieces) -> Pieces:
     ]
 
 
+def fed(decoder: FrameDecoder, data: bytes) -> Pieces:
+    return [(stream, bytes(content)) for stream, content in decoder.feed(data)]
+
+
 def decode(data: bytes, size: int) -> Pieces:
     decoder = FrameDecoder()
-    pieces = [piece for at in range(0, len(data), size) for piece in decoder.feed(data[at : at + size])]
+    pieces = [piece for at in range(0, len(data), size) for piece in fed(decoder, data[at : at + size])]
     assert decoder.at_boundary
     return pieces
 
@@ -60,7 +64,7 @@ def test_frames(data: bytes, expected: Pieces, size: int) -> None:
 def test_what_is_cut_off_is_no_end(behind: bytes) -> None:
     decoder = FrameDecoder()
 
-    assert decoder.feed(frame(STDOUT, b"out") + behind)[0] == (STDOUT, b"out")
+    assert fed(decoder, frame(STDOUT, b"out") + behind)[0] == (STDOUT, b"out")
     assert not decoder.at_boundary
 
 
@@ -101,5 +105,5 @@ def test_memory_is_bounded_by_what_is_fed() -> None:
     decoder = FrameDecoder()
     header = struct.pack(">BxxxL", STDOUT, 2**32 - 1)
 
-    assert decoder.feed(header + b"a") == [(STDOUT, b"a")]
-    assert decoder.feed(b"bc") == [(STDOUT, b"bc")]
+    assert fed(decoder, header + b"a") == [(STDOUT, b"a")]
+    assert fed(decoder, b"bc") == [(STDOUT, b"bc")]

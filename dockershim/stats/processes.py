@@ -12,6 +12,8 @@ from typing import Final
 
 #: What looking may take of one CPU: the next look waits for this many times as long as the last one took.
 _REST: Final = 20
+#: And it is no more often than cAdvisor has looked.
+_SHORTEST_REST: Final = 10.0  # seconds
 #: A container that opens more is not looked at any further; its sockets are at least as many.
 _MOST_DESCRIPTORS: Final = 50_000
 
@@ -37,7 +39,7 @@ class OpenFiles:
         if known is None or begun >= due:
             known = count(pids)
             ended = time.monotonic()
-            self._known[container_id] = (known, ended + _REST * (ended - begun))
+            self._known[container_id] = (known, ended + max(_REST * (ended - begun), _SHORTEST_REST))
         return known
 
     def keep(self, container_ids: Collection[str]) -> None:

@@ -81,6 +81,7 @@ class Reader:
         self._series: dict[str, metrics.Series] = {}
         self._pod_series: dict[str, metrics.Series] = {}
         self._devices: dict[str, str] = {}
+        self._mounted: dict[str, str] = {}
         self._huge_page_sizes: tuple[str, ...] = ()
 
     def keep(self, ids: Collection[str]) -> None:
@@ -251,11 +252,18 @@ class Reader:
             return None
         number = f"{os.major(device)}:{os.minor(device)}"
         return metrics.FileSystem(
-            device=mounted_device(_MOUNTS.read_text(), number) or self._device_name(number),
+            device=self._mounted_device(number),
             size=found.f_blocks * found.f_frsize,
             inodes=found.f_files,
             inodes_free=found.f_ffree,
         )
+
+    def _mounted_device(self, number: str) -> str:
+        """What is mounted with this device number, which is found out once: a node has hundreds of mounts."""
+        known = self._mounted.get(number)
+        if known is None:
+            known = self._mounted[number] = mounted_device(_MOUNTS.read_text(), number) or self._device_name(number)
+        return known
 
     # -- both ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,10 @@ from typing import Any, cast
 from streaming.errors import Disconnected
 from streaming.streams import CHUNK, Inbox
 
+#: Less than of a stream that shares its connection with others: this one may be stopped at any time, and what waits
+#: here may wait in the next stream once more.
+_MOST_BUFFERED = 128 * 1024
+
 #: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
 _FLOW_RATE = 16e6
 _FLOW_BURST = 512 * 1024
@@ -44,7 +48,7 @@ class SocketStream(asyncio.Protocol):
     force in both directions; what is buffered stays below a few hundred KiB."""
 
     def __init__(self) -> None:
-        self._inbox = Inbox(self._taken)
+        self._inbox = Inbox(self._taken, _MOST_BUFFERED)
         self._writable = asyncio.Event()
         self._writable.set()
         self._loop = asyncio.get_running_loop()
@@ -122,7 +126,8 @@ class SocketStream(asyncio.Protocol):
         self.transport.abort()
 
     async def close(self) -> None:
-        """Close the socket at once and wait until it is; nothing is flushed."""
+        """Close the socket at once and wait until it is; nothing is flushed, and what was not read is dropped."""
+        self._inbox.discard()
         self.transport.abort()
         await asyncio.shield(self._lost)
 

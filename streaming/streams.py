@@ -48,11 +48,13 @@ class Stream(Reader, Writer, Protocol):
 class Inbox:
     """Bytes on their way from a connection to whoever reads a stream of it.
 
-    ``taken`` is called with how much was read, so that the connection can go on or acknowledge it.
+    ``taken`` is called with how much was read, so that the connection can go on or acknowledge it. It is full with more
+    than ``most_buffered`` bytes.
     """
 
-    def __init__(self, taken: Callable[[int], None]) -> None:
+    def __init__(self, taken: Callable[[int], None], most_buffered: int = MOST_BUFFERED) -> None:
         self._taken = taken
+        self._most_buffered = most_buffered
         self._chunks: deque[bytes] = deque()
         self.ended = False
         self._failure: Disconnected | None = None
@@ -61,7 +63,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        return self.size > MOST_BUFFERED
+        return self.size > self._most_buffered
 
     def feed(self, data: bytes) -> None:
         """More bytes; what comes behind the end is nobody's."""

@@ -67,10 +67,11 @@ class SocketStream(asyncio.Protocol):
         self._inbox.feed(data)
         if self._reading_paused:
             return
+        gathers = self._flow.is_to_gather(self._loop.time(), len(data))
         if self._inbox.full:
             self._reading_paused = True
             self.transport.pause_reading()
-        elif self._flow.is_to_gather(self._loop.time(), len(data)):
+        elif gathers:
             self.transport.pause_reading()
             self._loop.call_later(_PAUSE, self._go_on)
 

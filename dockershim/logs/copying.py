@@ -110,15 +110,18 @@ class Copying:
 
     def _catch_up(self, positions: PositionFile) -> None:
         """Pass what the CRI file has already, and complete its last line."""
-        while written := self._target.beyond(0, 2 * BATCH):
-            lines, _ = self._sources.read(BATCH)
-            cri, _ = to_cri(lines)
-            if not lines or not written.startswith(cri):
-                self._match_lines(lines, written)
-                break
-            self._pass(lines, len(cri))
-        self._ahead = False
-        positions.write(Position(self._sources.place, self._target.place))
+        try:
+            while written := self._target.beyond(0, 2 * BATCH):
+                lines, _ = self._sources.read(BATCH)
+                cri, _ = to_cri(lines)
+                if not lines or not written.startswith(cri):
+                    self._match_lines(lines, written)
+                    break
+                self._pass(lines, len(cri))
+            self._ahead = False
+        finally:
+            # Also where there was no room for the rest of a line: the next try goes on from here.
+            positions.write(Position(self._sources.place, self._target.place))
 
     def _match_lines(self, lines: bytes, written: bytes) -> None:
         """The same line by line: these are the last that the CRI file has, and the last of them may be torn."""

@@ -170,6 +170,19 @@ def test_killed_anywhere_within_its_writes(room: int, batch: int) -> None:
         files.copying.close()
 
 
+@pytest.mark.parametrize("room", range(0, 100, 7))
+def test_a_full_disk_after_a_kill_within_a_line(room: int) -> None:
+    """What the first try of a restart has passed stays passed, where the rest of a torn line has no room."""
+    machine = CrashMachine()
+    machine.begin()
+    machine.copied()
+    machine.engine_writes(count=2)
+    machine.killed_while_copying(room=room)
+    machine.disk_is_full_for_a_while(room=0)
+    machine.copied()
+    machine.teardown()
+
+
 def test_a_renamed_file_is_written_until_the_reopen(files: Files) -> None:
     files.engine.write(5)
     files.copy()

@@ -197,8 +197,7 @@ class CNINetwork:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
             raise NetworkFailure(f"what to detach cannot be told: {error}") from error
-        await asyncio.to_thread(self._restore_links, to_delete)
-        results = ["" if await self._delete_by_stand_in(one) else await self._delete(one) for one in to_delete]
+        results = [await self._detach(one) for one in to_delete]
         failures = [result for result in results if result]
         if failures:
             raise NetworkFailure("; ".join(failures))
@@ -285,17 +284,25 @@ class CNINetwork:
         finally:
             self._pins.unpin(attachment.container_id)
 
-    def _restore_links(self, to_delete: Iterable[cni.CachedAttachment]) -> None:
-        """Make up for what a DEL that was cut short took away: masquerading plugins remove the interface first."""
-        for one in to_delete:
-            netns, found = one.attachment.netns, _masqueraded(one)
-            if netns is None or not found:
-                continue
-            try:
-                if restore_link(Path(netns), one.attachment.ifname, found):
-                    logger.info("sandbox %s is detached once more, its interface restored", one.attachment.container_id)
-            except OSError as error:
-                logger.warning("rules of sandbox %s may be left: %s", one.attachment.container_id, error)
+    async def _detach(self, added: cni.CachedAttachment) -> str:
+        """DEL, by way of what makes up for a namespace or an interface that is gone; the failure in words, or empty."""
+        if await self._delete_by_stand_in(added):
+            return ""
+        if await asyncio.to_thread(self._restore_link, added) and not await self._delete(added):
+            return ""
+        # Where the rules had gone as well, masquerading plugins fail over them; without the interface they do not look.
+        return await self._delete(added)
+
+    def _restore_link(self, added: cni.CachedAttachment) -> bool:
+        """Make up for a DEL that was cut short: masquerading plugins remove the interface first, and then the rules."""
+        netns, found = added.attachment.netns, _masqueraded(added)
+        if netns is None or not found:
+            return False
+        try:
+            return restore_link(Path(netns), added.attachment.ifname, found)
+        except OSError as error:
+            logger.warning("rules of sandbox %s may be left: %s", added.attachment.container_id, error)
+            return False
 
     async def _delete(self, added: cni.CachedAttachment) -> str:
         """DEL; the failure in words, or the empty string."""

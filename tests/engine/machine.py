@@ -60,8 +60,9 @@ def _processes() -> Counter[str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue  # it has just ended
-        # Kernel threads and ended processes have no command line; a thread's number and a socket's are no difference.
-        if command:
+        # Kernel threads and ended processes have no command line. An engine that is killed while it makes a container
+        # may leave that one's shim to itself, for good; what a shim runs is a process of its own.
+        if command and "containerd-shim" not in command:
             found[re.sub(r"\d+", "N", command)[:120]] += 1
     return found
 

@@ -35,6 +35,8 @@ from tests.node.server import Server
 T = TypeVar("T")
 
 PODS = 50
+#: So many come and go more than once within a short soak.
+PODS_OF_A_SHORT_ONE = 12
 AT_ONCE = 8
 #: A call may find the server or the engine away until so many seconds after the last kill, and fail otherwise so often.
 PATIENCE = 300.0
@@ -345,7 +347,7 @@ async def test_nothing_is_lost_and_nothing_left_whatever_is_killed(
         soak.end = time.monotonic() + seconds
         begun = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(PODS):
+            for _ in range(PODS if seconds >= LONG else PODS_OF_A_SHORT_ONE):
                 tasks.create_task(soak.pods())
             tasks.create_task(soak.looks())
             tasks.create_task(soak.kills("server", soak.kill_server))

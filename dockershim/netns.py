@@ -118,17 +118,28 @@ def restore_link(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
 
 
 def _add_link(interface: str, addresses: Sequence[str]) -> None:
-    """In the namespace of this thread."""
+    """In the namespace of this thread; nothing is left when it fails. Raises OSError."""
     from pyroute2 import IPRoute, NetlinkError
 
-    try:
-        with IPRoute() as route:
+    with IPRoute() as route:
+        try:
             route.link("add", ifname=interface, kind="veth", peer="stand-in")
             index = route.link_lookup(ifname=interface)[0]
+        except NetlinkError as error:
+            raise OSError(error.code, f"no interface {interface} can be made: {error}") from error
+        try:
+            _allow_ipv6(interface)
             for address in addresses:
                 route.addr("add", index=index, address=address)
-    except NetlinkError as error:
-        raise OSError(error.code, f"no interface {interface} can be made: {error}") from error
+        except (NetlinkError, OSError) as error:
+            route.link("del", index=index)
+            raise OSError(errno.EIO, f"interface {interface} cannot have {', '.join(addresses)}: {error}") from error
+
+
+def _allow_ipv6(interface: str) -> None:
+    """Engines turn it off for the namespaces that they make; where the kernel has none there is nothing to turn on."""
+    with contextlib.suppress(FileNotFoundError):
+        Path("/proc/sys/net/ipv6/conf", interface, "disable_ipv6").write_text("0")
 
 
 def _in_a_thread(work: Callable[[], T], name: str) -> T:

@@ -12,8 +12,11 @@ from docker import DockerClient
 
 from tests.node.state import Snapshot, capture
 
-#: What the server and the plugins write, pods' logs apart, which are the kubelet's.
-FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni", "/var/lib/docker/containers")
+#: What the server and the plugins write. The engine lists its containers; the logs of pods are the kubelet's.
+FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni")
+#: An engine that is killed while it makes a container may leave these for good; no client can tell it to remove them.
+#: What a shim runs is a process of its own.
+_ENGINES_OWN = ("containerd-shim", "/runc init")
 _PLUGINS_OWN = ("lock", "last_reserved_ip.*")
 #: The server keeps a pool of connections to the engine, and lets idle ones go by itself.
 _POOL = 32
@@ -60,9 +63,8 @@ def _processes() -> Counter[str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue  # it has just ended
-        # Kernel threads and ended processes have no command line. An engine that is killed while it makes a container
-        # may leave that one's shim to itself, for good; what a shim runs is a process of its own.
-        if command and "containerd-shim" not in command:
+        # Kernel threads and ended processes have no command line.
+        if command and not any(program in command for program in _ENGINES_OWN):
             found[re.sub(r"\d+", "N", command)[:120]] += 1
     return found
 

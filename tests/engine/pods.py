@@ -168,7 +168,7 @@ async def remove(cri: CRI, container_id: str) -> None:
     await cri.runtime.RemoveContainer(api.RemoveContainerRequest(container_id=container_id))
 
 
-async def ended(cri: CRI, container_id: str, timeout: float = 10) -> api.ContainerStatus:
+async def ended(cri: CRI, container_id: str, timeout: float = 30) -> api.ContainerStatus:
     """ContainerStatus, once the container has ended by itself."""
     async with asyncio.timeout(timeout):
         while (found := await status(cri, container_id)).state != api.CONTAINER_EXITED:

@@ -104,19 +104,25 @@ def main(arguments: Sequence[str]) -> int:
     if os.environ.get("TEST_NODE") != "1":
         sys.stderr.write("bench: it runs in a test node: make bench ENGINE=20 (or 28)\n")
         return 2
-    with closing(docker.from_env()) as api:
-        before = capture(api)
-        with images_removed(api), running_server() as server:
-            report = asyncio.run(_measure(server, given))
-        left = capture(api).gained(before)
-    if left:
-        raise RuntimeError(f"the run left behind: {left}")
+    with measured_server() as server:
+        report = asyncio.run(_measure(server, given))
     return _report(*report, check=given.check)
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
-    """The server, for the length of a block."""
+def measured_server() -> Iterator[Server]:
+    """The server, for the length of a block. Raises RuntimeError where the node is not as before at its end."""
+    with closing(docker.from_env()) as api:
+        before = capture(api)
+        with _images_removed(api), _running_server() as server:
+            yield server
+        left = capture(api).gained(before)
+    if left:
+        raise RuntimeError(f"the run left behind: {left}")
+
+
+@contextmanager
+def _running_server() -> Iterator[Server]:
     server = Server()
     server.start()
     try:
@@ -126,7 +132,7 @@ def running_server() -> Iterator[Server]:
 
 
 @contextmanager
-def images_removed(api: DockerClient) -> Iterator[None]:
+def _images_removed(api: DockerClient) -> Iterator[None]:
     """The images that came meanwhile are gone at the end."""
     before = {image.id for image in api.images.list()}
     try:

@@ -17,15 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import docker
-
-from bench.__main__ import RESULTS, images_removed, resident_mib, running_server
+from bench.__main__ import RESULTS, measured_server, resident_mib
 from bench.canned import canned_server
 from bench.engine import BareEngine
 from bench.pods import OurPod
@@ -34,7 +32,6 @@ from bench.workload import Workload
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
-from tests.node.state import capture
 
 READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
     "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
@@ -120,13 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     if os.environ.get("TEST_NODE") != "1":
         sys.stderr.write("bench: it runs in a test node: make bench-relist ENGINE=20 (or 28)\n")
         return 2
-    with closing(docker.from_env()) as api:
-        before = capture(api)
-        with images_removed(api), running_server() as server:
-            report = asyncio.run(_measure(server, [int(one) for one in given.pods.split(",")], given))
-        left = capture(api).gained(before)
-    if left:
-        raise RuntimeError(f"the run left behind: {left}")
+    with measured_server() as server:
+        report = asyncio.run(_measure(server, [int(one) for one in given.pods.split(",")], given))
     return _report(report, check=given.check)
 
 

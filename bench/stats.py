@@ -16,15 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import docker
-
-from bench.__main__ import LEGEND, RESULTS, images_removed, resident_mib, running_server
+from bench.__main__ import LEGEND, RESULTS, measured_server, resident_mib
 from bench.comparison import Comparison, missed, table
 from bench.engine import BareEngine
 from bench.reads import pull
@@ -34,7 +32,6 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
-from tests.node.state import capture
 
 #: Ours may take a tenth of the engine's time.
 LIMIT = 0.1
@@ -125,13 +122,8 @@ def main(arguments: Sequence[str]) -> int:
     if os.environ.get("TEST_NODE") != "1":
         sys.stderr.write("bench: it runs in a test node: make bench-stats ENGINE=20 (or 28)\n")
         return 2
-    with closing(docker.from_env()) as api:
-        before = capture(api)
-        with images_removed(api), running_server() as server:
-            report = asyncio.run(_measure(server, given))
-        left = capture(api).gained(before)
-    if left:
-        raise RuntimeError(f"the run left behind: {left}")
+    with measured_server() as server:
+        report = asyncio.run(_measure(server, given))
     return _report(*report, check=given.check)
 
 

@@ -7,6 +7,7 @@ any folder. The package depends on nothing of the program that uses it.
 
 from __future__ import annotations
 
+from cni._files import read_bounded
 from cni.cache import Attachment, CachedAttachment
 from cni.config import NetworkList, PluginConfig, find_network, load_network
 from cni.errors import (
@@ -67,4 +68,5 @@ __all__ = [
     "find_network",
     "has_gc",
     "load_network",
+    "read_bounded",
 ]

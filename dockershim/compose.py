@@ -33,9 +33,10 @@ from dockershim.netns import Pins
 from dockershim.network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
-from dockershim.runtime.adoption import adopted
+from dockershim.runtime.adoption import adopt
+from dockershim.runtime.background import in_background
 from dockershim.runtime.logs import logs_taken_up
-from dockershim.runtime.reconcile import reconciled
+from dockershim.runtime.reconcile import reconcile
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.steps import listening, step
 from dockershim.stats.disk import DiskUsage
@@ -138,9 +139,10 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(
             hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
         )
-        await stack.enter_async_context(adopted(node, Sandboxes(node)))
+        sandboxes = Sandboxes(node)
+        await stack.enter_async_context(in_background(adopt(node, sandboxes), "adopt"))
         await stack.enter_async_context(disk)
-        await stack.enter_async_context(reconciled(node, Sandboxes(node)))
+        await stack.enter_async_context(in_background(reconcile(node, sandboxes), "reconcile"))
         stack.push_async_callback(settle)
         yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None)
 

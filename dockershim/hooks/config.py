@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+
+from cni import read_bounded
 
 _SUFFIX: Final = "json"
 _LONGEST_FILE: Final = 1 << 20
@@ -94,24 +94,13 @@ def read_folder(folder: Path, before: Reading) -> Reading:
 
 def _read_file(folder: Path, name: str) -> HookServer:
     try:
-        return parse(name, _content(folder / name))
+        return parse(name, read_bounded(folder / name, _LONGEST_FILE))
     except (FileNotFoundError, IsADirectoryError):
         raise
     except OSError as error:
         raise ConfigError(f"{folder / name}: {error.strerror}") from error
-    except ConfigError as error:
+    except (ConfigError, ValueError) as error:
         raise ConfigError(f"{folder / name}: {error}") from error
-
-
-def _content(path: Path) -> bytes:
-    # Not blocking, so that a FIFO cannot hold the reader.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigError("not a regular file")
-        content = file.read(_LONGEST_FILE + 1)
-    if len(content) > _LONGEST_FILE:
-        raise ConfigError(f"larger than {_LONGEST_FILE} bytes")
-    return content
 
 
 def parse(name: str, content: bytes) -> HookServer:

@@ -13,14 +13,13 @@ from typing import Final
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument, ShimError
 from dockershim.inventory import Record
+from dockershim.runtime.background import when_answered
 from dockershim.runtime.node import Node
 from dockershim.runtime.steps import step
 from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for an engine that was not there when the server started.
-_RETRY: Final = 1.0
 #: How long an end waits for the log, and a read: that may not keep a kubelet from its other pods.
 LAST_LINES: Final = 20.0
 LAST_LINES_AT_A_READ: Final = 2.0
@@ -157,7 +156,7 @@ async def _take_up(node: Node) -> None:
     try:
         # First, or the position of a container that is made meanwhile would seem to be of none.
         known = await asyncio.to_thread(node.logs.known)
-        containers = await _containers(node)
+        containers = await when_answered(node.inventory.containers)
         with step("take up the logs"):
             await node.logs.forget_all_but(known, [record.id for record in containers])
             for record in containers:
@@ -165,14 +164,6 @@ async def _take_up(node: Node) -> None:
                     await _follow(node, record)
     except Exception:
         logger.exception("not all logs are taken up")
-
-
-async def _containers(node: Node) -> tuple[ContainerRecord, ...]:
-    while True:
-        try:
-            return await node.inventory.containers()
-        except ShimError:
-            await asyncio.sleep(_RETRY)
 
 
 async def _follow(node: Node, record: ContainerRecord) -> None:

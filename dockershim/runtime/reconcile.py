@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from dockershim.errors import ShimError
 from dockershim.inventory import is_id
+from dockershim.runtime.background import when_answered
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.translate.names import SandboxName, sandbox_container_name
@@ -18,35 +18,18 @@ from dockershim.translate.records import SandboxRecord
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for an engine that was not there when the server started.
-_RETRY: Final = 1.0
 #: While plugins collect garbage no pod gets a network, so that may not last.
 _COLLECTION_DEADLINE: Final = 20.0
 
 
-@asynccontextmanager
-async def reconciled(node: Node, sandboxes: Sandboxes) -> AsyncIterator[None]:
-    """In the background, as soon as the engine is there; calls are served meanwhile."""
-    task = asyncio.create_task(_when_possible(Reconciliation(node, sandboxes)), name="reconcile")
+async def reconcile(node: Node, sandboxes: Sandboxes) -> None:
+    """As soon as the engine is there; calls are served meanwhile."""
     try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def _when_possible(reconciliation: Reconciliation) -> None:
-    while True:
-        try:
-            report = await reconciliation.run()
-        except ShimError:
-            await asyncio.sleep(_RETRY)
-        except Exception:
-            logger.exception("what an earlier process left is not looked for")
-            return
-        else:
-            logger.info("reconciled: %s", str(report) or "nothing was half-made")
-            return
+        report = await when_answered(Reconciliation(node, sandboxes).run)
+    except Exception:
+        logger.exception("what an earlier process left is not looked for")
+    else:
+        logger.info("reconciled: %s", str(report) or "nothing was half-made")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from dockershim.cgroups import PROC, ROOT
+from dockershim.stats.files import WHOLE, read_whole
 
 #: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
-#: One read takes any of these files whole, but for cgroup.procs.
-_WHOLE = 64 * 1024
 #: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
 _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
@@ -235,7 +234,7 @@ class Files:
         try:
             content = part = self._read(folder, "cgroup.procs")
             while part and (fd := self._open.get("cgroup.procs")) is not None:
-                part = os.pread(fd, _WHOLE, len(content)).decode()
+                part = os.pread(fd, WHOLE, len(content)).decode()
                 content += part
             below = _folders(folder)
         except OSError:
@@ -254,7 +253,7 @@ class Files:
         """The text of each file, without those that this kernel does not have."""
         plan = self._plans.get(key)
         if plan is not None:
-            return {name: os.pread(fd, _WHOLE, 0).decode() for name, fd in plan}
+            return {name: os.pread(fd, WHOLE, 0).decode() for name, fd in plan}
         files = {}
         for name, folder in self._folders(names):
             try:
@@ -277,11 +276,11 @@ class Files:
         fd = self._open.get(name)
         if fd is None:
             if self._budget.left <= 0:
-                return _read(f"{folder}/{name}")
+                return read_whole(f"{folder}/{name}")
             fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             self._open[name] = fd
             self._budget.left -= 1
-        return os.pread(fd, _WHOLE, 0).decode()
+        return os.pread(fd, WHOLE, 0).decode()
 
 
 @dataclass(slots=True)
@@ -293,7 +292,7 @@ class Budget:
 
 def _processes(folder: str) -> Iterator[int]:
     try:
-        yield from map(int, _read(f"{folder}/cgroup.procs").split())
+        yield from map(int, read_whole(f"{folder}/cgroup.procs").split())
         for below in _folders(folder):
             yield from _processes(below)
     except OSError:
@@ -331,21 +330,9 @@ def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
     return found
 
 
-def _read(path: str) -> str:
-    """A file's text, to its end, by plain system calls: a Path or a file object costs as much again. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = b""
-        while chunk := os.read(fd, _WHOLE):
-            content += chunk
-    finally:
-        os.close(fd)
-    return content.decode()
-
-
 def _read_if_there(path: str) -> str:
     try:
-        return _read(path)
+        return read_whole(path)
     except OSError:
         return ""
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from dockershim.stats.files import read_whole
+
 _LOOPBACK = "lo"
-_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,10 @@ def read_interfaces(pid: int, namespaces: Collection[int]) -> tuple[Interface, .
     try:
         if os.stat("ns/net", dir_fd=folder).st_ino not in namespaces:
             raise ProcessLookupError(f"process {pid} is not in the pod's network namespace")
-        file = os.open("net/dev", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            text = b""
-            while chunk := os.read(file, _CHUNK):
-                text += chunk
-        finally:
-            os.close(file)
+        text = read_whole("net/dev", folder)
     finally:
         os.close(folder)
-    return parse_interfaces(text.decode())
+    return parse_interfaces(text)
 
 
 def parse_interfaces(text: str) -> tuple[Interface, ...]:

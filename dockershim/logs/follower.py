@@ -198,7 +198,7 @@ class Follower:
         elif request["do"] == "forget":
             self._forget(container_id)
         elif (container := self._containers.get(container_id)) is not None:
-            then = {"reopen": container.copying.reopen, "drain": _nothing, "finish": lambda: self._remove(container_id)}
+            then = {"reopen": container.copying.reopen, "finish": lambda: self._remove(container_id)}
             container.waiting.append(_Waiting(number, container.copying.end(), then[request["do"]]))
             container.due = 0.0
             return
@@ -257,7 +257,3 @@ class Follower:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         self._control.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _nothing() -> None:
-    """What a drain does in the end."""

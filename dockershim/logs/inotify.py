@@ -15,7 +15,6 @@ CREATE: Final = 0x100
 MOVED: Final = 0x40 | 0x80
 _ONLYDIR: Final = 0x01000000
 OVERFLOW: Final = 0x4000
-IGNORED: Final = 0x8000
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER: Final = 64 * 1024
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import Encoded, field, in_chunks
 from dockershim.errors import InvalidArgument, NotFound
+from dockershim.rollback import complete
 from dockershim.runtime.node import Node
 from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
@@ -148,7 +149,8 @@ class Statistics:
     async def _in_thread(self, read: Callable[[], T]) -> T:
         async with self._turn:
             self._reader.keep({record.id for record in self._node.inventory.snapshot()})
-            return await asyncio.to_thread(read)
+            # The turn is the thread's, which goes on when its caller is gone.
+            return await complete(asyncio.to_thread(read), "read the statistics")
 
 
 def _container_attributes(record: ContainerRecord) -> bytes:

@@ -121,7 +121,6 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             ensure_infra_image=images.ensure_infra_image,
             cgroup_driver=config.cgroup_driver,
             request_timeout=lambda: current.config.runtime_request_timeout,
-            engine_problem=lambda: follower.problem,
             logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
             engine_log=_engine_log(config),
             streaming=await _streaming(config, stack),

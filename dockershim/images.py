@@ -22,7 +22,7 @@ from dockershim.encoded import Encoded, in_chunks
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
 from dockershim.engine.messages import MessageStream, refine
-from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, InvalidArgument, NotFound
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound
 from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.measure import Pulls, measured
@@ -31,6 +31,7 @@ from dockershim.single_flight import SingleFlight
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import read_layers
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import require
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
 from dockershim.translate.reference import Reference, lookup_name, parse_reference
 
@@ -329,8 +330,7 @@ class ImageService:
 
 
 def _image_name(image: api_pb2.ImageSpec) -> str:
-    if not image.image:
-        raise InvalidArgument("image.image: a value is needed")
+    require(image.image, "image.image")
     return image.image
 
 

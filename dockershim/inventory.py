@@ -107,6 +107,13 @@ class Inventory:
         await self._follower.current()
         return _find(self._containers, container_id)
 
+    async def sandbox(self, sandbox_id: str) -> SandboxRecord:
+        """The sandbox with this id. Raises NotFound."""
+        record = await self.find_sandbox(sandbox_id)
+        if record is None:
+            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        return record
+
     async def container(self, container_id: str) -> ContainerRecord:
         """The application container with this id. Raises NotFound."""
         record = await self.find_container(container_id)

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 import dockershim
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
+from dockershim.rollback import Locks
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class ContainerLogs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._followed: dict[str, Mapping[str, str]] = {}
-        self._finishing: dict[str, asyncio.Lock] = {}
+        self._finishing = Locks()
         self._pending: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
@@ -112,11 +113,10 @@ class ContainerLogs:
 
         Raises ShimError where that takes longer than ``deadline`` seconds or cannot be now; it is gone on with.
         """
-        async with self._finishing.setdefault(container_id, asyncio.Lock()):
+        async with self._finishing.hold(container_id):
             if container_id in self._followed:
                 await self._request("finish", container_id, deadline)
                 self._followed.pop(container_id, None)
-        self._finishing.pop(container_id, None)
 
     async def forget(self, container_id: str) -> None:
         """The container is gone: its position is removed; its CRI log is the kubelet's. Raises ShimError."""

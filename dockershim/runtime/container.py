@@ -28,7 +28,7 @@ from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_application, remove_container
 from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
-from dockershim.translate.checks import check_enums, reject
+from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import check_container, to_engine_container
 from dockershim.translate.names import container_name
 from dockershim.translate.records import (
@@ -93,11 +93,8 @@ class Containers:
         return await hooks.pre_create_container(request, sandbox, can.cgroup_driver, check)
 
     async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
-        if not sandbox_id:
-            raise InvalidArgument("pod_sandbox_id: a value is needed")
-        record = await self._node.inventory.find_sandbox(sandbox_id)
-        if record is None:
-            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        require(sandbox_id, "pod_sandbox_id")
+        record = await self._node.inventory.sandbox(sandbox_id)
         if not record.running:
             raise FailedPrecondition(f"sandbox {record.id} does not run; a new one is needed")
         return record
@@ -148,7 +145,8 @@ class Containers:
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer. Raises FailedPrecondition for one that was started before: a container runs once."""
-        record = await self._node.inventory.container(_required_id(request.container_id))
+        require(request.container_id, "container_id")
+        record = await self._node.inventory.container(request.container_id)
         if record.state == cri.CONTAINER_RUNNING:
             return cri.StartContainerResponse()
         if record.state != cri.CONTAINER_CREATED:
@@ -196,7 +194,8 @@ class Containers:
         if not 0 <= request.timeout <= _LONGEST_GRACE:
             raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
         node = self._node
-        record = await node.inventory.find_container(_required_id(request.container_id))
+        require(request.container_id, "container_id")
+        record = await node.inventory.find_container(request.container_id)
         if record is None:
             return cri.StopContainerResponse()
         if record.state != cri.CONTAINER_RUNNING:
@@ -226,7 +225,8 @@ class Containers:
 
     async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
         """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
-        record = await self._node.inventory.find_container(_required_id(request.container_id))
+        require(request.container_id, "container_id")
+        record = await self._node.inventory.find_container(request.container_id)
         if record is not None:
             await complete(remove_application(self._node, record), f"remove container {record.id}")
         return cri.RemoveContainerResponse()
@@ -234,7 +234,8 @@ class Containers:
     async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
         """ContainerStatus. Raises NotFound."""
         inventory = self._node.inventory
-        record = await inventory.container(_required_id(request.container_id))
+        require(request.container_id, "container_id")
+        record = await inventory.container(request.container_id)
         if record.state == cri.CONTAINER_EXITED:
             # Who learns that it has ended reads its log next, and reads it once.
             await finish_log(self._node, record, LAST_LINES_AT_A_READ)
@@ -275,7 +276,8 @@ class Containers:
         check_resources(resources, "linux")
         can = await node.capabilities()
         files = to_cgroup_files(resources, can.cgroup_version)
-        record = await node.inventory.container(_required_id(request.container_id))
+        require(request.container_id, "container_id")
+        record = await node.inventory.container(request.container_id)
         _check_state(record, resources, files)
         if node.hooks is not None:
             resources = await self._hooked_update(node.hooks, record, resources, can)
@@ -305,12 +307,6 @@ class Containers:
             score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
             await asyncio.to_thread(set_oom_score, record.pid, score)
         await node.inventory.refresh_container(record.id)
-
-
-def _required_id(container_id: str) -> str:
-    if not container_id:
-        raise InvalidArgument("container_id: a value is needed")
-    return container_id
 
 
 def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgum
 from dockershim.rollback import complete
 from dockershim.runtime.commands import EngineCommand
 from dockershim.runtime.node import Node
+from dockershim.translate.checks import require
 
 #: Of each stream; the rest is read and dropped, so that the command can end.
 LONGEST_OUTPUT = 16 * 1024 * 1024
@@ -36,8 +37,7 @@ async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncRe
         raise InvalidArgument("cmd: a command is needed")
     if request.timeout < 0:
         raise InvalidArgument(f"timeout: {request.timeout} s is no time")
-    if not request.container_id:
-        raise InvalidArgument("container_id: a value is needed")
+    require(request.container_id, "container_id")
     container = await node.inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
     created = await node.engine.post(f"/containers/{container.id}/exec", body)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import FailedPrecondition, InvalidArgument, ShimError
+from dockershim.errors import FailedPrecondition, ShimError
 from dockershim.inventory import Record
 from dockershim.runtime.background import when_answered
 from dockershim.runtime.node import Node
 from dockershim.runtime.steps import step
+from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,7 @@ class Logs:
 
         Raises NotFound, and FailedPrecondition for a container that does not run or whose log is the engine's file.
         """
-        if not request.container_id:
-            raise InvalidArgument("container_id: a value is needed")
+        require(request.container_id, "container_id")
         record = await self._node.inventory.container(request.container_id)
         if record.state != cri.CONTAINER_RUNNING:
             raise FailedPrecondition(f"container {record.id} does not run")

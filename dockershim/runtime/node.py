@@ -55,8 +55,6 @@ class Node:
     ensure_infra_image: Callable[[], Awaitable[str]]
     cgroup_driver: str
     request_timeout: Callable[[], float]
-    #: Why the engine cannot be used; empty when it can.
-    engine_problem: Callable[[], str]
     logs: ContainerLogs
     #: Of new containers; None where their log path is a link to the engine's json-file.
     engine_log: EngineLog | None

@@ -32,7 +32,7 @@ from dockershim.runtime.node import Node, read_profiles
 from dockershim.runtime.removal import kill_container, remove_application, remove_container
 from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
-from dockershim.translate.checks import check_enums
+from dockershim.translate.checks import check_enums, require
 from dockershim.translate.names import SandboxName, sandbox_container_name
 from dockershim.translate.records import (
     ContainerRecord,
@@ -203,14 +203,14 @@ class Sandboxes:
 
     async def stop_pod_sandbox(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
         """StopPodSandbox: idempotent, and a success for a sandbox that does not exist (api.proto says so)."""
-        _require_id(request.pod_sandbox_id)
+        require(request.pod_sandbox_id, "pod_sandbox_id")
         if is_id(request.pod_sandbox_id):
             await self.stop(request.pod_sandbox_id)
         return cri.StopPodSandboxResponse()
 
     async def remove_pod_sandbox(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
         """RemovePodSandbox: idempotent, forcible, and a success for a sandbox that does not exist."""
-        _require_id(request.pod_sandbox_id)
+        require(request.pod_sandbox_id, "pod_sandbox_id")
         if is_id(request.pod_sandbox_id):
             await self.remove(request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
@@ -272,7 +272,7 @@ class Sandboxes:
         try:
             self._node.pins.pin(record.id, Path(record.netns_path))
         except OSError as error:
-            logger.warning("the network of sandbox %s is torn down without its namespace: %s", record.id, error)
+            logger.warning("the network namespace of sandbox %s cannot be pinned: %s", record.id, error)
             return False
         return True
 
@@ -351,7 +351,7 @@ class Sandboxes:
 
     async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
         """PodSandboxStatus. Raises NotFound."""
-        _require_id(request.pod_sandbox_id)
+        require(request.pod_sandbox_id, "pod_sandbox_id")
         inventory = self._node.inventory
         record = await inventory.find_sandbox(request.pod_sandbox_id)
         containers: tuple[ContainerRecord, ...] = ()
@@ -421,11 +421,6 @@ def _check_handler(handler: str, can: Capabilities) -> None:
     if handler not in can.runtimes:
         known = ", ".join(sorted(can.runtimes))
         raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
-
-
-def _require_id(sandbox_id: str) -> None:
-    if not sandbox_id:
-        raise InvalidArgument("pod_sandbox_id: a value is needed")
 
 
 def _raise_failures(what: str, results: Iterable[Any]) -> None:

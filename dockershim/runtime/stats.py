@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import Encoded, field, in_chunks
-from dockershim.errors import InvalidArgument, NotFound
 from dockershim.rollback import complete
 from dockershim.runtime.node import Node
 from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
 from dockershim.stats.reader import Pod, PodReading, Reader
+from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_metadata
 
 T = TypeVar("T")
@@ -36,8 +36,7 @@ class Statistics:
 
     async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded:
         """ContainerStats. Raises NotFound."""
-        if not request.container_id:
-            raise InvalidArgument("container_id: a value is needed")
+        require(request.container_id, "container_id")
         record = await self._node.inventory.container(request.container_id)
         return Encoded(b"".join(await self._container_items([record])))
 
@@ -74,11 +73,8 @@ class Statistics:
 
     async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded:
         """PodSandboxStats. Raises NotFound."""
-        if not request.pod_sandbox_id:
-            raise InvalidArgument("pod_sandbox_id: a value is needed")
-        record = await self._node.inventory.find_sandbox(request.pod_sandbox_id)
-        if record is None:
-            raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
+        require(request.pod_sandbox_id, "pod_sandbox_id")
+        record = await self._node.inventory.sandbox(request.pod_sandbox_id)
         return Encoded(b"".join(await self._pod_items([record])))
 
     async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:

@@ -8,9 +8,10 @@ import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import InvalidArgument, Unavailable
+from dockershim.errors import Unavailable
 from dockershim.runtime.node import Node
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import require
 
 #: The name that kubelets have always seen for Docker: it is the scheme of container ids in a pod's status.
 _RUNTIME_NAME = "docker"
@@ -41,7 +42,7 @@ class NodeStatus:
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
-        engine_problem = self._node.engine_problem()
+        engine_problem = self._node.follower.problem
         network_problem = await self._node.network.examine()
         can = self._node.last_capabilities
         response = cri.StatusResponse(
@@ -87,8 +88,7 @@ class NodeStatus:
 
     async def update_runtime_config(self, request: cri.UpdateRuntimeConfigRequest) -> cri.UpdateRuntimeConfigResponse:
         """UpdateRuntimeConfig: the node's pod CIDRs, of one or both IP families."""
-        if not request.HasField("runtime_config"):
-            raise InvalidArgument("runtime_config: a value is needed")
+        require(request.HasField("runtime_config"), "runtime_config")
         pod_cidr = request.runtime_config.network_config.pod_cidr
         if pod_cidr:
             self._node.network.set_pod_cidr(pod_cidr)

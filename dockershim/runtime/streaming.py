@@ -20,6 +20,7 @@ from dockershim.netns import open_socket
 from dockershim.rollback import complete
 from dockershim.runtime.commands import EngineCommand
 from dockershim.runtime.node import Node
+from dockershim.translate.checks import require
 from streaming import (
     CommandFailed,
     CommandStreams,
@@ -79,25 +80,21 @@ class Streaming:
         for port in request.port:
             if not 0 < port < 65536:
                 raise InvalidArgument(f"port: {port} is no port")
-        if not request.pod_sandbox_id:
-            raise InvalidArgument("pod_sandbox_id: a value is needed")
+        require(request.pod_sandbox_id, "pod_sandbox_id")
         sandbox_id = await self._ready_sandbox(request.pod_sandbox_id)
         with _border():
             url = self._node.streaming.port_forward_url(partial(_connect, self._node, sandbox_id), request.port)
         return cri.PortForwardResponse(url=url)
 
     async def _running_container(self, container_id: str) -> str:
-        if not container_id:
-            raise InvalidArgument("container_id: a value is needed")
+        require(container_id, "container_id")
         container = await self._node.inventory.container(container_id)
         if container.state != cri.CONTAINER_RUNNING:
             raise FailedPrecondition(f"container {container.id} does not run")
         return container.id
 
     async def _ready_sandbox(self, sandbox_id: str) -> str:
-        sandbox = await self._node.inventory.find_sandbox(sandbox_id)
-        if sandbox is None:
-            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        sandbox = await self._node.inventory.sandbox(sandbox_id)
         if not sandbox.running:
             raise FailedPrecondition(f"sandbox {sandbox.id} is not ready")
         return sandbox.id

@@ -65,6 +65,8 @@ class Hooks:
     async def post_stop_pod_sandbox(self, sandbox_id: str, record: SandboxRecord | None) -> None:
         """After StopPodSandbox, whether it succeeded or not."""
         hook = Hook.POST_STOP_POD_SANDBOX
+        if not self._serve(hook):
+            return
         checkpoint = self._checkpointed.get(sandbox_id)
         if record is not None:
             pod = messages.pod_of_record(record, checkpoint)
@@ -72,7 +74,7 @@ class Hooks:
             pod = messages.pod_of_checkpoint(checkpoint)
         else:
             return
-        if self._tells_of_stop(hook, sandbox_id, pod):
+        if not messages.skips_hooks(pod.labels, pod.annotations) and self._is_first_stop(sandbox_id):
             await self._tell(hook, messages.to_pod_request(pod))
 
     # -- containers ------------------------------------------------------------------------------------------
@@ -103,15 +105,13 @@ class Hooks:
     async def pre_start_container(self, record: ContainerRecord) -> None:
         """The container is made already: an answer changes nothing but what the next hook server is told."""
         hook = Hook.PRE_START_CONTAINER
-        pod = self._pod_of(record)
-        if self._serve(hook) and not messages.skips_hooks(pod.labels, pod.annotations):
+        if pod := self._served_pod(hook, record):
             await self._ask_about_container(hook, messages.to_container_request(record, pod), _unchecked)
 
     async def post_start_container(self, record: ContainerRecord) -> None:
         """After StartContainer, whether it succeeded or not."""
         hook = Hook.POST_START_CONTAINER
-        pod = self._pod_of(record)
-        if self._serve(hook) and not messages.skips_hooks(pod.labels, pod.annotations):
+        if pod := self._served_pod(hook, record):
             current = self._inventory.peek(record.id)
             shown = current if isinstance(current, ContainerRecord) else record
             await self._tell(hook, messages.to_container_request(shown, pod))
@@ -124,8 +124,8 @@ class Hooks:
     ) -> cri.LinuxContainerResources:
         """The new resources as hook servers change them."""
         hook = Hook.PRE_UPDATE_CONTAINER_RESOURCES
-        pod = self._pod_of(record)
-        if not self._serve(hook) or messages.skips_hooks(pod.labels, pod.annotations):
+        pod = self._served_pod(hook, record)
+        if pod is None:
             return resources
         told = messages.to_update_request(record, pod, resources)
 
@@ -138,14 +138,20 @@ class Hooks:
     async def post_stop_container(self, record: ContainerRecord) -> None:
         """After StopContainer, whether it succeeded or not, and whether or not the container had ended before."""
         hook = Hook.POST_STOP_CONTAINER
-        pod = self._pod_of(record)
-        if self._tells_of_stop(hook, record.id, pod):
+        if (pod := self._served_pod(hook, record)) and self._is_first_stop(record.id):
             await self._tell(hook, messages.to_container_request(record, pod))
 
     # -- asking ----------------------------------------------------------------------------------------------
 
     def _serve(self, hook: Hook) -> bool:
         return any(hook in server.hooks for server in self.servers)
+
+    def _served_pod(self, hook: Hook, record: ContainerRecord) -> messages.Pod | None:
+        """The pod of a container, where a hook server is to be called about it."""
+        if not self._serve(hook):
+            return None
+        pod = self._pod_of(record)
+        return None if messages.skips_hooks(pod.labels, pod.annotations) else pod
 
     def _pod_of(self, record: ContainerRecord) -> messages.Pod:
         sandbox = self._inventory.peek(record.sandbox_id)
@@ -154,8 +160,8 @@ class Hooks:
             return messages.pod_of_record(sandbox, checkpoint)
         return messages.pod_of_checkpoint(checkpoint) if checkpoint else messages.Pod(record.name.pod)
 
-    def _tells_of_stop(self, hook: Hook, stopped_id: str, pod: messages.Pod) -> bool:
-        if stopped_id in self._stopped or not self._serve(hook) or messages.skips_hooks(pod.labels, pod.annotations):
+    def _is_first_stop(self, stopped_id: str) -> bool:
+        if stopped_id in self._stopped:
             return False
         self._stopped = {one for one in self._stopped if self._inventory.peek(one) or one in self._checkpointed}
         self._stopped.add(stopped_id)

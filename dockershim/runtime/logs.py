@@ -159,9 +159,13 @@ async def _take_up(node: Node) -> None:
         containers = await when_answered(node.inventory.containers)
         with step("take up the logs"):
             await node.logs.forget_all_but(known, [record.id for record in containers])
-            for record in containers:
-                if record.has_cri_log and record.engine_log_path:
-                    await _follow(node, record)
+            logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
+            # All of them first: the last lines of one that has ended may take a while.
+            for record in logged:
+                await _follow(node, record)
+            for record in logged:
+                if record.state == cri.CONTAINER_EXITED:
+                    await finish_log(node, record)
     except Exception:
         logger.exception("not all logs are taken up")
 
@@ -171,5 +175,3 @@ async def _follow(node: Node, record: ContainerRecord) -> None:
         await node.logs.follow(record.id, record.engine_log_path, record.log_path)
     except ShimError as error:
         logger.warning("the log of container %s is not followed: %s", record.id, error)
-    if record.state == cri.CONTAINER_EXITED:
-        await finish_log(node, record)

@@ -84,8 +84,8 @@ class Reconciliation:
         # Before the checkpoints are looked at: a sandbox has its checkpoint before anything of its network.
         remembered = await asyncio.to_thread(node.cni.remembered)
         known = {record.id for record in records} | node.checkpointed.keys()
-        unfinished = [one.id for one in records if await self._remove_unfinished(one)]
-        halfway = [one.id for one in records if one.id not in unfinished and await self._stop_halfway(one)]
+        unfinished = [one.id for one in records if await self._mend(one, self._is_unfinished, self._sandboxes.remove)]
+        halfway = [one.id for one in records if await self._mend(one, self._is_halfway, self._sandboxes.stop)]
         orphaned = [one for one in sorted(remembered - known) if is_id(one) and await self._give_back(one)]
         await self._collect_garbage()
         here = {record.id for record in await node.inventory.sandboxes()}
@@ -98,30 +98,20 @@ class Reconciliation:
             failed=tuple(self._failed),
         )
 
-    async def _remove_unfinished(self, record: SandboxRecord) -> bool:
-        if not self._is_unfinished(record):
+    async def _mend(
+        self,
+        record: SandboxRecord,
+        is_wrong: Callable[[SandboxRecord], Awaitable[bool]],
+        repair: Callable[[str], Awaitable[None]],
+    ) -> bool:
+        if not await is_wrong(record):
             return False
         async with self._node.locks.hold(sandbox_container_name(record.name)):
             now = await self._node.inventory.find_sandbox(record.id)
-            return (
-                now is not None
-                and self._is_unfinished(now)
-                and await self._repair(record.id, lambda: self._sandboxes.remove(record.id))
-            )
+            return now is not None and await is_wrong(now) and await self._repair(record.id, lambda: repair(record.id))
 
-    def _is_unfinished(self, record: SandboxRecord) -> bool:
+    async def _is_unfinished(self, record: SandboxRecord) -> bool:
         return record.made_here and record.never_ran and record.id not in self._node.unfinished
-
-    async def _stop_halfway(self, record: SandboxRecord) -> bool:
-        if not await self._is_halfway(record):
-            return False
-        async with self._node.locks.hold(sandbox_container_name(record.name)):
-            now = await self._node.inventory.find_sandbox(record.id)
-            return (
-                now is not None
-                and await self._is_halfway(now)
-                and await self._repair(record.id, lambda: self._sandboxes.stop(record.id))
-            )
 
     async def _is_halfway(self, record: SandboxRecord) -> bool:
         node = self._node

@@ -76,10 +76,11 @@ class Engine:
         calls: Calls | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self.tls = tls
+        #: How an endpoint is spoken to that is no plain one.
+        self.tls = (tls or TLS()).context() if tls is not None or endpoint.startswith("https:") else None
         self._request_timeout = request_timeout
         self._calls = calls
-        connector, self._base = _connector(endpoint, tls)
+        connector, self._base = _connector(endpoint, self.tls)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
@@ -312,13 +313,11 @@ class Engine:
             raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
 
 
-def _connector(endpoint: str, tls: TLS | None) -> tuple[aiohttp.BaseConnector, str]:
+def _connector(endpoint: str, tls: ssl.SSLContext | None) -> tuple[aiohttp.BaseConnector, str]:
     parts = urlsplit(endpoint)
     if parts.scheme == "unix":
         return aiohttp.UnixConnector(path=parts.path, limit=0), "http://engine"
-    secure = tls is not None or parts.scheme == "https"
-    context = (tls or TLS()).context() if secure else False
-    return aiohttp.TCPConnector(limit=0, ssl=context), f"{'https' if secure else 'http'}://{parts.netloc}"
+    return aiohttp.TCPConnector(limit=0, ssl=tls or False), f"{'https' if tls else 'http'}://{parts.netloc}"
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, what: str) -> bytes:

@@ -16,12 +16,16 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
-from dockershim.engine.client import TLS, Engine
+from dockershim.engine.client import Engine
 from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unavailable
 from streaming import Disconnected, SocketStream
 
 _LONGEST_ANSWER = 64 * 1024
+#: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. By
+#: default a Unix socket holds half as much, and asks for more when a quarter of it is left, a quarter of a
+#: millisecond before the engine has nothing to read.
+_SEND_BUFFER = 208 * 1024
 
 
 class Hijacked:
@@ -84,10 +88,10 @@ async def _connect(engine: Engine) -> SocketStream:
     parts = urlsplit(engine.endpoint)
     try:
         if parts.scheme == "unix":
-            return (await loop.create_unix_connection(SocketStream, parts.path))[1]
-        secure = engine.tls is not None or parts.scheme == "https"
-        context = (engine.tls or TLS()).context() if secure else None
-        return (await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=context))[1]
+            _, stream = await loop.create_unix_connection(SocketStream, parts.path)
+            stream.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            return stream
+        return (await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=engine.tls))[1]
     except (OSError, socket.gaierror) as error:
         raise Unavailable(f"the engine at {engine.endpoint} cannot be reached: {error}") from error
 

@@ -65,7 +65,10 @@ def log_file(sandbox: api.PodSandboxConfig, name: str = "main.log") -> Path:
 
 def read(path: Path) -> list[tuple[str, str, bytes]]:
     """Stream, tag and text of every line of a CRI log; what is no such line fails the test."""
-    content = path.read_bytes()
+    return parse(path.read_bytes())
+
+
+def parse(content: bytes) -> list[tuple[str, str, bytes]]:
     found = [(line[1].decode(), line[2].decode(), line[3]) for line in LINE.finditer(content)]
     assert sum(len(line[0]) for line in LINE.finditer(content)) == len(content), content[-300:]
     return found
@@ -73,6 +76,12 @@ def read(path: Path) -> list[tuple[str, str, bytes]]:
 
 def texts(path: Path, stream: str = "stdout") -> list[bytes]:
     return [text for of, _, text in read(path) if of == stream]
+
+
+def texts_so_far(path: Path) -> list[bytes]:
+    """Those of a log that is being written: a reader may see a part of a write."""
+    content = path.read_bytes()
+    return [text for _, _, text in parse(content[: content.rfind(b"\n") + 1])]
 
 
 def numbers(count: int) -> list[bytes]:
@@ -291,7 +300,7 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
         before = len(texts(log_file(sandbox)))
         await asyncio.sleep(0.5)
         server.start()
-        await until(lambda: len(texts(log_file(sandbox))) >= 3000, 20)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) >= 3000, 20)
         assert before < 3000
         assert texts(log_file(sandbox)) == numbers(3000)
         await until(lambda: len(followers()) == 1, 5)
@@ -320,9 +329,9 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
         sandbox_id = await run_pod(cri, sandbox)
         position = POSITIONS / await start(cri, sandbox_id, config, sandbox)
     try:
-        await until(lambda: len(texts(path)) == 3, 5)
+        await until(lambda: len(texts_so_far(path)) == 3, 5)
         old = position.read_bytes()
-        await until(lambda: len(texts(path)) == 5000, 20)
+        await until(lambda: len(texts_so_far(path)) == 5000, 20)
         whole = path.read_bytes()
         for content, kept in (
             (whole[:-1000], position.read_bytes()),
@@ -354,11 +363,11 @@ async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
             command = "echo first; sleep 1; seq 0 19999; exec sleep 1000"
             async with container(cri, container_config(command), sandbox):
                 (follower,) = followers()
-                await until(lambda: texts(log_file(sandbox)) == [b"first"], 5)
+                await until(lambda: texts_so_far(log_file(sandbox)) == [b"first"], 5)
                 os.kill(follower, signal.SIGSTOP)
                 await asyncio.sleep(2.5)
                 os.kill(follower, signal.SIGKILL)
-                await until(lambda: texts(log_file(sandbox))[-1:] == [b"19999"], 10)
+                await until(lambda: texts_so_far(log_file(sandbox))[-1:] == [b"19999"], 10)
                 found = texts(log_file(sandbox))
                 assert found[1:] == numbers(20000)[1 - len(found) :]
                 assert len(found) < 20000
@@ -474,13 +483,13 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
     command = "i=0; while :; do echo $i; i=$((i+1)); usleep 5000; done"
     async with container(cri, container_config(command), sandbox) as container_id:
         path = log_file(sandbox)
-        await until(lambda: len(texts(path)) > 3, 10)
+        await until(lambda: len(texts_so_far(path)) > 3, 10)
         path.unlink()
         path.parent.rmdir()
         await asyncio.sleep(1)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
         path.parent.mkdir()
-        await until(lambda: path.exists() and len(texts(path)) > 100, 10)
+        await until(lambda: path.exists() and len(texts_so_far(path)) > 100, 10)
         await stop(cri, container_id)
         found = texts(path)
         assert found == numbers(int(found[-1]) + 1)[int(found[0]) :]

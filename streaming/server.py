@@ -217,8 +217,8 @@ class Server:
             elif protocol == port_forward.TUNNEL_PROTOCOL:
                 await self._tunnel(request, ws, ticket)
             else:
-                link = WebSocketLink(request, ws, in_base64=protocol in port_forward.BASE64)
-                await port_forward.serve_websocket(ticket.connect, ticket.ports, link, **self._limits())
+                async with WebSocketLink(request, ws, in_base64=protocol in port_forward.BASE64) as link:
+                    await port_forward.serve_websocket(ticket.connect, ticket.ports, link, **self._limits())
         except Disconnected as error:
             logger.info("%s: %s", ticket.kind, error)
         return ws
@@ -226,17 +226,14 @@ class Server:
     async def _websocket_command(
         self, request: web.Request, ws: web.WebSocketResponse, protocol: str, ticket: _CommandTicket
     ) -> None:
-        link = WebSocketLink(
+        async with WebSocketLink(
             request,
             ws,
             in_base64=protocol in websocket_command.BASE64,
             closable=protocol in websocket_command.CLOSABLE,
-        )
-        try:
+        ) as link:
             channels = await WebSocketChannels.open(link, protocol, ticket.wanted)
             await serve_command(ticket.command, channels, **self._limits())
-        finally:
-            await link.end()
 
     async def _tunnel(self, request: web.Request, ws: web.WebSocketResponse, ticket: _ForwardTicket) -> None:
         connection = SpdyConnection(spdy.Side.SERVER)

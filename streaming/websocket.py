@@ -7,6 +7,7 @@ import base64
 import binascii
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 from aiohttp import WSMessage, WSMsgType, web
 
@@ -129,7 +130,10 @@ class WebSocketLink:
             # The library has closed it; what it still buffers goes first.
             self._loop.call_later(LINGER, self._transport.abort)
 
-    async def end(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
         """Stop to receive, and drop the connection where ``close`` was not reached."""
         await self._stop_receiving()
         if not self._ws.closed:

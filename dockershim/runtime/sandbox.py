@@ -156,7 +156,7 @@ class Sandboxes:
         async def give_back() -> None:
             # A network that cannot be given back now stays remembered, so that the kubelet's removal tries again.
             for record in attached:
-                await node.cni.tear_down(sandbox_id, record.name)
+                await self._tear_down(sandbox_id, record, checkpoint)
             await self._remove_checkpoint(sandbox_id)
 
         undo.push("give back the network and the checkpoint", give_back)

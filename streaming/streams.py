@@ -80,8 +80,13 @@ class Inbox:
     def discard(self) -> None:
         """Nobody reads any more: what was fed, and what will be, is dropped."""
         self.feed_end()
+        self.drop()
+
+    def drop(self) -> int:
+        """Forget what was fed and not read; how much it was."""
+        size, self.size = self.size, 0
         self._chunks.clear()
-        self.size = 0
+        return size
 
     def fail(self, reason: str) -> None:
         """The connection is gone: what was fed is read first, unless it had ended."""

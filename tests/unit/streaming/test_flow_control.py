@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from streaming import CommandStreams, Server, Wanted, Writer
+from streaming import CommandStreams, Disconnected, Server, SocketStream, Wanted, Writer
 from streaming.spdy import (
     INITIAL_WINDOW,
     SESSION_WINDOW,
@@ -24,7 +24,8 @@ from streaming.spdy import (
     SynStream,
     WindowUpdate,
 )
-from tests.streaming_client import spdy_command
+from streaming.spdy_connection import SpdyConnection
+from tests.streaming_client import open_forward, spdy, spdy_command
 
 OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
 QUIET = 0.2  # seconds after which nothing more is expected
@@ -227,3 +228,38 @@ async def test_both_directions_at_once_with_windows_of_both_ends(server: Server)
         assert await command.all("stdout") == sent
         assert await command.exit_code() == 0
         await sending
+
+
+async def test_what_reset_streams_have_not_read_leaves_room_for_others(server: Server) -> None:
+    """A process that does not read, as often as would fill the window that all streams share."""
+    done = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        while data := await reader.read(1 << 20):
+            writer.write(data)
+        writer.close()
+
+    async def connect(port: int) -> SocketStream:
+        _, stream = await asyncio.get_running_loop().create_connection(SocketStream, *target)
+        if not done.is_set():
+            asyncio.get_running_loop().call_later(0.05, stream.reset)
+        return stream
+
+    async def fill(connection: SpdyConnection) -> None:
+        stream = (await open_forward(connection, 1)).data
+        with suppress(Disconnected):
+            while True:
+                await stream.write(bytes(64 * 1024))
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    target = listening.sockets[0].getsockname()[:2]
+    url = server.port_forward_url(connect, [])
+    async with listening, spdy(url, ("portforward.k8s.io",), flow_control=True) as (connection, _):
+        async with asyncio.timeout(20):
+            for _ in range(SESSION_WINDOW // STREAM_WINDOW // 8 + 1):
+                await asyncio.gather(*(fill(connection) for _ in range(8)))
+            done.set()
+            stream = (await open_forward(connection, 1)).data
+            await stream.write(b"echo")
+            assert await stream.read() == b"echo"

@@ -30,6 +30,7 @@ from dockershim.runtime.steps import step
 from dockershim.single_flight import SingleFlight
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import read_layers
+from dockershim.stats.messages import to_cri_file_system, to_cri_layer
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
@@ -160,11 +161,11 @@ class ImageService:
         inodes = None if usage.layers is None else self._disk.image_inodes(usage.layers)
         layers = self._disk.writable_layers()
         return api_pb2.ImageFsInfoResponse(
-            image_filesystems=[_to_cri_usage(usage.folder, usage.timestamp, usage.size, inodes)],
+            image_filesystems=[to_cri_file_system(usage.folder, usage.timestamp, usage.size, inodes)],
             container_filesystems=[
-                _to_cri_usage(usage.folder, layers.measured_at, layers.bytes, layers.inodes)
+                to_cri_layer(layers, usage.folder)
                 if layers is not None
-                else _to_cri_usage(usage.folder, usage.timestamp, None, None)
+                else to_cri_file_system(usage.folder, usage.timestamp, None, None)
             ],
         )
 
@@ -336,13 +337,3 @@ def _image_name(image: api_pb2.ImageSpec) -> str:
 
 def _image_path(name: str) -> str:
     return f"/images/{quote(name, safe='/:@')}"
-
-
-def _to_cri_usage(folder: str, timestamp: int, size: int | None, inodes: int | None) -> api_pb2.FilesystemUsage:
-    """FilesystemUsage of what is below the engine's folder; None for what is not known."""
-    return api_pb2.FilesystemUsage(
-        timestamp=timestamp,
-        fs_id=api_pb2.FilesystemIdentifier(mountpoint=folder),
-        used_bytes=None if size is None else api_pb2.UInt64Value(value=size),
-        inodes_used=None if inodes is None else api_pb2.UInt64Value(value=inodes),
-    )

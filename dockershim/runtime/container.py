@@ -34,6 +34,7 @@ from dockershim.translate.names import container_name
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
+    has_labels,
     to_cri_container,
     to_cri_container_status,
     to_verbose_info,
@@ -373,7 +374,7 @@ def _matches(record: ContainerRecord, wanted: cri.ContainerFilter) -> bool:
         record.id.startswith(wanted.id)
         and record.sandbox_id.startswith(wanted.pod_sandbox_id)
         and (not wanted.HasField("state") or record.state == wanted.state.state)
-        and all(record.labels.get(key) == value for key, value in wanted.label_selector.items())
+        and has_labels(record, wanted.label_selector)
     )
 
 

@@ -37,6 +37,7 @@ from dockershim.translate.names import SandboxName, sandbox_container_name
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
+    has_labels,
     to_cri_container_status,
     to_cri_sandbox,
     to_cri_sandbox_status,
@@ -537,9 +538,7 @@ def _encoded_container_status(record: ContainerRecord) -> bytes:
 
 
 def _matches(record: SandboxRecord, wanted: cri.PodSandboxFilter) -> bool:
-    return record.id.startswith(wanted.id) and all(
-        record.labels.get(key) == value for key, value in wanted.label_selector.items()
-    )
+    return record.id.startswith(wanted.id) and has_labels(record, wanted.label_selector)
 
 
 def _has_state(ready: bool, wanted: cri.PodSandboxFilter) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import Encoded, field, in_chunks
 from dockershim.rollback import complete
 from dockershim.runtime.node import Node
+from dockershim.stats.layers import LayerUsage
 from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
 from dockershim.stats.reader import Pod, PodReading, Reader
 from dockershim.translate.checks import require
-from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_metadata
+from dockershim.translate.records import ContainerRecord, SandboxRecord, has_labels, to_cri_metadata
 
 T = TypeVar("T")
 
@@ -61,13 +64,9 @@ class Statistics:
 
     def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
         """ContainerStats: what was read, with attributes and writable layer."""
-        layer = to_cri_layer(self._node.disk.writable_layer(record.id), folder)
-        parts = (
-            self._node.inventory.ready_made(record, "ContainerStats", _container_attributes),
-            read,
-            b"" if layer is None else cri.ContainerStats(writable_layer=layer).SerializeToString(),
-        )
-        return b"".join(parts)
+        attributes = self._node.inventory.ready_made(record, "ContainerStats", _container_attributes)
+        layer = self._node.disk.writable_layer(record.id)
+        return attributes + read + (b"" if layer is None else _encoded_layer(layer, folder))
 
     # -- pods ------------------------------------------------------------------------------------------------
 
@@ -116,14 +115,14 @@ class Statistics:
 
     async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
         """ListPodSandboxMetrics, of sandboxes and containers that run."""
-        return Encoded(b"".join(await self._metrics()))
+        return Encoded(b"".join(chain.from_iterable(await self._metrics())))
 
     async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
         """StreamPodSandboxMetrics: what ListPodSandboxMetrics would answer, in several messages."""
-        for chunk in in_chunks(await self._metrics()):
+        for chunk in in_chunks(map(b"".join, await self._metrics())):
             yield chunk
 
-    async def _metrics(self) -> list[bytes]:
+    async def _metrics(self) -> list[list[bytes]]:
         folder = await self._engine_folder()
         pods = self._pods(record for record in await self._node.inventory.sandboxes() if record.running)
         layers = {
@@ -159,6 +158,11 @@ def _container_attributes(record: ContainerRecord) -> bytes:
     return cri.ContainerStats(attributes=attributes).SerializeToString()
 
 
+@lru_cache(1024)
+def _encoded_layer(layer: LayerUsage, folder: str) -> bytes:
+    return cri.ContainerStats(writable_layer=to_cri_layer(layer, folder)).SerializeToString()
+
+
 def _sandbox_attributes(record: SandboxRecord) -> bytes:
     attributes = cri.PodSandboxAttributes(
         id=record.id,
@@ -173,13 +177,9 @@ def _is_wanted(record: ContainerRecord, wanted: cri.ContainerStatsFilter) -> boo
     return (
         record.id.startswith(wanted.id)
         and record.sandbox_id.startswith(wanted.pod_sandbox_id)
-        and _has_labels(record.labels, wanted.label_selector)
+        and has_labels(record, wanted.label_selector)
     )
 
 
 def _is_wanted_sandbox(record: SandboxRecord, wanted: cri.PodSandboxStatsFilter) -> bool:
-    return record.id.startswith(wanted.id) and _has_labels(record.labels, wanted.label_selector)
-
-
-def _has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in wanted.items())
+    return record.id.startswith(wanted.id) and has_labels(record, wanted.label_selector)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
 from dockershim.cgroups import PROC, ROOT
-from dockershim.stats.files import WHOLE, read_whole
+from dockershim.stats.files import PAGE, read_open, read_whole
+
+T = TypeVar("T")
 
 #: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
@@ -197,11 +200,20 @@ _V2_DETAILS = {
     "pids.max": "pids",
     "io.stat": "blkio",
 }
-_V1_EVERYTHING = {**_V1_USAGE, **_V1_DETAILS}
-_V2_EVERYTHING = {**_V2_USAGE, **_V2_DETAILS}
 _PRESSURES = ("cpu.pressure", "memory.pressure", "io.pressure")
 #: Without one of these there is nothing to tell: the cgroup has ended. Any other may be missing in some kernel.
 _NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "cpu.stat", "memory.current"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading(Generic[T]):
+    """A kind of reading: the names of its files by the version of cgroups, each with the controller whose it is.
+
+    ``parse`` is given the version and the texts of those files that are there.
+    """
+
+    names: Mapping[int, Mapping[str, str]]
+    parse: Callable[[int, Mapping[str, str]], T]
 
 
 class Files:
@@ -211,32 +223,33 @@ class Files:
         self.group = group
         self._budget = budget
         self._open: dict[str, int] = {}
-        #: What a reading takes once all its files are open: by a key of it, names and descriptors.
-        self._plans: dict[str, list[tuple[str, int]]] = {}
+        #: What a reading takes once all its files are open and known to be short: by its kind, names and descriptors.
+        self._plans: dict[Reading[Any], list[tuple[str, int]]] = {}
+        #: The files as they were read last, and what they said.
+        self._last: dict[Reading[Any], tuple[dict[str, bytes], Any]] = {}
 
-    def usage(self) -> Usage:
-        """The usage of the cgroup and all below it. Raises OSError for one that has ended."""
-        if self.group.version == 1:
-            return parse_usage_v1(self._read_all("usage", _V1_USAGE))
-        return parse_usage_v2(self._read_all("usage", _V2_USAGE))
+    def read(self, reading: Reading[T]) -> T:
+        """What the cgroup's files say, of it and all below it. Raises OSError for one that has ended.
 
-    def everything(self) -> tuple[Usage, Details]:
-        """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
-        if self.group.version == 1:
-            files = self._read_all("everything", _V1_EVERYTHING)
-            return parse_usage_v1(files), parse_details_v1(files)
-        files = self._read_all("everything", _V2_EVERYTHING)
-        return parse_usage_v2(files), parse_details_v2(files)
+        While they say the same it is the same object: most containers do nothing most of the time, and then neither
+        this nor what was made of it has to be made again.
+        """
+        files = self._read_all(reading)
+        last = self._last.get(reading)
+        if last is None or last[0] != files:
+            if any(len(content) >= PAGE for content in files.values()) and self._plans.pop(reading, None):
+                files = self._read_all(reading)
+            found = reading.parse(self.group.version, {name: text.decode() for name, text in files.items()})
+            last = self._last[reading] = files, found
+        known: T = last[1]
+        return known
 
     def processes(self) -> list[int]:
         """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
         folder = self.group.folders.get("pids") or self.group.folders["memory"]
         try:
-            content = part = self._read(folder, "cgroup.procs")
-            while part and (fd := self._open.get("cgroup.procs")) is not None:
-                part = os.pread(fd, WHOLE, len(content)).decode()
-                content += part
-            below = _folders(folder)
+            content = self._read(folder, "cgroup.procs")
+            below = _folders(folder, self._descriptor(folder, "."))
         except OSError:
             return []
         return [*map(int, content.split()), *(pid for one in below for pid in _processes(one))]
@@ -248,21 +261,22 @@ class Files:
         self._budget.left += len(self._open)
         self._open.clear()
         self._plans.clear()
+        self._last.clear()
 
-    def _read_all(self, key: str, names: Mapping[str, str]) -> dict[str, str]:
-        """The text of each file, without those that this kernel does not have."""
-        plan = self._plans.get(key)
+    def _read_all(self, reading: Reading[Any]) -> dict[str, bytes]:
+        """The content of each file, without those that this kernel does not have."""
+        plan = self._plans.get(reading)
         if plan is not None:
-            return {name: os.pread(fd, WHOLE, 0).decode() for name, fd in plan}
+            return {name: os.pread(fd, PAGE, 0) for name, fd in plan}
         files = {}
-        for name, folder in self._folders(names):
+        for name, folder in self._folders(reading.names[self.group.version]):
             try:
                 files[name] = self._read(folder, name)
             except OSError:
                 if name in _NEEDED:
                     raise
-        if self._open.keys() >= files.keys():
-            self._plans[key] = [(name, self._open[name]) for name in files]
+        if self._open.keys() >= files.keys() and max(map(len, files.values())) < PAGE:
+            self._plans[reading] = [(name, self._open[name]) for name in files]
         return files
 
     def _folders(self, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -271,16 +285,18 @@ class Files:
         if self.group.pressure:
             yield from ((name, self.group.pressure) for name in _PRESSURES)
 
-    def _read(self, folder: str, name: str) -> str:
-        """A file's text, by the open file if there may be one. Raises OSError."""
+    def _read(self, folder: str, name: str) -> bytes:
+        """A file's content, by the open file if there may be one. Raises OSError."""
+        fd = self._descriptor(folder, name)
+        return read_whole(f"{folder}/{name}") if fd is None else read_open(fd)
+
+    def _descriptor(self, folder: str, name: str) -> int | None:
+        """The open file; None where no more may be open. Raises OSError."""
         fd = self._open.get(name)
-        if fd is None:
-            if self._budget.left <= 0:
-                return read_whole(f"{folder}/{name}")
-            fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            self._open[name] = fd
+        if fd is None and self._budget.left > 0:
+            fd = self._open[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             self._budget.left -= 1
-        return os.pread(fd, WHOLE, 0).decode()
+        return fd
 
 
 @dataclass(slots=True)
@@ -299,9 +315,9 @@ def _processes(folder: str) -> Iterator[int]:
         return
 
 
-def _folders(folder: str) -> list[str]:
-    """The cgroups in this one. Two links are the folder's own, each further one is a cgroup below it."""
-    if os.stat(folder).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
+def _folders(folder: str, fd: int | None = None) -> list[str]:
+    """The cgroups in this one, ``fd`` if it is open. Two of its links are its own, each further one is a cgroup's."""
+    if os.stat(folder if fd is None else fd).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
         return []
     with os.scandir(folder) as entries:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -324,17 +340,17 @@ def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
     folder = group.folders.get("hugetlb", "")
     names = ("usage_in_bytes", "max_usage_in_bytes") if group.version == 1 else ("current", "")
     for size in sizes if folder else ():
-        usage, highest = (_read_if_there(f"{folder}/hugetlb.{size}.{name}") if name else "" for name in names)
+        usage, highest = (_read_if_there(f"{folder}/hugetlb.{size}.{name}") if name else b"" for name in names)
         if usage:
             found.append(HugePages(size, int(usage), int(highest) if highest else None))
     return found
 
 
-def _read_if_there(path: str) -> str:
+def _read_if_there(path: str) -> bytes:
     try:
         return read_whole(path)
     except OSError:
-        return ""
+        return b""
 
 
 # -- parsing
@@ -443,6 +459,20 @@ def parse_pressure(text: str) -> Pressure | None:
         words = line.replace("=", " ").split()
         stalls[words[0]] = Stall(int(words[8]), float(words[2]), float(words[4]), float(words[6]))
     return Pressure(stalls["some"], stalls.get("full")) if "some" in stalls else None
+
+
+def _parse_usage(version: int, files: Mapping[str, str]) -> Usage:
+    return parse_usage_v1(files) if version == 1 else parse_usage_v2(files)
+
+
+def _parse_everything(version: int, files: Mapping[str, str]) -> tuple[Usage, Details]:
+    details = parse_details_v1(files) if version == 1 else parse_details_v2(files)
+    return _parse_usage(version, files), details
+
+
+#: What statistics need, and what metrics need.
+USAGE: Final = Reading({1: _V1_USAGE, 2: _V2_USAGE}, _parse_usage)
+EVERYTHING: Final = Reading({1: _V1_USAGE | _V1_DETAILS, 2: _V2_USAGE | _V2_DETAILS}, _parse_everything)
 
 
 def _devices_v1(amounts: str, counts: str) -> tuple[Device, ...]:

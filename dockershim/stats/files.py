@@ -5,20 +5,29 @@ from __future__ import annotations
 import os
 from typing import Final
 
-#: One read takes any file of a cgroup whole, but for cgroup.procs.
-WHOLE: Final = 64 * 1024
+#: Almost every file is shorter. A larger buffer would be taken from the system, and given back, for each reading.
+PAGE: Final = 4096
+#: What is read of a file of lines, none longer than 96 bytes, is its end if it is shorter than this: the kernel fills
+#: a page otherwise.
+SHORT: Final = 4000
 
 
-def read_whole(path: str, folder: int | None = None) -> str:
-    """A file's text, to its end, by plain system calls: a Path or a file object costs as much again.
+def read_whole(path: str, folder: int | None = None) -> bytes:
+    """A file's content, to its end, by plain system calls: a Path or a file object costs as much again.
 
     ``path`` may be relative to the open ``folder``. Raises OSError.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        content = b""
-        while chunk := os.read(fd, WHOLE):
-            content += chunk
+        return read_open(fd)
     finally:
         os.close(fd)
-    return content.decode()
+
+
+def read_open(fd: int) -> bytes:
+    """The content of an open file, from its beginning to its end. Raises OSError."""
+    content = part = os.pread(fd, PAGE, 0)
+    while part:
+        part = os.pread(fd, PAGE, len(content))
+        content += part
+    return content

@@ -10,38 +10,47 @@ from dockershim.stats.layers import LayerUsage
 from dockershim.stats.network import Interface
 
 
-def to_cri_container_stats(usage: Usage | None, nano_cores: int | None, now: int) -> cri.ContainerStats:
-    """ContainerStats of a container that runs (``usage``) or has ended (None), without its attributes and layer.
+def set_time(stats: cri.ContainerStats | cri.LinuxPodSandboxStats, now: int) -> None:
+    """Say of everything in a message of this module when it was read, in nanoseconds since the epoch."""
+    for _, part in stats.ListFields():
+        part.timestamp = now
 
-    A kubelet shows zeros for what a container that has ended does not tell.
-    """
-    if usage is None:
-        return cri.ContainerStats()
-    stats = cri.ContainerStats(cpu=to_cri_cpu(usage, nano_cores, now), memory=to_cri_memory(usage, now))
+
+def to_cri_container_stats(usage: Usage, nano_cores: int | None) -> cri.ContainerStats:
+    """ContainerStats of a container that runs, without attributes, layer and times."""
+    stats = cri.ContainerStats(cpu=_to_cri_cpu(usage, nano_cores), memory=_to_cri_memory(usage), io=_to_cri_io(usage))
     if usage.swap is not None:
-        stats.swap.timestamp = now
         stats.swap.swap_usage_bytes.value = usage.swap
         if usage.swap_limit is not None:
             stats.swap.swap_available_bytes.value = max(0, usage.swap_limit - usage.swap)
-    if (io := to_cri_io(usage, now)) is not None:
-        stats.io.CopyFrom(io)
     return stats
 
 
-def to_cri_cpu(usage: Usage, nano_cores: int | None, now: int) -> cri.CpuUsage:
+def to_cri_pod_stats(
+    usage: Usage, nano_cores: int | None, processes: int, interfaces: Sequence[Interface], default: str
+) -> cri.LinuxPodSandboxStats:
+    """LinuxPodSandboxStats of a pod that runs, without containers and times; ``default`` as for ``to_cri_network``."""
+    return cri.LinuxPodSandboxStats(
+        cpu=_to_cri_cpu(usage, nano_cores),
+        memory=_to_cri_memory(usage),
+        io=_to_cri_io(usage),
+        process=cri.ProcessUsage(process_count=cri.UInt64Value(value=processes)),
+        network=to_cri_network(interfaces, default) if interfaces else None,
+    )
+
+
+def _to_cri_cpu(usage: Usage, nano_cores: int | None) -> cri.CpuUsage:
     """CpuUsage; ``nano_cores`` are None until there are two samples."""
-    cpu = cri.CpuUsage(timestamp=now)
+    cpu = cri.CpuUsage(psi=_psi(usage.cpu_pressure))
     cpu.usage_core_nano_seconds.value = usage.cpu
     if nano_cores is not None:
         cpu.usage_nano_cores.value = nano_cores
-    if usage.cpu_pressure is not None:
-        cpu.psi.CopyFrom(_psi(usage.cpu_pressure))
     return cpu
 
 
-def to_cri_memory(usage: Usage, now: int) -> cri.MemoryUsage:
+def _to_cri_memory(usage: Usage) -> cri.MemoryUsage:
     """MemoryUsage. What is available is told only where there is a limit."""
-    memory = cri.MemoryUsage(timestamp=now)
+    memory = cri.MemoryUsage(psi=_psi(usage.memory_pressure))
     memory.working_set_bytes.value = usage.working_set
     memory.usage_bytes.value = usage.memory
     memory.rss_bytes.value = usage.rss
@@ -49,19 +58,17 @@ def to_cri_memory(usage: Usage, now: int) -> cri.MemoryUsage:
     memory.major_page_faults.value = usage.major_page_faults
     if usage.memory_limit is not None:
         memory.available_bytes.value = max(0, usage.memory_limit - usage.working_set)
-    if usage.memory_pressure is not None:
-        memory.psi.CopyFrom(_psi(usage.memory_pressure))
     return memory
 
 
-def to_cri_io(usage: Usage, now: int) -> cri.IoUsage | None:
+def _to_cri_io(usage: Usage) -> cri.IoUsage | None:
     """IoUsage, which has nothing but pressure."""
-    if usage.io_pressure is None:
+    return None if usage.io_pressure is None else cri.IoUsage(psi=_psi(usage.io_pressure))
+
+
+def _psi(pressure: Pressure | None) -> cri.PsiStats | None:
+    if pressure is None:
         return None
-    return cri.IoUsage(timestamp=now, psi=_psi(usage.io_pressure))
-
-
-def _psi(pressure: Pressure) -> cri.PsiStats:
     return cri.PsiStats(Some=_psi_data(pressure.some), Full=None if pressure.full is None else _psi_data(pressure.full))
 
 
@@ -70,20 +77,24 @@ def _psi_data(stall: Stall) -> cri.PsiData:
     return cri.PsiData(Total=stall.total * 1000, Avg10=stall.avg10, Avg60=stall.avg60, Avg300=stall.avg300)
 
 
-def to_cri_layer(layer: LayerUsage | None, folder: str) -> cri.FilesystemUsage | None:
-    """FilesystemUsage of a writable layer on the file system of the engine's ``folder``."""
-    if layer is None:
-        return None
-    usage = cri.FilesystemUsage(timestamp=layer.measured_at, fs_id=cri.FilesystemIdentifier(mountpoint=folder))
-    usage.used_bytes.value = layer.bytes
-    if layer.inodes is not None:
-        usage.inodes_used.value = layer.inodes
-    return usage
+def to_cri_layer(layer: LayerUsage, folder: str) -> cri.FilesystemUsage:
+    """FilesystemUsage of writable layers on the file system of the engine's ``folder``."""
+    return to_cri_file_system(folder, layer.measured_at, layer.bytes, layer.inodes)
 
 
-def to_cri_network(interfaces: Sequence[Interface], default: str, now: int) -> cri.NetworkUsage:
+def to_cri_file_system(folder: str, measured_at: int, size: int | None, inodes: int | None) -> cri.FilesystemUsage:
+    """FilesystemUsage of what is below a folder, in bytes and inodes; None for what is not known."""
+    return cri.FilesystemUsage(
+        timestamp=measured_at,
+        fs_id=cri.FilesystemIdentifier(mountpoint=folder),
+        used_bytes=None if size is None else cri.UInt64Value(value=size),
+        inodes_used=None if inodes is None else cri.UInt64Value(value=inodes),
+    )
+
+
+def to_cri_network(interfaces: Sequence[Interface], default: str) -> cri.NetworkUsage:
     """NetworkUsage; ``default`` is the name of the interface that CNI made, and stands apart from all others."""
-    usage = cri.NetworkUsage(timestamp=now)
+    usage = cri.NetworkUsage()
     for interface in interfaces:
         target = usage.default_interface if interface.name == default else usage.interfaces.add()
         target.name = interface.name

@@ -7,10 +7,10 @@ counts seconds is cut to whole seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import field, varint
@@ -132,6 +132,9 @@ CATALOGUE: Final = tuple(_CATALOGUE)
 
 #: A metric, its value, and the values of its own labels.
 Sample = tuple[Metric, int, tuple[str, ...]]
+#: The values of samples, with their wire form.
+_Samples = dict[tuple[Metric, tuple[str, ...]], tuple[int, bytes]]
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,17 @@ class FileSystem:
     size: int
     inodes: int
     inodes_free: int
+
+
+def resources(
+    usage: Usage, details: Details, pages: Sequence[HugePages], limited: bool, device_name: Callable[[str], str]
+) -> Iterator[Sample]:
+    """What a cgroup uses; ``limited`` tells whether it has a quota of CPU. ``device_name`` gives that of a number."""
+    yield from cpu(usage, details, limited=limited)
+    yield from memory(usage, details)
+    yield from huge_pages(pages)
+    yield from pressure(usage)
+    yield from disk_operations(details, device_name)
 
 
 def cpu(usage: Usage, details: Details, *, limited: bool) -> Iterator[Sample]:
@@ -210,10 +224,10 @@ def network(interfaces: Iterable[Interface]) -> Iterator[Sample]:
         yield _SENT_ERRORS, one.sent_errors, label
 
 
-def disk_operations(details: Details, names: Mapping[str, str]) -> Iterator[Sample]:
-    """What went to and came from block devices; ``names`` are those of devices by number."""
+def disk_operations(details: Details, device_name: Callable[[str], str]) -> Iterator[Sample]:
+    """What went to and came from block devices."""
     for one in details.devices:
-        device = names.get(one.number, one.number)
+        device = device_name(one.number)
         major, _, minor = one.number.partition(":")
         for operation, amount in one.bytes.items():
             yield _BLKIO, amount, (device, major, minor, operation.title())
@@ -232,15 +246,15 @@ def file_system(used: int, found: FileSystem) -> Iterator[Sample]:
     yield _FS_INODES_FREE, found.inodes_free, label
 
 
-def processes(count: int, details: Details, held: Open, open_files_limit: int | None) -> Iterator[Sample]:
+def processes(count: int, threads: int, threads_limit: int | None, held: Open) -> Iterator[Sample]:
     """Processes and what they hold open."""
     yield _PROCESSES, count, ()
-    yield _THREADS, details.threads, ()
-    yield _THREADS_LIMIT, details.threads_limit or 0, ()
+    yield _THREADS, threads, ()
+    yield _THREADS_LIMIT, threads_limit or 0, ()
     yield _DESCRIPTORS, held.descriptors, ()
     yield _SOCKETS, held.sockets, ()
-    if open_files_limit is not None:
-        yield _ULIMITS, open_files_limit, ("max_open_files",)
+    if held.limit is not None:
+        yield _ULIMITS, held.limit, ("max_open_files",)
 
 
 def quota(host_config: Mapping[str, Any]) -> int:
@@ -254,8 +268,8 @@ def _period(host_config: Mapping[str, Any]) -> int:
     return int(host_config.get("CpuPeriod") or _DEFAULT_PERIOD)
 
 
-def spec(host_config: Mapping[str, Any], started_at: int, now: int) -> Iterator[Sample]:
-    """What the container was given, by the engine's HostConfig; times are nanoseconds since the epoch."""
+def spec(host_config: Mapping[str, Any], started_at: int) -> Iterator[Sample]:
+    """What the container was given, by the engine's HostConfig, and its start in nanoseconds since the epoch."""
     yield _SPEC_PERIOD, _period(host_config), ()
     if found := quota(host_config):
         yield _SPEC_QUOTA, found, ()
@@ -264,30 +278,44 @@ def spec(host_config: Mapping[str, Any], started_at: int, now: int) -> Iterator[
     yield _SPEC_RESERVATION, max(0, int(host_config.get("MemoryReservation") or 0)), ()
     yield _SPEC_SWAP, max(0, int(host_config.get("MemorySwap") or 0)), ()
     yield _START_TIME, started_at // _SECOND, ()
-    yield _LAST_SEEN, now // _SECOND, ()
+
+
+def seen(now: int) -> Iterator[Sample]:
+    """That the container is there at ``now``, in seconds since the epoch."""
+    yield _LAST_SEEN, now, ()
 
 
 class Series:
     """The samples of one pod or container as CRI messages in their wire form.
 
-    There are 60 of them for each container, and most are what they were the last time: those are not encoded again.
-    ``labels`` are the values of LABELS. The timestamp stays out: api.proto wants none for a value that is not cached.
+    There are 60 of them for each container, and most are what they were the last time: those are not encoded again,
+    and not even made where what they are made of is the same. ``labels`` are the values of LABELS. The timestamp stays
+    out: api.proto wants none for a value that is not cached.
     """
 
     def __init__(self, labels: tuple[str, str, str, str, str, str]) -> None:
         self._labels = _encode_labels(labels)
-        self._known: dict[tuple[Metric, tuple[str, ...]], tuple[int, bytes]] = {}
+        self._known: dict[Callable[..., Iterable[Sample]], tuple[tuple[Any, ...], _Samples, bytes]] = {}
 
-    def encode(self, samples: Iterable[Sample]) -> bytes:
-        """The field ``metrics``, of PodSandboxMetrics and of ContainerMetrics alike."""
-        before, self._known = self._known, {}
-        for metric, value, labels in samples:
+    def encode(self, make: Callable[[*Ts], Iterable[Sample]], *source: *Ts) -> bytes:
+        """The field ``metrics``, of PodSandboxMetrics and of ContainerMetrics alike: the samples of ``make(*source)``.
+
+        ``make`` has to be a function that makes the same of the same.
+        """
+        known = self._known.get(make)
+        if known is not None and known[0] == source:
+            return known[2]
+        before = {} if known is None else known[1]
+        samples: _Samples = {}
+        for metric, value, labels in make(*source):
             key = metric, labels
-            known = before.get(key)
-            if known is None or known[0] != value:
-                known = value, self._encode(metric, value, labels)
-            self._known[key] = known
-        return b"".join([wire for _, wire in self._known.values()])
+            sample = before.get(key)
+            if sample is None or sample[0] != value:
+                sample = value, self._encode(metric, value, labels)
+            samples[key] = sample
+        wire = b"".join([one for _, one in samples.values()])
+        self._known[make] = source, samples, wire
+        return wire
 
     def _encode(self, metric: Metric, value: int, labels: tuple[str, ...]) -> bytes:
         head, own = _encode_head(metric), _encode_labels(labels)
@@ -306,11 +334,19 @@ def _encode_labels(values: tuple[str, ...]) -> bytes:
     return b"".join(field(4, value.encode()) for value in values)
 
 
-def encode_container(container_id: str, metrics: bytes) -> bytes:
-    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded."""
-    return field(3, field(1, container_id.encode()) + metrics)
+def encode_container(container_id: str, metrics: Sequence[bytes]) -> list[bytes]:
+    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded; in parts.
+
+    Parts are joined once, for the answer: they are 12 KB a container.
+    """
+    return _message(3, [field(1, container_id.encode()), *metrics])
 
 
-def encode_pod(sandbox_id: str, *parts: bytes) -> bytes:
-    """The field ``pod_metrics`` of ListPodSandboxMetricsResponse; the streamed response has the same by this number."""
-    return field(1, field(1, sandbox_id.encode()) + b"".join(parts))
+def encode_pod(sandbox_id: str, parts: Sequence[bytes]) -> list[bytes]:
+    """The field ``pod_metrics`` of ListPodSandboxMetricsResponse, in parts; StreamPodSandboxMetrics has the same."""
+    return _message(1, [field(1, sandbox_id.encode()), *parts])
+
+
+def _message(number: int, parts: list[bytes]) -> list[bytes]:
+    """A field that holds a message, in parts; see ``encoded.field``."""
+    return [varint(number << 3 | 2), varint(sum(map(len, parts))), *parts]

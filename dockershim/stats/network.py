@@ -26,20 +26,34 @@ class Interface:
     sent_drops: int
 
 
-def read_interfaces(pid: int, namespaces: Collection[int]) -> tuple[Interface, ...]:
-    """The interfaces of the process's network, without loopback. Raises OSError.
+class Network:
+    """A pod's network by one of its processes. Raises OSError, also where the process is another's by now.
 
     ``namespaces`` are the inodes that the pod's namespace can have: a process that is in another one has only got the
-    number of the pod's. Its folder in /proc is opened once, and stays that of one process.
+    number of the pod's. Its folder in /proc stays open, and is that of one process for ever. The file of the counters
+    does not: while it is open the namespace and its interfaces cannot end.
     """
-    folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if os.stat("ns/net", dir_fd=folder).st_ino not in namespaces:
-            raise ProcessLookupError(f"process {pid} is not in the pod's network namespace")
-        text = read_whole("net/dev", folder)
-    finally:
-        os.close(folder)
-    return parse_interfaces(text)
+
+    def __init__(self, pid: int, namespaces: Collection[int]) -> None:
+        self._folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._last: tuple[bytes, tuple[Interface, ...]] = b"", ()
+        try:
+            if os.stat("ns/net", dir_fd=self._folder).st_ino not in namespaces:
+                raise ProcessLookupError(f"process {pid} is not in the pod's network namespace")
+        except OSError:
+            self.close()
+            raise
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        """The interfaces, without loopback; the same object while nothing was sent. Raises OSError."""
+        content = read_whole("net/dev", self._folder)
+        if content != self._last[0]:
+            self._last = content, parse_interfaces(content.decode())
+        return self._last[1]
+
+    def close(self) -> None:
+        """Give the folder back."""
+        os.close(self._folder)
 
 
 def parse_interfaces(text: str) -> tuple[Interface, ...]:

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 #: What looking may take of one CPU: the next look waits for this many times as long as the last one took.
@@ -20,10 +20,11 @@ _MOST_DESCRIPTORS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """``descriptors`` and ``sockets`` of all processes together."""
+    """``descriptors`` and ``sockets`` of all processes together; ``limit`` is what the first one may open."""
 
     descriptors: int
     sockets: int
+    limit: int | None = None
 
 
 class OpenFiles:
@@ -32,12 +33,15 @@ class OpenFiles:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Open, float]] = {}
 
-    def count(self, container_id: str, pids: Iterable[int]) -> Open:
-        """What these processes of a container hold; one that ends meanwhile holds nothing."""
+    def count(self, container_id: str, pids: Collection[int], first: int) -> Open:
+        """What these processes of a container hold; one that ends meanwhile holds nothing.
+
+        ``first`` is the container's first process, whose number is another's if it is not among them.
+        """
         known, due = self._known.get(container_id, (None, 0.0))
         begun = time.monotonic()
         if known is None or begun >= due:
-            known = count(pids)
+            known = replace(count(pids), limit=open_files_limit(first) if first in pids else None)
             ended = time.monotonic()
             self._known[container_id] = (known, ended + max(_REST * (ended - begun), _SHORTEST_REST))
         return known

@@ -9,43 +9,45 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.netns import Pins
 from dockershim.stats import metrics
 from dockershim.stats.cgroup import (
+    EVERYTHING,
+    USAGE,
     Budget,
     Details,
     Files,
     Group,
+    Reading,
     Usage,
     find_group,
     huge_page_sizes,
     read_huge_pages,
 )
 from dockershim.stats.messages import (
+    set_time,
     to_cri_container_stats,
-    to_cri_cpu,
-    to_cri_io,
-    to_cri_memory,
-    to_cri_network,
+    to_cri_pod_stats,
     total,
 )
-from dockershim.stats.network import Interface, read_interfaces
-from dockershim.stats.processes import OpenFiles, open_files_limit
+from dockershim.stats.network import Interface, Network
+from dockershim.stats.processes import OpenFiles
 from dockershim.stats.rates import Rates, Sample
 from dockershim.translate.names import container_name, sandbox_container_name
 from dockershim.translate.network import INTERFACE
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _BLOCK_DEVICES = Path("/sys/dev/block")
 _MOUNTS = Path("/proc/self/mountinfo")
 _INFRA = "POD"
-#: A page of the kernel's each.
-_MOST_FILES = 4096
+#: A page of the kernel's each, and enough for 300 containers.
+_MOST_FILES = 6144
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class Reader:
         #: Of each container's cgroup, and of each pod's.
         self._files: dict[str, Files] = {}
         self._pod_files: dict[str, Files] = {}
+        #: Of each container and pod the statistics that were told last, and what they were made of.
+        self._told: dict[str, tuple[tuple[object, ...], cri.ContainerStats | cri.LinuxPodSandboxStats]] = {}
+        self._networks: dict[str, Network] = {}
         self._rates = Rates()
         self._open_files = OpenFiles()
         self._series: dict[str, metrics.Series] = {}
@@ -88,10 +93,10 @@ class Reader:
         """Forget all sandboxes and containers but these."""
         self._rates.keep(ids)
         self._open_files.keep(ids)
-        for series in (self._series, self._pod_series):
-            for one in series.keys() - set(ids):
-                del series[one]
-        for kept in (self._files, self._pod_files):
+        for known in (self._told, self._series, self._pod_series):
+            for one in known.keys() - set(ids):
+                del known[one]
+        for kept in (self._files, self._pod_files, self._networks):
             for one in kept.keys() - set(ids):
                 kept.pop(one).close()
 
@@ -103,10 +108,10 @@ class Reader:
 
     def _container(self, record: ContainerRecord) -> tuple[Usage | None, bytes]:
         usage, now = self._usage(record), time.time_ns()
-        rate = None
-        if usage is not None:
-            rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
-        return usage, to_cri_container_stats(usage, rate, now).SerializeToString()
+        if usage is None:
+            return None, b""
+        rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
+        return usage, self._tell(record.id, now, to_cri_container_stats, usage, rate)
 
     def pods(self, pods: Sequence[Pod]) -> list[PodReading]:
         """The statistics of each pod and its containers."""
@@ -114,25 +119,33 @@ class Reader:
 
     def _pod(self, pod: Pod) -> PodReading:
         read = [self._container(record) for record in pod.containers]
-        linux = cri.LinuxPodSandboxStats()
+        linux = b""
         usage = self._pod_usage(pod.sandbox, [usage for usage, _ in read if usage is not None])
-        now = time.time_ns()
         if usage is not None:
+            now = time.time_ns()
             rate = self._rates.rate(pod.sandbox.id, Sample(now, usage.cpu), pod.sandbox.created_at)
-            linux.cpu.CopyFrom(to_cri_cpu(usage, rate, now))
-            linux.memory.CopyFrom(to_cri_memory(usage, now))
-            if (io := to_cri_io(usage, now)) is not None:
-                linux.io.CopyFrom(io)
-            linux.process.timestamp = now
-            linux.process.process_count.value = sum(self._process_counts(pod))
-            if interfaces := self._interfaces(pod.sandbox):
-                linux.network.CopyFrom(to_cri_network(interfaces, INTERFACE, now))
-        return PodReading(linux.SerializeToString(), [wire for _, wire in read])
+            processes, interfaces = sum(self._process_counts(pod)), self._interfaces(pod.sandbox)
+            linux = self._tell(pod.sandbox.id, now, to_cri_pod_stats, usage, rate, processes, interfaces, INTERFACE)
+        return PodReading(linux, [wire for _, wire in read])
+
+    def _tell(
+        self,
+        record_id: str,
+        now: int,
+        make: Callable[[*Ts], cri.ContainerStats | cri.LinuxPodSandboxStats],
+        *source: *Ts,
+    ) -> bytes:
+        """What ``make`` makes of ``source``, which was read ``now``; it is made anew for another source only."""
+        told = self._told.get(record_id)
+        if told is None or told[0] != source:
+            told = self._told[record_id] = source, make(*source)
+        set_time(told[1], now)
+        return told[1].SerializeToString()
 
     def _pod_usage(self, sandbox: SandboxRecord, containers: list[Usage]) -> Usage | None:
         """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
         if sandbox.cgroup_parent:
-            return _or_none(self._files_of_pod(sandbox), Files.usage)
+            return _or_none(self._files_of_pod(sandbox), USAGE)
         infra = self._usage(sandbox)
         return None if infra is None else total([infra, *containers])
 
@@ -146,19 +159,24 @@ class Reader:
         """Those of a pod with a network of its own."""
         if sandbox.host_network or not sandbox.pid:
             return ()
-        namespaces = set()
-        for path in (self._pins.path(sandbox.id), sandbox.netns_path or os.devnull):
-            with contextlib.suppress(OSError):
-                namespaces.add(os.stat(path).st_ino)  # noqa: PTH116 - a Path costs more than the call
         try:
-            return read_interfaces(sandbox.pid, namespaces)
+            if sandbox.id not in self._networks:
+                self._networks[sandbox.id] = Network(sandbox.pid, set(self._namespaces(sandbox)))
+            return self._networks[sandbox.id].interfaces()
         except OSError:
+            if sandbox.id in self._networks:
+                self._networks.pop(sandbox.id).close()
             return ()
+
+    def _namespaces(self, sandbox: SandboxRecord) -> Iterator[int]:
+        for path in (self._pins.path(sandbox.id), Path(sandbox.netns_path or os.devnull)):
+            with contextlib.suppress(OSError):
+                yield path.stat().st_ino
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
-    def pod_metrics(self, pods: Sequence[Pod], layers: Mapping[str, int], folder: str) -> list[bytes]:
-        """The field ``pod_metrics`` for each pod. ``layers`` are the bytes of writable layers that are known.
+    def pod_metrics(self, pods: Sequence[Pod], layers: Mapping[str, int], folder: str) -> list[list[bytes]]:
+        """The field ``pod_metrics`` for each pod, in parts. ``layers`` are the bytes of writable layers that are known.
 
         ``folder`` is the engine's, on whose file system they are.
         """
@@ -166,51 +184,45 @@ class Reader:
         file_system = self._file_system(folder)
         return [self._metrics_of(pod, layers, file_system) for pod in pods]
 
-    def _metrics_of(self, pod: Pod, layers: Mapping[str, int], file_system: metrics.FileSystem | None) -> bytes:
-        parts = [self._infra_metrics(pod.sandbox)]
+    def _metrics_of(self, pod: Pod, layers: Mapping[str, int], file_system: metrics.FileSystem | None) -> list[bytes]:
+        parts = self._infra_metrics(pod.sandbox)
         for record in pod.containers:
             files = self._files_of(record)
-            samples = self._container_samples(record, files) if files is not None else []
-            if files is None or not samples:
+            read = _or_none(files, EVERYTHING)
+            if files is None or read is None:
                 continue
+            series = self._series_of(record, files.group)
+            found = self._container_metrics(record, files, series, *read)
             if file_system is not None and record.id in layers:
-                samples += metrics.file_system(layers[record.id], file_system)
-            parts.append(metrics.encode_container(record.id, self._series_of(record, files.group).encode(samples)))
-        return metrics.encode_pod(pod.sandbox.id, *parts)
+                found.append(series.encode(metrics.file_system, layers[record.id], file_system))
+            parts += metrics.encode_container(record.id, found)
+        return metrics.encode_pod(pod.sandbox.id, parts)
 
-    def _infra_metrics(self, sandbox: SandboxRecord) -> bytes:
+    def _infra_metrics(self, sandbox: SandboxRecord) -> list[bytes]:
         """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
         infra = self._files_of(sandbox)
         if infra is None:
-            return b""
-        found = self._series_of(sandbox, infra.group).encode(metrics.network(self._interfaces(sandbox)))
+            return []
+        found = [self._series_of(sandbox, infra.group).encode(metrics.network, self._interfaces(sandbox))]
         files = self._files_of_pod(sandbox) if sandbox.cgroup_parent else None
-        if files is None or (read := _or_none(files, Files.everything)) is None:
+        if files is None or (read := _or_none(files, EVERYTHING)) is None:
             return found
         series = self._series_of_pod(sandbox, files.group)
-        return found + series.encode(self._resource_samples(files.group, *read, limited=False))
+        pages = read_huge_pages(files.group, self._huge_page_sizes)
+        return [*found, series.encode(metrics.resources, *read, pages, False, self._device_name)]
 
-    def _container_samples(self, record: ContainerRecord, files: Files) -> list[metrics.Sample]:
-        read = _or_none(files, Files.everything)
-        if read is None:
-            return []
-        usage, details = read
+    def _container_metrics(
+        self, record: ContainerRecord, files: Files, series: metrics.Series, usage: Usage, details: Details
+    ) -> list[bytes]:
         pids = files.processes()
+        held = self._open_files.count(record.id, pids, record.pid)
+        pages = read_huge_pages(files.group, self._huge_page_sizes)
         limited = metrics.quota(record.host_config) > 0
-        limit = open_files_limit(record.pid) if record.pid in pids else None
-        samples = self._resource_samples(files.group, usage, details, limited=limited)
-        samples += metrics.processes(len(pids), details, self._open_files.count(record.id, pids), limit)
-        samples += metrics.spec(record.host_config, record.started_at, time.time_ns())
-        return samples
-
-    def _resource_samples(self, group: Group, usage: Usage, details: Details, *, limited: bool) -> list[metrics.Sample]:
-        names = {device.number: self._device_name(device.number) for device in details.devices}
         return [
-            *metrics.cpu(usage, details, limited=limited),
-            *metrics.memory(usage, details),
-            *metrics.huge_pages(read_huge_pages(group, self._huge_page_sizes)),
-            *metrics.pressure(usage),
-            *metrics.disk_operations(details, names),
+            series.encode(metrics.resources, usage, details, pages, limited, self._device_name),
+            series.encode(metrics.processes, len(pids), details.threads, details.threads_limit, held),
+            series.encode(metrics.spec, record.host_config, record.started_at),
+            series.encode(metrics.seen, int(time.time())),
         ]
 
     def _series_of(self, record: ContainerRecord | SandboxRecord, group: Group) -> metrics.Series:
@@ -268,7 +280,7 @@ class Reader:
     # -- both ------------------------------------------------------------------------------------------------
 
     def _usage(self, record: ContainerRecord | SandboxRecord) -> Usage | None:
-        return _or_none(self._files_of(record), Files.usage)
+        return _or_none(self._files_of(record), USAGE)
 
     def _files_of(self, record: ContainerRecord | SandboxRecord) -> Files | None:
         """Those of a container that runs; its cgroup is the same for as long as it exists."""
@@ -294,12 +306,12 @@ class Reader:
         return known
 
 
-def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
+def _or_none(files: Files | None, reading: Reading[T]) -> T | None:
     """What was read; None for a cgroup that has ended."""
     if files is None:
         return None
     try:
-        return read(files)
+        return files.read(reading)
     except OSError:
         # A container that is started again has its cgroup by the same name, with files of its own.
         files.close()
@@ -307,7 +319,7 @@ def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
 
 
 def _files_kept_open() -> int:
-    """Half of what this process may open, and no more than takes 16 MiB of the kernel's memory."""
+    """Half of what this process may open, and no more than takes 24 MiB of the kernel's memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)
 

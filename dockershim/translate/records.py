@@ -120,6 +120,11 @@ class ContainerRecord:
         return bool(self.log_path) and self.extra.get("log") == "cri"
 
 
+def has_labels(record: SandboxRecord | ContainerRecord, wanted: Mapping[str, str]) -> bool:
+    """Whether a filter's ``label_selector`` takes the record: every label of it is there with that value."""
+    return all(record.labels.get(key) == value for key, value in wanted.items())
+
+
 def is_sandbox(labels: Mapping[str, str]) -> bool:
     """Whether these are the engine labels of an infra container."""
     return labels.get(TYPE_LABEL) == SANDBOX_TYPE

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dockershim.stats import cgroup
 from dockershim.stats.cgroup import (
+    EVERYTHING,
     Budget,
     Device,
     Files,
@@ -254,8 +256,8 @@ def test_a_container_and_its_pod_are_found_and_read(tmp_path: Path, version: int
         for budget in (Budget(0), Budget(2), Budget(100)):
             files = Files(one, budget)
             for _ in range(2):
-                usage, details = files.everything()
-                assert files.usage() == usage
+                usage, details = files.read(EVERYTHING)
+                assert files.read(cgroup.USAGE) == usage
                 assert usage.memory == USAGE.memory
                 assert details.oom_kills == 2
                 assert (usage.io_pressure is not None) == pressure
@@ -275,7 +277,7 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     for path in (tmp_path / "cgroup" / PATHS["systemd"][1:]).iterdir():
         path.unlink()
     with pytest.raises(FileNotFoundError):
-        files.usage()
+        files.read(cgroup.USAGE)
     assert files.processes() == []
     with pytest.raises(FileNotFoundError):
         find_group(1, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
@@ -306,11 +308,27 @@ def test_files_are_given_back(tmp_path: Path) -> None:
     budget = Budget(100)
     files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), budget)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    files.everything()
+    files.read(EVERYTHING)
     assert budget.left == 100 - (len(list(Path("/proc/self/fd").iterdir())) - before) < 100
     files.close()
     assert (budget.left, len(list(Path("/proc/self/fd").iterdir()))) == (100, before)
-    assert files.usage().memory == USAGE.memory
+    assert files.read(cgroup.USAGE).memory == USAGE.memory
+    files.close()
+
+
+@pytest.mark.parametrize("budget", [pytest.param(0, id="opened each time"), pytest.param(100, id="kept open")])
+def test_what_says_the_same_is_not_made_anew(tmp_path: Path, budget: int) -> None:
+    make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
+    folder = tmp_path / "cgroup" / PATHS["systemd"][1:]
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(budget))
+    first = files.read(cgroup.USAGE)
+    assert files.read(cgroup.USAGE) is first
+    write(folder, {"memory.current": "5\n"})
+    assert files.read(cgroup.USAGE) == replace(first, memory=5)
+    # A file that grows beyond what one reading takes is read to its end, and so ever after.
+    for pages in (2, 3):
+        write(folder, {"memory.stat": "filler 1\n" * 500 * pages + f"anon {pages}\n"})
+        assert files.read(cgroup.USAGE).rss == pages
     files.close()
 
 

@@ -9,7 +9,14 @@ from google.protobuf.json_format import MessageToDict
 
 from dockershim.stats.cgroup import Pressure, Stall, Usage
 from dockershim.stats.layers import LayerUsage
-from dockershim.stats.messages import to_cri_container_stats, to_cri_io, to_cri_layer, to_cri_network, total
+from dockershim.stats.messages import (
+    set_time,
+    to_cri_container_stats,
+    to_cri_layer,
+    to_cri_network,
+    to_cri_pod_stats,
+    total,
+)
 from dockershim.stats.network import Interface
 from tests.unit.stats.test_cgroup import USAGE
 
@@ -19,7 +26,8 @@ PRESSURE = Pressure(Stall(5, 1.5, 0.5, 0.25), Stall(3, 0, 0, 0))
 
 def test_a_container_that_runs() -> None:
     usage = replace(USAGE, cpu_pressure=PRESSURE, memory_pressure=PRESSURE, io_pressure=PRESSURE)
-    stats = to_cri_container_stats(usage, 250, NOW)
+    stats = to_cri_container_stats(usage, 250)
+    set_time(stats, NOW)
     assert (stats.cpu.timestamp, stats.cpu.usage_core_nano_seconds.value, stats.cpu.usage_nano_cores.value) == (
         NOW,
         123456789,
@@ -52,7 +60,7 @@ def test_a_container_that_runs() -> None:
     ],
 )
 def test_what_is_not_known_is_left_out(usage: Usage, left_out: str) -> None:
-    found = MessageToDict(to_cri_container_stats(usage, None, NOW), preserving_proto_field_name=True)
+    found = MessageToDict(to_cri_container_stats(usage, None), preserving_proto_field_name=True)
     *path, last = left_out.split(".")
     for name in path:
         found = found[name]
@@ -60,29 +68,40 @@ def test_what_is_not_known_is_left_out(usage: Usage, left_out: str) -> None:
 
 
 def test_a_working_set_above_the_limit_leaves_nothing() -> None:
-    stats = to_cri_container_stats(replace(USAGE, memory_limit=1, swap_limit=1), None, NOW)
+    stats = to_cri_container_stats(replace(USAGE, memory_limit=1, swap_limit=1), None)
     assert (stats.memory.available_bytes.value, stats.swap.swap_available_bytes.value) == (0, 0)
 
 
-def test_a_container_that_has_ended_tells_nothing() -> None:
-    assert to_cri_container_stats(None, None, NOW).SerializeToString() == b""
+def test_everything_has_the_time_of_its_reading() -> None:
+    interfaces = [Interface("eth0", 1, 2, 3, 4, 5, 6, 7, 8)]
+    pressed = replace(USAGE, io_pressure=PRESSURE)
+    pod = to_cri_pod_stats(pressed, 250, 3, interfaces, "eth0")
+    for stats, count in (
+        (to_cri_container_stats(pressed, None), 4),
+        (to_cri_container_stats(USAGE, None), 3),
+        (pod, 5),
+    ):
+        for now in (NOW, NOW + 1):
+            set_time(stats, now)
+            assert [part.timestamp for _, part in stats.ListFields()] == [now] * count
+    assert (pod.process.process_count.value, pod.network.default_interface.name) == (3, "eth0")
+    assert (pod.cpu.usage_nano_cores.value, pod.memory.usage_bytes.value) == (250, USAGE.memory)
+
+
+def test_a_pod_without_interfaces_has_no_network() -> None:
+    assert not to_cri_pod_stats(USAGE, None, 1, (), "eth0").HasField("network")
 
 
 def test_a_writable_layer() -> None:
     found = to_cri_layer(LayerUsage(NOW, 4096, 2), "/var/lib/docker")
-    assert found is not None
     assert (found.timestamp, found.fs_id.mountpoint) == (NOW, "/var/lib/docker")
     assert (found.used_bytes.value, found.inodes_used.value) == (4096, 2)
-    by_engine = to_cri_layer(LayerUsage(NOW, 4096, None), "/var/lib/docker")
-    assert by_engine is not None
-    assert not by_engine.HasField("inodes_used")
-    assert to_cri_layer(None, "/var/lib/docker") is None
+    assert not to_cri_layer(LayerUsage(NOW, 4096, None), "/var/lib/docker").HasField("inodes_used")
 
 
 def test_the_default_interface_stands_apart() -> None:
     interfaces = [Interface("eth0", 1, 2, 3, 4, 5, 6, 7, 8), Interface("net1", 9, 0, 0, 0, 0, 0, 0, 0)]
-    found = to_cri_network(interfaces, "eth0", NOW)
-    assert found.timestamp == NOW
+    found = to_cri_network(interfaces, "eth0")
     default = found.default_interface
     assert (default.name, default.rx_bytes.value, default.rx_errors.value) == ("eth0", 1, 3)
     assert (default.tx_bytes.value, default.tx_errors.value) == (5, 7)
@@ -93,4 +112,4 @@ def test_a_pod_without_a_cgroup_is_its_containers_together() -> None:
     both = total([USAGE, USAGE])
     assert (both.cpu, both.memory, both.working_set) == (2 * USAGE.cpu, 2 * USAGE.memory, 2 * USAGE.working_set)
     assert both.memory_limit is None
-    assert to_cri_io(both, NOW) is None
+    assert not to_cri_container_stats(both, None).HasField("io")

@@ -127,7 +127,11 @@ def test_network_by_interface() -> None:
 def test_disk_operations_by_device() -> None:
     devices = (Device("8:0", {"read": 1, "write": 2}, {"read": 3, "write": 4}), Device("8:16", {}, {}))
 
-    found = values(metrics.disk_operations(replace(DETAILS, devices=devices), {"8:0": "/dev/sda"}))
+    found = values(
+        metrics.disk_operations(
+            replace(DETAILS, devices=devices), lambda number: {"8:0": "/dev/sda"}.get(number, number)
+        )
+    )
     assert found["blkio_device_usage_total", "/dev/sda", "8", "0", "Read"] == 1
     assert found["blkio_device_usage_total", "/dev/sda", "8", "0", "Write"] == 2
     assert found["fs_reads_bytes_total", "/dev/sda"] == 1
@@ -144,7 +148,7 @@ def test_file_system_processes_and_huge_pages() -> None:
         ("fs_inodes_total", "/dev/sda"): 20,
         ("fs_inodes_free", "/dev/sda"): 10,
     }
-    assert values(metrics.processes(2, DETAILS, Open(10, 4), 1024)) == {
+    assert values(metrics.processes(2, 3, 100, Open(10, 4, 1024))) == {
         ("processes",): 2,
         ("threads",): 3,
         ("threads_max",): 100,
@@ -152,7 +156,7 @@ def test_file_system_processes_and_huge_pages() -> None:
         ("sockets",): 4,
         ("ulimits_soft", "max_open_files"): 1024,
     }
-    assert ("ulimits_soft", "max_open_files") not in values(metrics.processes(2, DETAILS, Open(10, 4), None))
+    assert ("ulimits_soft", "max_open_files") not in values(metrics.processes(2, 3, None, Open(10, 4, None)))
     assert values(metrics.huge_pages([HugePages("2MB", 1, 2), HugePages("1GB", 3, None)])) == {
         ("hugetlb_usage_bytes", "2MB"): 1,
         ("hugetlb_max_usage_bytes", "2MB"): 2,
@@ -186,10 +190,14 @@ def test_file_system_processes_and_huge_pages() -> None:
     ],
 )
 def test_spec(host_config: dict[str, Any], told: dict[str, int]) -> None:
-    found = values(metrics.spec(host_config, 5 * 10**9 + 1, 7 * 10**9))
-    assert (found.pop(("start_time_seconds",)), found.pop(("last_seen",))) == (5, 7)
+    found = values(metrics.spec(host_config, 5 * 10**9 + 1))
+    assert found.pop(("start_time_seconds",)) == 5
     assert {(f"spec_{name}",): value for name, value in told.items()}.items() <= found.items()
     assert (("spec_cpu_quota",) in found) == ("cpu_quota" in told)
+
+
+def test_when_a_container_was_seen() -> None:
+    assert values(metrics.seen(7)) == {("last_seen",): 7}
 
 
 @given(
@@ -203,10 +211,12 @@ def test_the_wire_form_is_what_the_library_reads(
     # As in any scrape, none is there twice.
     samples = [(metric, value, (own,) * len(metric.labels)) for metric, value in dict(given_values).items()]
     series = Series(labels)
-    series.encode((metric, value + number % 2, labels) for number, (metric, value, labels) in enumerate(samples))
-    encoded = series.encode(samples)
-    assert series.encode(samples) == encoded
-    wire = metrics.encode_pod("pod", encoded, metrics.encode_container("container", encoded))
+    series.encode(
+        list, [(metric, value + number % 2, labels) for number, (metric, value, labels) in enumerate(samples)]
+    )
+    encoded = series.encode(list, samples)
+    assert series.encode(list, samples) == encoded
+    wire = b"".join(metrics.encode_pod("pod", [encoded, *metrics.encode_container("container", [encoded])]))
     expected = [
         cri.Metric(
             name=metric.name,

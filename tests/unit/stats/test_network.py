@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from dockershim.stats.network import Interface, parse_interfaces, read_interfaces
+from dockershim.stats.network import Interface, Network, parse_interfaces
 
 SAMPLE = """\
 Inter-|   Receive                                                |  Transmit
@@ -33,8 +34,20 @@ def test_a_pod_that_has_loopback_alone() -> None:
 def test_only_a_process_of_the_pods_namespace_is_read() -> None:
     own = Path("/proc/self/ns/net").stat().st_ino
     names = {path.name for path in Path("/sys/class/net").iterdir()} - {"lo"}
-    assert {interface.name for interface in read_interfaces(os.getpid(), {own})} <= names
-    with pytest.raises(ProcessLookupError):
-        read_interfaces(os.getpid(), {own + 1})
-    with pytest.raises(ProcessLookupError):
-        read_interfaces(os.getpid(), set())
+    network = Network(os.getpid(), {own})
+    assert {interface.name for interface in network.interfaces()} <= names
+    network.close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for namespaces in ({own + 1}, set[int]()):
+        with pytest.raises(ProcessLookupError):
+            Network(os.getpid(), namespaces)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_process_that_ends_tells_no_more() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        network = Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino})
+        network.interfaces()
+    with pytest.raises((FileNotFoundError, ProcessLookupError)):
+        network.interfaces()
+    network.close()

@@ -72,10 +72,21 @@ def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pyt
     monkeypatch.setattr(processes, "count", slow)
     monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: now[0])
     counts = OpenFiles()
-    assert counts.count("a", [os.getpid()]).descriptors == 1
+
+    def descriptors(container_id: str) -> int:
+        return counts.count(container_id, [os.getpid()], os.getpid()).descriptors
+
+    assert descriptors("a") == 1
     now[0] += 19
-    assert counts.count("a", [os.getpid()]).descriptors == 1
-    assert counts.count("b", [os.getpid()]).descriptors == 21
-    assert counts.count("a", [os.getpid()]).descriptors == 22
+    assert descriptors("a") == 1
+    assert descriptors("b") == 21
+    assert descriptors("a") == 22
     counts.keep({"b"})
-    assert counts.count("a", [os.getpid()]).descriptors == 23
+    assert descriptors("a") == 23
+
+
+def test_the_limit_is_that_of_the_first_process_alone(child: int) -> None:
+    counts = OpenFiles()
+    assert counts.count("a", [child], child) == Open(4, 1, 123)
+    # It has ended, and its number is another container's.
+    assert counts.count("b", [child], os.getpid()) == Open(4, 1, None)

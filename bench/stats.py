@@ -2,7 +2,8 @@
 
 The engine is asked as a shim has to that takes its numbers: one one-shot request for each container, many at once. For
 pods their infra containers are asked for, too, since only they tell the network. Of both sides the time is measured,
-and of ours the engine's CPU, beside what the engine takes while nobody asks for anything.
+and of ours the engine's CPU, beside what the engine takes while nobody asks for anything. The engine's answers are
+decoded, as such a shim has to. Ours are what a kubelet gets from any runtime, so the time ends when they are there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ CONTAINERS_OF_A_POD = 5
 #: Requests to the engine at once, as cri-dockerd does: six for each CPU.
 AT_ONCE = 6 * (os.cpu_count() or 1)
 SETTLE = 5.0  # seconds that the engine has after containers were made
+#: Calls of each side before those that count.
+_WARM_UP = 2
 #: Engine CPU by which a stretch of our calls may differ from one of silence, in seconds a second.
 NOISE = 0.005
 
@@ -53,11 +56,12 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class EngineCPU:
-    """Seconds of the engine's CPU in each second of our calls, and of silence."""
+    """Seconds of the engine's CPU in each second of our calls, and of silence; ``ours`` by call are our server's."""
 
     containers: int
     during_ours: float
     idle: float
+    ours: Mapping[str, float]
 
     @property
     def holds(self) -> bool:
@@ -68,6 +72,7 @@ class EngineCPU:
             "containers": self.containers,
             "engine_cpu_during_ours": round(self.during_ours, 5),
             "engine_cpu_idle": round(self.idle, 5),
+            "server_cpu_ms": {name: round(seconds * 1000, 2) for name, seconds in self.ours.items()},
             "holds": self.holds,
         }
 
@@ -76,21 +81,24 @@ class Calls:
     """The calls of ours, each with the engine's requests for the same containers."""
 
     def __init__(self, server: CRI, engine: BareEngine, pods: Pods) -> None:
-        self._runtime = server.runtime
+        self._server = server
         self._engine = engine
         self._pods = pods
 
-    async def container_stats(self) -> None:
-        answer = await self._runtime.ListContainerStats(cri.ListContainerStatsRequest())
-        assert sum(one.HasField("memory") for one in answer.stats) == len(self._pods.containers)
+    async def ours(self, name: str) -> bytes:
+        return await self._server.raw(f"/runtime.v1.RuntimeService/{name}", b"")
 
-    async def pod_stats(self) -> None:
-        answer = await self._runtime.ListPodSandboxStats(cri.ListPodSandboxStatsRequest())
-        assert sum(one.linux.HasField("network") for one in answer.stats) == len(self._pods.sandboxes)
-
-    async def pod_metrics(self) -> None:
-        answer = await self._runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())
-        assert sum(len(one.container_metrics) for one in answer.pod_metrics) == len(self._pods.containers)
+    def check(self, name: str, answer: bytes) -> None:
+        """That everything is in an answer of ours."""
+        if name == "ListContainerStats":
+            containers = cri.ListContainerStatsResponse.FromString(answer).stats
+            assert sum(one.HasField("memory") for one in containers) == len(self._pods.containers)
+        elif name == "ListPodSandboxStats":
+            pods = cri.ListPodSandboxStatsResponse.FromString(answer).stats
+            assert sum(one.linux.HasField("network") for one in pods) == len(self._pods.sandboxes)
+        else:
+            metrics = cri.ListPodSandboxMetricsResponse.FromString(answer).pod_metrics
+            assert sum(len(one.container_metrics) for one in metrics) == len(self._pods.containers)
 
     async def engine_containers(self) -> None:
         await bounded((self._one_shot(one) for one in self._pods.containers), AT_ONCE)
@@ -104,10 +112,11 @@ class Calls:
         assert answer["memory_stats"], "the engine knows the container"
 
 
-SIDES: Mapping[str, tuple[Callable[[Calls], Awaitable[None]], Callable[[Calls], Awaitable[None]]]] = {
-    "ListContainerStats": (Calls.container_stats, Calls.engine_containers),
-    "ListPodSandboxStats": (Calls.pod_stats, Calls.engine_pods),
-    "ListPodSandboxMetrics": (Calls.pod_metrics, Calls.engine_pods),
+#: The calls of ours by name, with what the engine is asked for.
+SIDES: Mapping[str, Callable[[Calls], Awaitable[None]]] = {
+    "ListContainerStats": Calls.engine_containers,
+    "ListPodSandboxStats": Calls.engine_pods,
+    "ListPodSandboxMetrics": Calls.engine_pods,
 }
 
 
@@ -148,7 +157,7 @@ async def _measure(
                     comparisons.append(await _compare(name, calls, count, given.samples))
                     # A run takes minutes.
                     sys.stderr.write(table(comparisons[-1:]))
-                shares.append(await _engine_cpu(calls, count, given.stretch))
+                shares.append(await _engine_cpu(calls, server, count, given.stretch))
                 about[f"MiB resident at {count}"] = resident_mib(server.pid)
     return comparisons, shares, about
 
@@ -194,33 +203,43 @@ async def _discard(client: CRI, pods: Pods) -> None:
 
 
 async def _compare(name: str, calls: Calls, count: int, samples: int) -> Comparison:
-    durations: tuple[list[float], list[float]] = ([], [])
-    for turn in range(-2, samples):
-        for side, found in list(zip(SIDES[name], durations, strict=True))[:: 1 if turn % 2 else -1]:
-            begun = time.perf_counter()
-            await side(calls)
-            if turn >= 0:
-                found.append(time.perf_counter() - begun)
-    return Comparison(f"{name}, {count} containers", *durations, limit=LIMIT)
+    ours: list[float] = []
+    bare: list[float] = []
+
+    async def one_of_ours() -> None:
+        begun = time.perf_counter()
+        answer = await calls.ours(name)
+        ours.append(time.perf_counter() - begun)
+        calls.check(name, answer)
+
+    async def one_bare() -> None:
+        begun = time.perf_counter()
+        await SIDES[name](calls)
+        bare.append(time.perf_counter() - begun)
+
+    for turn in range(_WARM_UP + samples):
+        for side in (one_of_ours, one_bare) if turn % 2 else (one_bare, one_of_ours):
+            await side()
+    return Comparison(f"{name}, {count} containers", ours[_WARM_UP:], bare[_WARM_UP:], limit=LIMIT)
 
 
-async def _engine_cpu(calls: Calls, count: int, stretch: float) -> EngineCPU:
-    """The engine's CPU while we ask without a pause, and while nobody does."""
+async def _engine_cpu(calls: Calls, server: Server, count: int, stretch: float) -> EngineCPU:
+    """The engine's CPU while we ask without a pause, and while nobody does, and what a call takes of our server's."""
     engine = Engine().pid
     assert engine is not None, "the engine runs"
     await asyncio.sleep(SETTLE)
     shares = []
-    for side in (_silence, *(ours for ours, _ in SIDES.values())):
-        begun, used = time.perf_counter(), cpu(engine)
+    ours: dict[str, float] = {}
+    for name in (None, *SIDES):
+        begun, used, used_by_us, asked = time.perf_counter(), cpu(engine), cpu(server.pid), 0
         while (elapsed := time.perf_counter() - begun) < stretch:
-            await side(calls)
+            await (asyncio.sleep(0.1) if name is None else calls.ours(name))
+            asked += 1
         shares.append((cpu(engine) - used) / elapsed)
+        if name is not None:
+            ours[name] = (cpu(server.pid) - used_by_us) / asked
     idle, *during = shares
-    return EngineCPU(count, statistics.mean(during), idle)
-
-
-async def _silence(calls: Calls) -> None:
-    await asyncio.sleep(0.1)
+    return EngineCPU(count, statistics.mean(during), idle, ours)
 
 
 def _report(
@@ -237,9 +256,11 @@ def _report(
     facts = ", ".join(f"{key} {value}" for key, value in about.items())
     sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n")
     for share in shares:
+        ours = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in share.ours.items())
         sys.stdout.write(
             f"engine's CPU at {share.containers} containers: {share.during_ours:.2%} of one while ours are called,"
             f" {share.idle:.2%} while nothing is, {'holds' if share.holds else 'MISSED'}\n"
+            f"our server's CPU for a call: {ours}\n"
         )
     sys.stdout.write(f"{path}\n")
     too_much = missed(comparisons) + [f"engine's CPU at {one.containers}" for one in shares if not one.holds]

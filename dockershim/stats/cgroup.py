@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 #: "No limit" of cgroup v1 is a number near the highest that fits.
 _UNLIMITED = 1 << 60
+#: For how long the rest is taken for the same while usage is.
+_STANDSTILL = 10.0  # seconds
 #: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
 _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
@@ -194,6 +197,8 @@ _V2_USAGE = {
     "memory.swap.max": "memory",
 }
 _V2_DETAILS = {
+    "cpu.stat": "cpu",
+    "memory.stat": "memory",
     "memory.events": "memory",
     "memory.peak": "memory",
     "pids.current": "pids",
@@ -206,14 +211,15 @@ _NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "c
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading(Generic[T]):
+class _Reading(Generic[T]):
     """A kind of reading: the names of its files by the version of cgroups, each with the controller whose it is.
 
-    ``parse`` is given the version and the texts of those files that are there.
+    ``parse`` is given the version and the texts of those files that are there. ``pressures`` are files of that kind.
     """
 
     names: Mapping[int, Mapping[str, str]]
     parse: Callable[[int, Mapping[str, str]], T]
+    pressures: Sequence[str] = ()
 
 
 class Files:
@@ -224,25 +230,27 @@ class Files:
         self._budget = budget
         self._open: dict[str, int] = {}
         #: What a reading takes once all its files are open and known to be short: by its kind, names and descriptors.
-        self._plans: dict[Reading[Any], list[tuple[str, int]]] = {}
+        self._plans: dict[_Reading[Any], list[tuple[str, int]]] = {}
         #: The files as they were read last, and what they said.
-        self._last: dict[Reading[Any], tuple[dict[str, bytes], Any]] = {}
+        self._last: dict[_Reading[Any], tuple[dict[str, bytes], Any]] = {}
+        #: What was read after which usage, and until when it holds.
+        self._standing: dict[str, tuple[Usage, Any, float]] = {}
 
-    def read(self, reading: Reading[T]) -> T:
-        """What the cgroup's files say, of it and all below it. Raises OSError for one that has ended.
+    def usage(self) -> Usage:
+        """The usage of the cgroup and all below it. Raises OSError for one that has ended.
 
-        While they say the same it is the same object: most containers do nothing most of the time, and then neither
-        this nor what was made of it has to be made again.
+        It is the same object while the files say the same, so what was made of it need not be made anew.
         """
-        files = self._read_all(reading)
-        last = self._last.get(reading)
-        if last is None or last[0] != files:
-            if any(len(content) >= PAGE for content in files.values()) and self._plans.pop(reading, None):
-                files = self._read_all(reading)
-            found = reading.parse(self.group.version, {name: text.decode() for name, text in files.items()})
-            last = self._last[reading] = files, found
-        known: T = last[1]
-        return known
+        return self._parsed(_USAGE)
+
+    def everything(self) -> tuple[Usage, Details]:
+        """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
+        usage = self.usage()
+        return usage, self._while_still("details", usage, lambda: self._parsed(_DETAILS))
+
+    def processes_at(self, usage: Usage) -> list[int]:
+        """As ``processes``, for who has just read ``usage``."""
+        return self._while_still("processes", usage, self.processes)
 
     def processes(self) -> list[int]:
         """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
@@ -262,28 +270,53 @@ class Files:
         self._open.clear()
         self._plans.clear()
         self._last.clear()
+        self._standing.clear()
 
-    def _read_all(self, reading: Reading[Any]) -> dict[str, bytes]:
+    def _while_still(self, name: str, usage: Usage, read: Callable[[], T]) -> T:
+        """What ``read`` gives, which is asked only where ``usage`` is another than the last time.
+
+        While neither CPU nor memory has changed nothing has run, so nothing was counted, and no process has come or
+        gone. It is asked every ten seconds all the same, for what others do to a cgroup.
+        """
+        known = self._standing.get(name)
+        if known is None or known[0] is not usage or time.monotonic() >= known[2]:
+            known = self._standing[name] = usage, read(), time.monotonic() + _STANDSTILL
+        found: T = known[1]
+        return found
+
+    def _parsed(self, reading: _Reading[T]) -> T:
+        files = self._read_all(reading)
+        last = self._last.get(reading)
+        if last is None or last[0] != files:
+            if reading in self._plans and max(map(len, files.values())) >= PAGE:
+                del self._plans[reading]
+                files = self._read_all(reading)
+            found = reading.parse(self.group.version, {name: text.decode() for name, text in files.items()})
+            last = self._last[reading] = files, found
+        known: T = last[1]
+        return known
+
+    def _read_all(self, reading: _Reading[Any]) -> dict[str, bytes]:
         """The content of each file, without those that this kernel does not have."""
         plan = self._plans.get(reading)
         if plan is not None:
             return {name: os.pread(fd, PAGE, 0) for name, fd in plan}
         files = {}
-        for name, folder in self._folders(reading.names[self.group.version]):
+        for name, folder in self._folders(reading):
             try:
                 files[name] = self._read(folder, name)
             except OSError:
                 if name in _NEEDED:
                     raise
-        if self._open.keys() >= files.keys() and max(map(len, files.values())) < PAGE:
+        if self._open.keys() >= files.keys() and max(map(len, files.values()), default=0) < PAGE:
             self._plans[reading] = [(name, self._open[name]) for name in files]
         return files
 
-    def _folders(self, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        folders = self.group.folders
+    def _folders(self, reading: _Reading[Any]) -> Iterator[tuple[str, str]]:
+        folders, names = self.group.folders, reading.names[self.group.version]
         yield from ((name, folders[controller]) for name, controller in names.items() if controller in folders)
         if self.group.pressure:
-            yield from ((name, self.group.pressure) for name in _PRESSURES)
+            yield from ((name, self.group.pressure) for name in reading.pressures)
 
     def _read(self, folder: str, name: str) -> bytes:
         """A file's content, by the open file if there may be one. Raises OSError."""
@@ -465,14 +498,13 @@ def _parse_usage(version: int, files: Mapping[str, str]) -> Usage:
     return parse_usage_v1(files) if version == 1 else parse_usage_v2(files)
 
 
-def _parse_everything(version: int, files: Mapping[str, str]) -> tuple[Usage, Details]:
-    details = parse_details_v1(files) if version == 1 else parse_details_v2(files)
-    return _parse_usage(version, files), details
+def _parse_details(version: int, files: Mapping[str, str]) -> Details:
+    return parse_details_v1(files) if version == 1 else parse_details_v2(files)
 
 
-#: What statistics need, and what metrics need.
-USAGE: Final = Reading({1: _V1_USAGE, 2: _V2_USAGE}, _parse_usage)
-EVERYTHING: Final = Reading({1: _V1_USAGE | _V1_DETAILS, 2: _V2_USAGE | _V2_DETAILS}, _parse_everything)
+#: What statistics need, and what metrics need beyond that.
+_USAGE: Final = _Reading({1: _V1_USAGE, 2: _V2_USAGE}, _parse_usage, _PRESSURES)
+_DETAILS: Final = _Reading({1: _V1_DETAILS, 2: _V2_DETAILS}, _parse_details)
 
 
 def _devices_v1(amounts: str, counts: str) -> tuple[Device, ...]:

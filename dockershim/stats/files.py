@@ -7,9 +7,8 @@ from typing import Final
 
 #: Almost every file is shorter. A larger buffer would be taken from the system, and given back, for each reading.
 PAGE: Final = 4096
-#: What is read of a file of lines, none longer than 96 bytes, is its end if it is shorter than this: the kernel fills
-#: a page otherwise.
-SHORT: Final = 4000
+#: What is shorter than this was read to its end: of a longer file the kernel gives as many lines as a page holds.
+_SHORT: Final = PAGE - 512
 
 
 def read_whole(path: str, folder: int | None = None) -> bytes:
@@ -27,7 +26,7 @@ def read_whole(path: str, folder: int | None = None) -> bytes:
 def read_open(fd: int) -> bytes:
     """The content of an open file, from its beginning to its end. Raises OSError."""
     content = part = os.pread(fd, PAGE, 0)
-    while part:
+    while len(part) >= _SHORT:
         part = os.pread(fd, PAGE, len(content))
         content += part
     return content

@@ -10,15 +10,22 @@ from dockershim.stats.layers import LayerUsage
 from dockershim.stats.network import Interface
 
 
-def set_time(stats: cri.ContainerStats | cri.LinuxPodSandboxStats, now: int) -> None:
-    """Say of everything in a message of this module when it was read, in nanoseconds since the epoch."""
+def set_moment(stats: cri.ContainerStats | cri.LinuxPodSandboxStats, now: int, nano_cores: int | None) -> None:
+    """Put into a message of this module what is another at each reading.
+
+    That is the time of everything in it, in nanoseconds since the epoch, and the rate of CPU, None where none is known.
+    """
     for _, part in stats.ListFields():
         part.timestamp = now
+    if nano_cores is None:
+        stats.cpu.ClearField("usage_nano_cores")
+    else:
+        stats.cpu.usage_nano_cores.value = nano_cores
 
 
-def to_cri_container_stats(usage: Usage, nano_cores: int | None) -> cri.ContainerStats:
-    """ContainerStats of a container that runs, without attributes, layer and times."""
-    stats = cri.ContainerStats(cpu=_to_cri_cpu(usage, nano_cores), memory=_to_cri_memory(usage), io=_to_cri_io(usage))
+def to_cri_container_stats(usage: Usage) -> cri.ContainerStats:
+    """ContainerStats of a container that runs, without attributes and layer, and what ``set_moment`` puts in."""
+    stats = cri.ContainerStats(cpu=_to_cri_cpu(usage), memory=_to_cri_memory(usage), io=_to_cri_io(usage))
     if usage.swap is not None:
         stats.swap.swap_usage_bytes.value = usage.swap
         if usage.swap_limit is not None:
@@ -27,11 +34,14 @@ def to_cri_container_stats(usage: Usage, nano_cores: int | None) -> cri.Containe
 
 
 def to_cri_pod_stats(
-    usage: Usage, nano_cores: int | None, processes: int, interfaces: Sequence[Interface], default: str
+    usage: Usage, processes: int, interfaces: Sequence[Interface], default: str
 ) -> cri.LinuxPodSandboxStats:
-    """LinuxPodSandboxStats of a pod that runs, without containers and times; ``default`` as for ``to_cri_network``."""
+    """LinuxPodSandboxStats of a pod that runs, without containers, and what ``set_moment`` puts in.
+
+    ``default`` is as for ``to_cri_network``.
+    """
     return cri.LinuxPodSandboxStats(
-        cpu=_to_cri_cpu(usage, nano_cores),
+        cpu=_to_cri_cpu(usage),
         memory=_to_cri_memory(usage),
         io=_to_cri_io(usage),
         process=cri.ProcessUsage(process_count=cri.UInt64Value(value=processes)),
@@ -39,13 +49,8 @@ def to_cri_pod_stats(
     )
 
 
-def _to_cri_cpu(usage: Usage, nano_cores: int | None) -> cri.CpuUsage:
-    """CpuUsage; ``nano_cores`` are None until there are two samples."""
-    cpu = cri.CpuUsage(psi=_psi(usage.cpu_pressure))
-    cpu.usage_core_nano_seconds.value = usage.cpu
-    if nano_cores is not None:
-        cpu.usage_nano_cores.value = nano_cores
-    return cpu
+def _to_cri_cpu(usage: Usage) -> cri.CpuUsage:
+    return cri.CpuUsage(usage_core_nano_seconds=cri.UInt64Value(value=usage.cpu), psi=_psi(usage.cpu_pressure))
 
 
 def _to_cri_memory(usage: Usage) -> cri.MemoryUsage:

@@ -15,20 +15,17 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.netns import Pins
 from dockershim.stats import metrics
 from dockershim.stats.cgroup import (
-    EVERYTHING,
-    USAGE,
     Budget,
     Details,
     Files,
     Group,
-    Reading,
     Usage,
     find_group,
     huge_page_sizes,
     read_huge_pages,
 )
 from dockershim.stats.messages import (
-    set_time,
+    set_moment,
     to_cri_container_stats,
     to_cri_pod_stats,
     total,
@@ -111,7 +108,7 @@ class Reader:
         if usage is None:
             return None, b""
         rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
-        return usage, self._tell(record.id, now, to_cri_container_stats, usage, rate)
+        return usage, self._tell(record.id, now, rate, to_cri_container_stats, usage)
 
     def pods(self, pods: Sequence[Pod]) -> list[PodReading]:
         """The statistics of each pod and its containers."""
@@ -124,14 +121,16 @@ class Reader:
         if usage is not None:
             now = time.time_ns()
             rate = self._rates.rate(pod.sandbox.id, Sample(now, usage.cpu), pod.sandbox.created_at)
-            processes, interfaces = sum(self._process_counts(pod)), self._interfaces(pod.sandbox)
-            linux = self._tell(pod.sandbox.id, now, to_cri_pod_stats, usage, rate, processes, interfaces, INTERFACE)
+            processes = sum(self._process_counts(pod, [usage for usage, _ in read]))
+            interfaces = self._interfaces(pod.sandbox)
+            linux = self._tell(pod.sandbox.id, now, rate, to_cri_pod_stats, usage, processes, interfaces, INTERFACE)
         return PodReading(linux, [wire for _, wire in read])
 
     def _tell(
         self,
         record_id: str,
         now: int,
+        nano_cores: int | None,
         make: Callable[[*Ts], cri.ContainerStats | cri.LinuxPodSandboxStats],
         *source: *Ts,
     ) -> bytes:
@@ -139,21 +138,22 @@ class Reader:
         told = self._told.get(record_id)
         if told is None or told[0] != source:
             told = self._told[record_id] = source, make(*source)
-        set_time(told[1], now)
+        set_moment(told[1], now, nano_cores)
         return told[1].SerializeToString()
 
     def _pod_usage(self, sandbox: SandboxRecord, containers: list[Usage]) -> Usage | None:
         """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
         if sandbox.cgroup_parent:
-            return _or_none(self._files_of_pod(sandbox), USAGE)
+            return _or_none(self._files_of_pod(sandbox), Files.usage)
         infra = self._usage(sandbox)
         return None if infra is None else total([infra, *containers])
 
-    def _process_counts(self, pod: Pod) -> Iterator[int]:
-        records: list[SandboxRecord | ContainerRecord] = [pod.sandbox, *pod.containers]
-        for record in records:
-            if (files := self._files_of(record)) is not None:
-                yield len(files.processes())
+    def _process_counts(self, pod: Pod, usages: Sequence[Usage | None]) -> Iterator[int]:
+        if (infra := self._files_of(pod.sandbox)) is not None:
+            yield len(infra.processes())
+        for record, usage in zip(pod.containers, usages, strict=True):
+            if usage is not None and (files := self._files_of(record)) is not None:
+                yield len(files.processes_at(usage))
 
     def _interfaces(self, sandbox: SandboxRecord) -> tuple[Interface, ...]:
         """Those of a pod with a network of its own."""
@@ -188,7 +188,7 @@ class Reader:
         parts = self._infra_metrics(pod.sandbox)
         for record in pod.containers:
             files = self._files_of(record)
-            read = _or_none(files, EVERYTHING)
+            read = _or_none(files, Files.everything)
             if files is None or read is None:
                 continue
             series = self._series_of(record, files.group)
@@ -205,7 +205,7 @@ class Reader:
             return []
         found = [self._series_of(sandbox, infra.group).encode(metrics.network, self._interfaces(sandbox))]
         files = self._files_of_pod(sandbox) if sandbox.cgroup_parent else None
-        if files is None or (read := _or_none(files, EVERYTHING)) is None:
+        if files is None or (read := _or_none(files, Files.everything)) is None:
             return found
         series = self._series_of_pod(sandbox, files.group)
         pages = read_huge_pages(files.group, self._huge_page_sizes)
@@ -214,7 +214,7 @@ class Reader:
     def _container_metrics(
         self, record: ContainerRecord, files: Files, series: metrics.Series, usage: Usage, details: Details
     ) -> list[bytes]:
-        pids = files.processes()
+        pids = files.processes_at(usage)
         held = self._open_files.count(record.id, pids, record.pid)
         pages = read_huge_pages(files.group, self._huge_page_sizes)
         limited = metrics.quota(record.host_config) > 0
@@ -280,7 +280,7 @@ class Reader:
     # -- both ------------------------------------------------------------------------------------------------
 
     def _usage(self, record: ContainerRecord | SandboxRecord) -> Usage | None:
-        return _or_none(self._files_of(record), USAGE)
+        return _or_none(self._files_of(record), Files.usage)
 
     def _files_of(self, record: ContainerRecord | SandboxRecord) -> Files | None:
         """Those of a container that runs; its cgroup is the same for as long as it exists."""
@@ -306,12 +306,12 @@ class Reader:
         return known
 
 
-def _or_none(files: Files | None, reading: Reading[T]) -> T | None:
+def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
     """What was read; None for a cgroup that has ended."""
     if files is None:
         return None
     try:
-        return files.read(reading)
+        return read(files)
     except OSError:
         # A container that is started again has its cgroup by the same name, with files of its own.
         files.close()

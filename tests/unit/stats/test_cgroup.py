@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.stats import cgroup
 from dockershim.stats.cgroup import (
-    EVERYTHING,
     Budget,
     Device,
     Files,
@@ -256,8 +254,8 @@ def test_a_container_and_its_pod_are_found_and_read(tmp_path: Path, version: int
         for budget in (Budget(0), Budget(2), Budget(100)):
             files = Files(one, budget)
             for _ in range(2):
-                usage, details = files.read(EVERYTHING)
-                assert files.read(cgroup.USAGE) == usage
+                usage, details = files.everything()
+                assert files.usage() == usage
                 assert usage.memory == USAGE.memory
                 assert details.oom_kills == 2
                 assert (usage.io_pressure is not None) == pressure
@@ -277,7 +275,7 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     for path in (tmp_path / "cgroup" / PATHS["systemd"][1:]).iterdir():
         path.unlink()
     with pytest.raises(FileNotFoundError):
-        files.read(cgroup.USAGE)
+        files.usage()
     assert files.processes() == []
     with pytest.raises(FileNotFoundError):
         find_group(1, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
@@ -308,11 +306,40 @@ def test_files_are_given_back(tmp_path: Path) -> None:
     budget = Budget(100)
     files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), budget)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    files.read(EVERYTHING)
+    files.everything()
     assert budget.left == 100 - (len(list(Path("/proc/self/fd").iterdir())) - before) < 100
     files.close()
     assert (budget.left, len(list(Path("/proc/self/fd").iterdir()))) == (100, before)
-    assert files.read(cgroup.USAGE).memory == USAGE.memory
+    assert files.usage().memory == USAGE.memory
+    files.close()
+
+
+def test_details_are_read_when_something_has_run_and_every_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("dockershim.stats.cgroup.time.monotonic", lambda: now[0])
+    make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
+    folder = tmp_path / "cgroup" / PATHS["systemd"][1:]
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(100))
+
+    def look() -> tuple[int, int]:
+        usage, details = files.everything()
+        return details.threads, len(files.processes_at(usage))
+
+    def change(**content: int) -> None:
+        write(folder, {name.replace("_", "."): f"{number}\n" for name, number in content.items()})
+
+    assert look() == (3, 0)
+    change(pids_current=4, cgroup_procs=1)
+    assert look() == (3, 0), "nothing has run"
+    change(memory_current=5)
+    assert look() == (4, 1)
+    change(pids_current=5)
+    now[0] += 9.9
+    assert look() == (4, 1)
+    now[0] += 0.1
+    assert look() == (5, 1)
     files.close()
 
 
@@ -321,14 +348,14 @@ def test_what_says_the_same_is_not_made_anew(tmp_path: Path, budget: int) -> Non
     make_tree(tmp_path, 2, PATHS["systemd"], pressure=True)
     folder = tmp_path / "cgroup" / PATHS["systemd"][1:]
     files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(budget))
-    first = files.read(cgroup.USAGE)
-    assert files.read(cgroup.USAGE) is first
+    first = files.usage()
+    assert files.usage() is first
     write(folder, {"memory.current": "5\n"})
-    assert files.read(cgroup.USAGE) == replace(first, memory=5)
+    assert files.usage() == replace(first, memory=5)
     # A file that grows beyond what one reading takes is read to its end, and so ever after.
     for pages in (2, 3):
         write(folder, {"memory.stat": "filler 1\n" * 500 * pages + f"anon {pages}\n"})
-        assert files.read(cgroup.USAGE).rss == pages
+        assert files.usage().rss == pages
     files.close()
 
 

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from dockershim.stats.cgroup import Pressure, Stall, Usage
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.messages import (
-    set_time,
+    set_moment,
     to_cri_container_stats,
     to_cri_layer,
     to_cri_network,
@@ -26,8 +26,8 @@ PRESSURE = Pressure(Stall(5, 1.5, 0.5, 0.25), Stall(3, 0, 0, 0))
 
 def test_a_container_that_runs() -> None:
     usage = replace(USAGE, cpu_pressure=PRESSURE, memory_pressure=PRESSURE, io_pressure=PRESSURE)
-    stats = to_cri_container_stats(usage, 250)
-    set_time(stats, NOW)
+    stats = to_cri_container_stats(usage)
+    set_moment(stats, NOW, 250)
     assert (stats.cpu.timestamp, stats.cpu.usage_core_nano_seconds.value, stats.cpu.usage_nano_cores.value) == (
         NOW,
         123456789,
@@ -53,14 +53,13 @@ def test_a_container_that_runs() -> None:
         pytest.param(replace(USAGE, swap=None), "swap", id="no accounting for swap"),
         pytest.param(USAGE, "io", id="no pressure: io"),
         pytest.param(USAGE, "cpu.psi", id="no pressure: cpu"),
-        pytest.param(USAGE, "cpu.usage_nano_cores", id="one sample"),
         pytest.param(
             replace(USAGE, cpu_pressure=Pressure(PRESSURE.some, None)), "cpu.psi.Full", id="no full pressure of CPU"
         ),
     ],
 )
 def test_what_is_not_known_is_left_out(usage: Usage, left_out: str) -> None:
-    found = MessageToDict(to_cri_container_stats(usage, None), preserving_proto_field_name=True)
+    found = MessageToDict(to_cri_container_stats(usage), preserving_proto_field_name=True)
     *path, last = left_out.split(".")
     for name in path:
         found = found[name]
@@ -68,28 +67,36 @@ def test_what_is_not_known_is_left_out(usage: Usage, left_out: str) -> None:
 
 
 def test_a_working_set_above_the_limit_leaves_nothing() -> None:
-    stats = to_cri_container_stats(replace(USAGE, memory_limit=1, swap_limit=1), None)
+    stats = to_cri_container_stats(replace(USAGE, memory_limit=1, swap_limit=1))
     assert (stats.memory.available_bytes.value, stats.swap.swap_available_bytes.value) == (0, 0)
 
 
 def test_everything_has_the_time_of_its_reading() -> None:
     interfaces = [Interface("eth0", 1, 2, 3, 4, 5, 6, 7, 8)]
     pressed = replace(USAGE, io_pressure=PRESSURE)
-    pod = to_cri_pod_stats(pressed, 250, 3, interfaces, "eth0")
+    pod = to_cri_pod_stats(pressed, 3, interfaces, "eth0")
     for stats, count in (
-        (to_cri_container_stats(pressed, None), 4),
-        (to_cri_container_stats(USAGE, None), 3),
+        (to_cri_container_stats(pressed), 4),
+        (to_cri_container_stats(USAGE), 3),
         (pod, 5),
     ):
         for now in (NOW, NOW + 1):
-            set_time(stats, now)
+            set_moment(stats, now, 250)
             assert [part.timestamp for _, part in stats.ListFields()] == [now] * count
     assert (pod.process.process_count.value, pod.network.default_interface.name) == (3, "eth0")
     assert (pod.cpu.usage_nano_cores.value, pod.memory.usage_bytes.value) == (250, USAGE.memory)
 
 
+def test_the_rate_of_cpu_may_be_unknown_again() -> None:
+    stats = to_cri_container_stats(USAGE)
+    for rate in (250, None, 0):
+        set_moment(stats, NOW, rate)
+        assert stats.cpu.HasField("usage_nano_cores") == (rate is not None)
+        assert stats.cpu.usage_nano_cores.value == (rate or 0)
+
+
 def test_a_pod_without_interfaces_has_no_network() -> None:
-    assert not to_cri_pod_stats(USAGE, None, 1, (), "eth0").HasField("network")
+    assert not to_cri_pod_stats(USAGE, 1, (), "eth0").HasField("network")
 
 
 def test_a_writable_layer() -> None:
@@ -112,4 +119,4 @@ def test_a_pod_without_a_cgroup_is_its_containers_together() -> None:
     both = total([USAGE, USAGE])
     assert (both.cpu, both.memory, both.working_set) == (2 * USAGE.cpu, 2 * USAGE.memory, 2 * USAGE.working_set)
     assert both.memory_limit is None
-    assert not to_cri_container_stats(both, None).HasField("io")
+    assert not to_cri_container_stats(both).HasField("io")

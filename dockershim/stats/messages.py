@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.stats.cgroup import Pressure, Stall, Usage
@@ -50,20 +51,21 @@ def to_cri_pod_stats(
 
 
 def _to_cri_cpu(usage: Usage) -> cri.CpuUsage:
-    return cri.CpuUsage(usage_core_nano_seconds=cri.UInt64Value(value=usage.cpu), psi=_psi(usage.cpu_pressure))
+    return cri.CpuUsage(usage_core_nano_seconds={"value": usage.cpu}, psi=_psi(usage.cpu_pressure))
 
 
 def _to_cri_memory(usage: Usage) -> cri.MemoryUsage:
     """MemoryUsage. What is available is told only where there is a limit."""
-    memory = cri.MemoryUsage(psi=_psi(usage.memory_pressure))
-    memory.working_set_bytes.value = usage.working_set
-    memory.usage_bytes.value = usage.memory
-    memory.rss_bytes.value = usage.rss
-    memory.page_faults.value = usage.page_faults
-    memory.major_page_faults.value = usage.major_page_faults
-    if usage.memory_limit is not None:
-        memory.available_bytes.value = max(0, usage.memory_limit - usage.working_set)
-    return memory
+    working_set, limit = usage.working_set, usage.memory_limit
+    return cri.MemoryUsage(
+        working_set_bytes={"value": working_set},
+        available_bytes=None if limit is None else {"value": max(0, limit - working_set)},
+        usage_bytes={"value": usage.memory},
+        rss_bytes={"value": usage.rss},
+        page_faults={"value": usage.page_faults},
+        major_page_faults={"value": usage.major_page_faults},
+        psi=_psi(usage.memory_pressure),
+    )
 
 
 def _to_cri_io(usage: Usage) -> cri.IoUsage | None:
@@ -71,6 +73,7 @@ def _to_cri_io(usage: Usage) -> cri.IoUsage | None:
     return None if usage.io_pressure is None else cri.IoUsage(psi=_psi(usage.io_pressure))
 
 
+@lru_cache(1024)
 def _psi(pressure: Pressure | None) -> cri.PsiStats | None:
     if pressure is None:
         return None

@@ -33,6 +33,11 @@ class OpenFiles:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Open, float]] = {}
 
+    def is_due(self, container_id: str) -> bool:
+        """Whether ``count`` would look."""
+        known = self._known.get(container_id)
+        return known is None or time.monotonic() >= known[1]
+
     def count(self, container_id: str, pids: Collection[int], first: int) -> Open:
         """What these processes of a container hold; one that ends meanwhile holds nothing.
 

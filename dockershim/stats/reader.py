@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -57,14 +57,22 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PodReading:
-    """``linux`` is LinuxPodSandboxStats without containers; ``containers`` as ``Reader.containers`` gives them."""
+    """``linux`` is LinuxPodSandboxStats without containers; ``containers`` as ``Reader.container`` gives them."""
 
     linux: bytes
     containers: Sequence[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """Sizes of huge pages, and the file system of writable layers, None where it cannot be seen."""
+
+    huge_page_sizes: tuple[str, ...]
+    file_system: metrics.FileSystem | None
+
+
 class Reader:
-    """What it keeps between readings makes it one for one thread at a time: folders, CPU samples, counts.
+    """What it keeps between readings makes it one for one thread alone: folders, CPU samples, counts.
 
     A container that has ended since it was listed is one that does not run, which the next list shows.
     """
@@ -84,7 +92,6 @@ class Reader:
         self._pod_series: dict[str, metrics.Series] = {}
         self._devices: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
-        self._huge_page_sizes: tuple[str, ...] = ()
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget all sandboxes and containers but these."""
@@ -99,9 +106,9 @@ class Reader:
 
     # -- statistics ------------------------------------------------------------------------------------------
 
-    def containers(self, records: Sequence[ContainerRecord]) -> list[bytes]:
-        """ContainerStats of each in its wire form, without attributes and writable layer."""
-        return [self._container(record)[1] for record in records]
+    def container(self, record: ContainerRecord) -> bytes:
+        """ContainerStats in its wire form, without attributes and writable layer."""
+        return self._container(record)[1]
 
     def _container(self, record: ContainerRecord) -> tuple[Usage | None, bytes]:
         usage, now = self._usage(record), time.time_ns()
@@ -110,11 +117,8 @@ class Reader:
         rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
         return usage, self._tell(record.id, now, rate, to_cri_container_stats, usage)
 
-    def pods(self, pods: Sequence[Pod]) -> list[PodReading]:
-        """The statistics of each pod and its containers."""
-        return [self._pod(pod) for pod in pods]
-
-    def _pod(self, pod: Pod) -> PodReading:
+    def pod(self, pod: Pod) -> PodReading:
+        """The statistics of a pod and its containers."""
         read = [self._container(record) for record in pod.containers]
         linux = b""
         usage = self._pod_usage(pod.sandbox, [usage for usage, _ in read if usage is not None])
@@ -175,30 +179,40 @@ class Reader:
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
-    def pod_metrics(self, pods: Sequence[Pod], layers: Mapping[str, int], folder: str) -> list[list[bytes]]:
-        """The field ``pod_metrics`` for each pod, in parts. ``layers`` are the bytes of writable layers that are known.
+    def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[str, list[int], int]]:
+        """The containers whose open files are to be counted: their ids, their processes, and the first of these."""
+        return [
+            (record.id, files.processes(), record.pid)
+            for pod in pods
+            for record in pod.containers
+            if self._open_files.is_due(record.id) and (files := self._files_of(record)) is not None
+        ]
 
-        ``folder`` is the engine's, on whose file system they are.
-        """
-        self._huge_page_sizes = huge_page_sizes()
-        file_system = self._file_system(folder)
-        return [self._metrics_of(pod, layers, file_system) for pod in pods]
+    def count_open_files(self, due: Iterable[tuple[str, list[int], int]]) -> None:
+        """Count what ``due_open_files`` has named. Any thread may do it."""
+        for container_id, pids, first in due:
+            self._open_files.count(container_id, pids, first)
 
-    def _metrics_of(self, pod: Pod, layers: Mapping[str, int], file_system: metrics.FileSystem | None) -> list[bytes]:
-        parts = self._infra_metrics(pod.sandbox)
+    def node_reading(self, folder: str) -> NodeReading:
+        """What metrics have of the node. ``folder`` is the engine's, on whose file system writable layers are."""
+        return NodeReading(huge_page_sizes(), self._file_system(folder))
+
+    def pod_metrics(self, pod: Pod, layers: Mapping[str, int], node: NodeReading) -> list[bytes]:
+        """The field ``pod_metrics`` for a pod, in parts. ``layers`` are the bytes of writable layers that are known."""
+        parts = self._infra_metrics(pod.sandbox, node)
         for record in pod.containers:
             files = self._files_of(record)
             read = _or_none(files, Files.everything)
             if files is None or read is None:
                 continue
             series = self._series_of(record, files.group)
-            found = self._container_metrics(record, files, series, *read)
-            if file_system is not None and record.id in layers:
-                found.append(series.encode(metrics.file_system, layers[record.id], file_system))
+            found = self._container_metrics(record, files, series, node, *read)
+            if node.file_system is not None and record.id in layers:
+                found.append(series.encode(metrics.file_system, layers[record.id], node.file_system))
             parts += metrics.encode_container(record.id, found)
         return metrics.encode_pod(pod.sandbox.id, parts)
 
-    def _infra_metrics(self, sandbox: SandboxRecord) -> list[bytes]:
+    def _infra_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
         """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
         infra = self._files_of(sandbox)
         if infra is None:
@@ -208,15 +222,21 @@ class Reader:
         if files is None or (read := _or_none(files, Files.everything)) is None:
             return found
         series = self._series_of_pod(sandbox, files.group)
-        pages = read_huge_pages(files.group, self._huge_page_sizes)
+        pages = read_huge_pages(files.group, node.huge_page_sizes)
         return [*found, series.encode(metrics.resources, *read, pages, False, self._device_name)]
 
     def _container_metrics(
-        self, record: ContainerRecord, files: Files, series: metrics.Series, usage: Usage, details: Details
+        self,
+        record: ContainerRecord,
+        files: Files,
+        series: metrics.Series,
+        node: NodeReading,
+        usage: Usage,
+        details: Details,
     ) -> list[bytes]:
         pids = files.processes_at(usage)
         held = self._open_files.count(record.id, pids, record.pid)
-        pages = read_huge_pages(files.group, self._huge_page_sizes)
+        pages = read_huge_pages(files.group, node.huge_page_sizes)
         limited = metrics.quota(record.host_config) > 0
         return [
             series.encode(metrics.resources, usage, details, pages, limited, self._device_name),

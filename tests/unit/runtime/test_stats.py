@@ -1,37 +1,33 @@
-"""Statistics are read by one thread at a time."""
+"""Statistics are read by the event loop, a little at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import itertools
 import time
 from types import SimpleNamespace
-from typing import Any, cast
-
-import pytest
+from typing import cast
 
 from dockershim.runtime.node import Node
 from dockershim.runtime.stats import Statistics
 
 
-async def test_who_goes_away_leaves_no_thread_beside_the_next() -> None:
+async def test_others_have_their_turn_while_a_list_is_read() -> None:
     statistics = Statistics(cast("Node", SimpleNamespace(pins=None, inventory=SimpleNamespace(snapshot=list))))
-    at_once = threading.Semaphore(1)
+    done: list[int] = []
+    seen: list[int] = []
 
-    def read() -> bool:
-        alone = at_once.acquire(blocking=False)
-        time.sleep(0.1)
-        if alone:
-            at_once.release()
-        return alone
+    def read(number: int) -> int:
+        time.sleep(0.001)
+        done.append(number)
+        return number
 
-    def call() -> asyncio.Task[Any]:
-        return asyncio.create_task(statistics._in_thread(read))
+    async def other() -> None:
+        while len(done) < 30:
+            seen.append(len(done))
+            await asyncio.sleep(0)
 
-    first = call()
-    await asyncio.sleep(0.02)
-    first.cancel()
-    second = call()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert await second
+    _, found = await asyncio.gather(other(), statistics._read(read, range(30)))
+    assert found == done == list(range(30))
+    assert len(seen) > 5
+    assert max(after - before for before, after in itertools.pairwise(seen)) < 15

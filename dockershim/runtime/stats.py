@@ -31,8 +31,8 @@ _DESCRIPTORS = cri.ListMetricDescriptorsResponse(descriptors=[metric.to_cri() fo
 class Statistics:
     """The calls for statistics and metrics.
 
-    The kernel is read by the event loop, pod by pod, and other calls go on in between: a thread takes half as long
-    again for the same, as it finds nothing of it in its processor's caches. What may take long is left to one.
+    The kernel is read by the event loop, pod by pod, and other calls go on in between: a thread takes up to half as
+    long again for the same, as it finds nothing of it in its processor's caches. What may take long is left to one.
     """
 
     def __init__(self, node: Node) -> None:

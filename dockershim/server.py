@@ -39,6 +39,9 @@ SERVER_OPTIONS: Final = (
     # two strikes. The server itself does not ping: a unix socket tells at once when its other end is gone.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Nor does it ping to learn how much a connection can hold, with every message that it gets: the answer takes
+    # another wake of the process, and on a unix socket the default window is enough.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.so_reuseport", 0),
 )
 

@@ -138,6 +138,15 @@ async def test_both_services_share_one_socket(node: Node) -> None:
     assert sorted(path.name for path in node.folder.iterdir()) == ["config.toml", "root"]
 
 
+async def test_the_log_is_ours_alone(node: Node) -> None:
+    """gRPC's C core writes past it, above all of an experiment in its environment that it does not know."""
+    async with node.serving("--log-format=json") as server, node.client() as cri:
+        await cri.runtime.Version(cri.api.VersionRequest())
+        server.send(signal.SIGTERM)
+        assert await server.ended() == 0
+    assert [line for line in server.log.splitlines() if not line.startswith('{"time": ')] == []
+
+
 async def test_images_may_have_a_socket_of_their_own(node: Node) -> None:
     images = node.folder / "images.sock"
     async with node.serving(f"--image-service-endpoint=unix://{images}") as server:

@@ -232,11 +232,45 @@ async def test_a_cancellation_from_inside_is_answered(serve: Serve) -> None:
     assert [unary[0], stream[0]] == [grpc.StatusCode.INTERNAL] * 2
 
 
-def http2_frame(kind: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+def http2_frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4)
+HTTP2_PING, HTTP2_ACK, HTTP2_END_STREAM, HTTP2_END_HEADERS = 6, 1, 1, 4
+
+
+def http2_call(path: str) -> bytes:
+    """A unary call with an empty request, its headers as literals (RFC 7541, section 6.2.2)."""
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
+    fields |= {"te": "trailers", "content-type": "application/grpc"}
+    block = b"".join(b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in field) for field in fields.items())
+    headers = http2_frame(1, block, flags=HTTP2_END_HEADERS, stream=1)
+    return headers + http2_frame(0, bytes(5), flags=HTTP2_END_STREAM, stream=1)
+
+
+async def http2_answer(reader: asyncio.StreamReader) -> list[tuple[int, int]]:
+    """The kind and the flags of each frame, up to the one that ends the answer to a call."""
+    found: list[tuple[int, int]] = []
+    while True:
+        head = await reader.readexactly(9)
+        await reader.readexactly(int.from_bytes(head[:3], "big"))
+        found.append((head[3], head[4]))
+        if head[3] in (0, 1) and head[4] & HTTP2_END_STREAM:
+            return found
+
+
+async def test_the_answer_to_a_call_is_all_that_a_client_is_woken_for(serve: Serve) -> None:
+    async def version(request: Any) -> Any:
+        return api_pb2.VersionResponse(version="here")
+
+    async with serve({"version": version}) as (v1, _):
+        reader, writer = await asyncio.open_unix_connection(v1.target.removeprefix("unix:"))
+        writer.write(HTTP2_HELLO + http2_call("/runtime.v1.RuntimeService/Version"))
+        frames = await asyncio.wait_for(http2_answer(reader), 5)
+        writer.close()
+    assert [kind for kind, _ in frames].count(0) == 1, "there is an answer"
+    assert [flags for kind, flags in frames if kind == HTTP2_PING and not flags & HTTP2_ACK] == []
 
 
 async def test_a_flood_of_pings_is_sent_away(serve: Serve) -> None:

@@ -22,8 +22,8 @@ SERVE: Final = ["serve"]
 CONFIG_DEFAULT: Final = ["config", "default"]
 
 #: What gRPC's C core reads when it is loaded. Below errors it tells of every connection, past our log and its format.
-#: Connections of the event engine, which gRPC has in Python since 1.82, are read by threads of its own: each call
-#: wakes two more, for a sixth of the CPU that gRPC takes of it (`python -m bench.relist`).
+#: Connections of gRPC's event engine, which 1.76 did not use in Python, are read by threads of its own: each call
+#: wakes more of them, for a sixth of the CPU that gRPC takes of it (`python -m bench.relist`).
 GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
     "GRPC_VERBOSITY": "ERROR",
     "GRPC_EXPERIMENTS": "-event_engine_listener",

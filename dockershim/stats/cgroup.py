@@ -359,10 +359,10 @@ def _folders(folder: str, fd: int | None = None) -> list[str]:
 def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
     """The sizes of which the node has huge pages, as the names of cgroup files have them: ``2MB``, ``1GB``."""
     found = []
-    with contextlib.suppress(OSError):
-        for one in folder.iterdir():
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for one in entries:
             kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
-            if int((one / "nr_hugepages").read_text()) > 0:
+            if int(read_whole(f"{one.path}/nr_hugepages")) > 0:
                 found.append(f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB")
     return tuple(sorted(found))
 

@@ -2,3 +2,10 @@
 
 Runs inside a test node; `make bench` starts one.
 """
+
+import os
+
+from dockershim.cli import GRPC_ENVIRONMENT
+
+# Who asks has gRPC as the server has it: how often its own threads wake each other is not what is measured.
+os.environ.update(GRPC_ENVIRONMENT)

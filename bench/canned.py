@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import grpc
 
-from dockershim.cli import GRPC_ENVIRONMENT
 from dockershim.server import SERVER_OPTIONS
 
 _SERVES = b"serves\n"
@@ -38,7 +36,7 @@ def canned_server(answers: Mapping[str, bytes]) -> Iterator[Canned]:
         for call, answer in answers.items():
             (folder / call).write_bytes(answer)
         command = [sys.executable, "-m", __name__, str(socket), str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **GRPC_ENVIRONMENT}) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None, "it is a pipe"
                 if process.stdout.readline() != _SERVES:

@@ -205,7 +205,7 @@ async def test_reopen_needs_a_container_that_runs(cri: CRI) -> None:
             await reopen(cri, "")
 
 
-@pytest.mark.parametrize("driver", ["none", "local"])
+@pytest.mark.parametrize("driver", ["none", "local", "journald"])
 async def test_the_engines_default_driver_does_not_matter(
     cri: CRI, engine: Engine, driver: str, engine_api: DockerClient
 ) -> None:
@@ -511,7 +511,11 @@ async def following(*command: str) -> asyncio.Task[tuple[bytes, bytes]]:
     return asyncio.create_task(process.communicate())
 
 
-WRITES = "for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.6; done; head -c 20000 /dev/zero | tr '\\0' y; echo"
+#: Apart, since docker takes it that a log is ordered by time, and what is written at once to both streams may not be.
+WRITES = """
+    for i in 1 2 3; do echo out $i; sleep 0.3; echo err $i >&2; sleep 0.3; done
+    head -c 20000 /dev/zero | tr "\\0" y; echo
+"""
 
 
 async def test_crictl_shows_what_docker_logs_shows(cri: CRI) -> None:

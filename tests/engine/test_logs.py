@@ -656,7 +656,8 @@ async def _killing(server: Server, until_time: float) -> AsyncIterator[list[str]
             await asyncio.sleep(random.uniform(2, 6))
             if random.random() < 0.5:
                 kill_follower()
-            server.kill()
+            # A killed process that has watched files takes seconds to end while others are written all the time.
+            await asyncio.to_thread(server.kill)
             killed.append("server")
             await asyncio.to_thread(server.start)
 
@@ -668,6 +669,8 @@ async def _killing(server: Server, until_time: float) -> AsyncIterator[list[str]
 
 @pytest.mark.timeout(TORTURE * 5 + 180)
 async def test_torture_each_line_is_there_once(server: Server, engine_api: DockerClient, tmp_path: Path) -> None:
+    # As deploy/dockershim.service has it; what is started from here inherits it, or would wait for the containers' CPU.
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
     server.restart("--engine-log-max-size=16m", "--engine-log-max-files=4")
     logged = len(server.log.read_text())
     sandbox = sandbox_config()
@@ -697,5 +700,6 @@ async def test_torture_each_line_is_there_once(server: Server, engine_api: Docke
                 assert engine_api.api.logs(one.id, tail=1) == b"%d\n" % (count // 2 - 1)
             assert "missing" not in server.log.read_text()[logged:]
     finally:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         server.flags = ()
         server.restart()

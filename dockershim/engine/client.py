@@ -77,7 +77,7 @@ class Engine:
     ) -> None:
         self.endpoint = endpoint
         #: How an endpoint is spoken to that is no plain one.
-        self.tls = (tls or TLS()).context() if tls is not None or endpoint.startswith("https:") else None
+        self.tls = _tls_context(endpoint, tls)
         self._request_timeout = request_timeout
         self._calls = calls
         connector, self._base = _connector(endpoint, self.tls)
@@ -311,6 +311,13 @@ class Engine:
             raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
         except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
+
+
+def _tls_context(endpoint: str, tls: TLS | None) -> ssl.SSLContext | None:
+    scheme = urlsplit(endpoint).scheme
+    if scheme == "unix" or (tls is None and scheme != "https"):
+        return None
+    return (tls or TLS()).context()
 
 
 def _connector(endpoint: str, tls: ssl.SSLContext | None) -> tuple[aiohttp.BaseConnector, str]:

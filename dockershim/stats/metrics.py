@@ -246,14 +246,15 @@ def file_system(used: int, found: FileSystem) -> Iterator[Sample]:
     yield _FS_INODES_FREE, found.inodes_free, label
 
 
-def processes(count: int, threads: int, threads_limit: int | None, held: Open) -> Iterator[Sample]:
-    """Processes and what they hold open."""
+def processes(count: int, threads: int, threads_limit: int | None, held: Open | None) -> Iterator[Sample]:
+    """Processes and what they hold open, None where that was not counted yet."""
     yield _PROCESSES, count, ()
     yield _THREADS, threads, ()
     yield _THREADS_LIMIT, threads_limit or 0, ()
-    yield _DESCRIPTORS, held.descriptors, ()
-    yield _SOCKETS, held.sockets, ()
-    if held.limit is not None:
+    if held is not None:
+        yield _DESCRIPTORS, held.descriptors, ()
+        yield _SOCKETS, held.sockets, ()
+    if held is not None and held.limit is not None:
         yield _ULIMITS, held.limit, ("max_open_files",)
 
 

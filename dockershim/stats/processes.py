@@ -51,6 +51,11 @@ class OpenFiles:
             self._known[container_id] = (known, ended + max(_REST * (ended - begun), _SHORTEST_REST))
         return known
 
+    def last(self, container_id: str) -> Open | None:
+        """What was counted last, without a look; None where nothing was."""
+        known = self._known.get(container_id)
+        return None if known is None else known[0]
+
     def keep(self, container_ids: Collection[str]) -> None:
         """Forget all others."""
         for container_id in self._known.keys() - set(container_ids):

@@ -235,7 +235,7 @@ class Reader:
         details: Details,
     ) -> list[bytes]:
         pids = files.processes_at(usage)
-        held = self._open_files.count(record.id, pids, record.pid)
+        held = self._open_files.last(record.id)
         pages = read_huge_pages(files.group, node.huge_page_sizes)
         limited = metrics.quota(record.host_config) > 0
         return [

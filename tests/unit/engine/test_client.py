@@ -478,6 +478,14 @@ async def test_random_bytes_are_errors_of_ours(tmp_path: Path) -> None:
                 await engine.get("/thing")
 
 
+async def test_a_unix_endpoint_reads_no_certificates(tmp_path: Path) -> None:
+    tls = TLS(ca=tmp_path / "absent.pem")
+    async with Engine(f"unix://{tmp_path}/socket", request_timeout=lambda: 5.0, tls=tls) as engine:
+        assert engine.tls is None
+    with pytest.raises(OSError, match="No such file"):
+        Engine("tcp://127.0.0.1:1", request_timeout=lambda: 5.0, tls=tls)
+
+
 async def test_over_tcp() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response({"ApiVersion": "1.45"})

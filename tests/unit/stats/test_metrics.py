@@ -157,6 +157,7 @@ def test_file_system_processes_and_huge_pages() -> None:
         ("ulimits_soft", "max_open_files"): 1024,
     }
     assert ("ulimits_soft", "max_open_files") not in values(metrics.processes(2, 3, None, Open(10, 4, None)))
+    assert values(metrics.processes(2, 3, 100, None)) == {("processes",): 2, ("threads",): 3, ("threads_max",): 100}
     assert values(metrics.huge_pages([HugePages("2MB", 1, 2), HugePages("1GB", 3, None)])) == {
         ("hugetlb_usage_bytes", "2MB"): 1,
         ("hugetlb_max_usage_bytes", "2MB"): 2,

@@ -76,10 +76,14 @@ def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pyt
     def descriptors(container_id: str) -> int:
         return counts.count(container_id, [os.getpid()], os.getpid()).descriptors
 
+    assert counts.last("a") is None
     assert descriptors("a") == 1
     now[0] += 19
     assert descriptors("a") == 1
     assert descriptors("b") == 21
+    last = counts.last("a")
+    assert last is not None
+    assert last.descriptors == 1, "it is due, and not looked at"
     assert descriptors("a") == 22
     counts.keep({"b"})
     assert descriptors("a") == 23

@@ -111,7 +111,7 @@ class Copying:
     def _catch_up(self, positions: PositionFile) -> None:
         """Pass what the CRI file has already, and complete its last line."""
         try:
-            while written := self._target.beyond(0, 2 * BATCH):
+            while written := self._target.beyond(2 * BATCH):
                 lines, _ = self._sources.read(BATCH)
                 cri, _ = to_cri(lines)
                 if not lines or not written.startswith(cri):
@@ -146,7 +146,7 @@ class Copying:
         Ours begin on a line of their own.
         """
         last = b""
-        while more := self._target.beyond(0, BATCH):
+        while more := self._target.beyond(BATCH):
             self._target.accept(len(more))
             last = more
         if not last.endswith(b"\n"):

@@ -29,6 +29,12 @@ _SLOT: Final = 64
 assert _LAYOUT.size + _CHECK.size <= _SLOT
 
 
+def bytes_before(fd: int, offset: int, most: int = TAIL) -> bytes:
+    """The last bytes before ``offset``, at most so many; fewer where the file begins or ends in them."""
+    begin = max(0, offset - most)
+    return os.pread(fd, offset - begin, begin)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """``offset`` bytes into the file with this inode; ``check`` is the checksum of the TAIL bytes before it."""
@@ -39,9 +45,8 @@ class Place:
 
     def is_in(self, fd: int) -> bool:
         """Whether the open file has these bytes before the offset, whatever its inode is."""
-        begin = max(0, self.offset - TAIL)
-        before = os.pread(fd, self.offset - begin, begin)
-        return len(before) == self.offset - begin and zlib.crc32(before) == self.check
+        before = bytes_before(fd, self.offset)
+        return len(before) == min(TAIL, self.offset) and zlib.crc32(before) == self.check
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dockershim.logs.position import TAIL, Place
+from dockershim.logs.position import TAIL, Place, bytes_before
 
 #: The engine cuts what a container writes after 16 KiB; each byte of that may be written as six.
 _LONGEST_LINE: Final = 128 * 1024
@@ -98,8 +98,7 @@ class Sources:
                 while self._files[0] is not file:
                     self._drop()
                 file.offset, self._place = place.offset, place
-                begin = max(0, place.offset - TAIL)
-                self._tail = os.pread(file.fd, place.offset - begin, begin)
+                self._tail = bytes_before(file.fd, place.offset)
                 return True
         return place.offset == 0
 

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from dockershim.logs.position import TAIL, Place
+from dockershim.logs.position import TAIL, Place, bytes_before
 
 #: How much of a log's end is given to tell where it ends.
 _LAST: Final = 1024 * 1024
@@ -69,12 +69,11 @@ class Target:
                 continue
             _drop_zeros(fd, 0)
             size = os.fstat(fd).st_size
-            begin = max(0, size - _LAST)
-            last = os.pread(fd, size - begin, begin)
-            last = last[: last.rfind(b"\n") + 1]
+            end = bytes_before(fd, size, _LAST)
+            last = end[: end.rfind(b"\n") + 1]
             if size and not taken:
                 self._take(fd)
-                self._set_length(begin + len(last))
+                self._set_length(size - len(end) + len(last))
                 taken = True
             else:
                 os.close(fd)
@@ -108,8 +107,7 @@ class Target:
         self._set_length(status.st_size)
 
     def _set_length(self, length: int) -> None:
-        begin = max(0, length - TAIL)
-        self._length, self._tail = length, os.pread(self._fd, length - begin, begin)
+        self._length, self._tail = length, bytes_before(self._fd, length)
 
     def is_open(self) -> bool:
         return self._fd >= 0
@@ -125,9 +123,9 @@ class Target:
         except FileNotFoundError:
             return False
 
-    def beyond(self, offset: int, limit: int) -> bytes:
-        """Up to ``limit`` bytes that the file has ``offset`` bytes behind the place."""
-        return os.pread(self._fd, limit, self._length + offset)
+    def beyond(self, limit: int) -> bytes:
+        """Up to ``limit`` bytes that the file has behind the place."""
+        return os.pread(self._fd, limit, self._length)
 
     def accept(self, size: int) -> None:
         """``size`` bytes that are beyond the place are written for good."""
@@ -165,9 +163,9 @@ def _drop_zeros(fd: int, offset: int) -> None:
     """
     size = end = os.fstat(fd).st_size
     while end > offset:
-        begin = max(offset, end - TAIL)
-        kept = os.pread(fd, end - begin, begin).rstrip(b"\0")
-        end = begin + len(kept)
+        most = min(TAIL, end - offset)
+        kept = bytes_before(fd, end, most).rstrip(b"\0")
+        end += len(kept) - most
         if kept:
             break
     if end < size:

@@ -20,8 +20,6 @@ from tests.node.packages import SetupError
 from tests.node.supplies import ENGINES
 
 EXPECTED = Path(__file__).parent / "expected.toml"
-#: More of them, for runs in which the engine is restarted.
-EXPECTED_OF_RESTARTS = Path(__file__).parent / "expected-restarts.toml"
 SUMMARY_WIDTH = 80
 
 
@@ -49,8 +47,6 @@ def main(arguments: Sequence[str]) -> int:
         # A spec that skips itself says why; what the focus leaves out is just "skipped".
         specs = [spec for spec in specs if spec.message != "skipped"]
     expected = read_expectations(EXPECTED.read_text(), given.engine)
-    if given.restart_every:
-        expected += read_expectations(EXPECTED_OF_RESTARTS.read_text(), given.engine)
     if given.focus:
         ran = {spec.name for spec in specs}
         expected = [expectation for expectation in expected if expectation.name in ran]

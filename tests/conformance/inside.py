@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
             # A fixed order: a failure that depends on what ran before can be seen again.
             options = ["--ginkgo.seed=1", "--ginkgo.no-color", "--ginkgo.v", *more]
             if given.restart_every:
-                # What a restart ended before anything could be repeated, a kubelet makes anew: see the list of reasons.
+                # Done once more, as a kubelet or a user would, is what no repeated call helps: a stream that is cut, or
+                # cannot be opened, while the engine is away; and a container that the engine was starting when it was
+                # told to end: it is ended although the start was answered well (seen with Docker 20.10).
                 options.append("--ginkgo.flake-attempts=2")
             endpoint = f"--runtime-endpoint={target}"
             command = [str(given.critest), endpoint, f"--ginkgo.junit-report={report / JUNIT}", *options]

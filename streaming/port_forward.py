@@ -44,18 +44,28 @@ class ErrorWriter(Writer, Protocol):
 
 async def forward(connect: Connect, port: int, data: Stream, error: ErrorWriter) -> None:
     """Carry one connection. Its end, and each half of it, is the other side's; what fails is told on ``error``."""
+    try:
+        pod = await connect(port)
+    except ForwardFailed as failure:
+        await _refuse(str(failure), data, error)
+        return
+    async with pod:
+        if not await _carry(data, pod):
+            data.reset()
     with contextlib.suppress(Disconnected):
-        try:
-            pod = await connect(port)
-        except ForwardFailed as failure:
-            await error.write(str(failure).encode())
-            await error.close_write()
-            await data.close_write()
-            return
-        async with pod:
-            if not await _carry(data, pod):
-                data.reset()
         await error.close_write()
+
+
+async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
+    """Tell why there is no connection. What the client sends into it is dropped: it must not be in others' way."""
+    try:
+        await error.write(reason.encode())
+        await error.close_write()
+        await data.close_write()
+        while await data.read():
+            pass
+    except Disconnected:
+        data.reset()
 
 
 async def _carry(client: Stream, pod: SocketStream) -> bool:
@@ -182,7 +192,7 @@ class _Channel:
         self.inbox.feed_end()
 
     def reset(self) -> None:
-        self.inbox.feed_end()
+        self.inbox.discard()
 
 
 async def serve_websocket(

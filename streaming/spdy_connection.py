@@ -60,6 +60,8 @@ class SpdyStream:
         if not self._cut:
             self.cut("the stream was reset")
             self._connection.reset(self.id)
+        # The window of the connection is that of all its streams: what nobody reads any more must not stay in it.
+        self.inbox.drop()
 
     def cut(self, reason: str) -> None:
         """Neither direction goes on."""
@@ -194,12 +196,8 @@ class SpdyConnection(asyncio.Protocol):
         return self._machine.window(stream_id)
 
     def reset(self, stream_id: int) -> None:
-        stream = self._streams.pop(stream_id, None)
-        if stream is not None and not self._closing:
+        if self._streams.pop(stream_id, None) is not None and not self._closing:
             self._write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
-            # The window of the connection is that of all its streams: what nobody reads any more must not stay in it.
-            self.acknowledge(stream, stream.inbox.drop())
-        self._resume_reading()
 
     def acknowledge(self, stream: SpdyStream, size: int) -> None:
         if not self._closing:

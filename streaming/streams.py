@@ -48,8 +48,8 @@ class Stream(Reader, Writer, Protocol):
 class Inbox:
     """Bytes on their way from a connection to whoever reads a stream of it.
 
-    ``taken`` is called with how much was read, so that the connection can go on or acknowledge it. It is full with more
-    than ``most_buffered`` bytes.
+    ``taken`` is called with how much was read or dropped, so that the connection can go on or acknowledge it. It is
+    full with more than ``most_buffered`` bytes.
     """
 
     def __init__(self, taken: Callable[[int], None], most_buffered: int = MOST_BUFFERED) -> None:
@@ -82,11 +82,11 @@ class Inbox:
         self.feed_end()
         self.drop()
 
-    def drop(self) -> int:
-        """Forget what was fed and not read; how much it was."""
+    def drop(self) -> None:
+        """What was fed and not read is done with."""
         size, self.size = self.size, 0
         self._chunks.clear()
-        return size
+        self._taken(size)
 
     def fail(self, reason: str) -> None:
         """The connection is gone: what was fed is read first, unless it had ended."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from streaming import CommandStreams, Disconnected, Server, SocketStream, Wanted, Writer
+import pytest
+
+from streaming import CommandStreams, Disconnected, ForwardFailed, Server, SocketStream, Wanted, Writer
 from streaming.spdy import (
     INITIAL_WINDOW,
     SESSION_WINDOW,
@@ -25,7 +27,7 @@ from streaming.spdy import (
     WindowUpdate,
 )
 from streaming.spdy_connection import SpdyConnection
-from tests.streaming_client import open_forward, spdy, spdy_command
+from tests.streaming_client import open_forward, spdy, spdy_command, websocket
 
 OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
 QUIET = 0.2  # seconds after which nothing more is expected
@@ -263,3 +265,59 @@ async def test_what_reset_streams_have_not_read_leaves_room_for_others(server: S
             stream = (await open_forward(connection, 1)).data
             await stream.write(b"echo")
             assert await stream.read() == b"echo"
+
+
+REFUSED, ECHO = 1, 2  # ports
+
+
+@asynccontextmanager
+async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIterator[str]:
+    """The URL to a pod that refuses the one port a little late, and whose other one sends back what it gets."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 20):
+            writer.write(data)
+        writer.close()
+
+    async def connect(port: int) -> SocketStream:
+        if port == REFUSED:
+            await asyncio.sleep(0.05)
+            raise ForwardFailed("nobody listens")
+        _, stream = await asyncio.get_running_loop().create_connection(SocketStream, *target)
+        return stream
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening, asyncio.timeout(5):
+        target = listening.sockets[0].getsockname()[:2]
+        yield server.port_forward_url(connect, ports)
+
+
+@pytest.mark.parametrize(
+    ("flow_control", "size", "times"),
+    [
+        pytest.param(True, STREAM_WINDOW, SESSION_WINDOW // STREAM_WINDOW + 1, id="windows"),
+        pytest.param(False, 2 * STREAM_WINDOW, 1, id="no windows"),
+    ],
+)
+async def test_what_was_sent_to_a_refused_port_leaves_room_for_others(
+    server: Server, flow_control: bool, size: int, times: int
+) -> None:
+    async with (
+        one_port_of_two(server) as url,
+        spdy(url, ("portforward.k8s.io",), flow_control=flow_control) as (connection, _),
+    ):
+        for _ in range(times):
+            refused = await open_forward(connection, REFUSED)
+            await refused.data.write(bytes(size))
+            assert await refused.told() == "nobody listens"
+        stream = (await open_forward(connection, ECHO)).data
+        await stream.write(b"echo")
+        assert await stream.read() == b"echo"
+
+
+async def test_what_was_sent_to_a_refused_port_does_not_stop_other_channels(server: Server) -> None:
+    async with one_port_of_two(server, [REFUSED, ECHO]) as url, websocket(url, ("v4.channel.k8s.io",)) as ws:
+        for _ in range(3):
+            await ws.send_bytes(bytes(STREAM_WINDOW))
+        await ws.send_bytes(b"\2echo")
+        while await ws.receive_bytes() != b"\2echo":
+            pass

@@ -38,8 +38,6 @@ _LONGEST_ANSWER = 256 * 1024 * 1024
 
 JSON = Any
 
-_UNCOUNTED = contextlib.nullcontext()
-
 
 @dataclass(frozen=True, slots=True)
 class TLS:
@@ -172,7 +170,7 @@ class Engine:
 
     def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[None]:
         """A block that is one call, from its begin to what is to be known of its end."""
-        return measured(self._calls, kind_of_call(method, path)) if self._calls is not None else _UNCOUNTED
+        return measured(self._calls, kind_of_call(method, path))
 
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""

@@ -3,9 +3,7 @@
 Runs inside a test node; `make bench` starts one.
 """
 
-import os
-
-from dockershim.cli import GRPC_ENVIRONMENT
+from dockershim.cli import set_up_grpc
 
 # Who asks has gRPC as the server has it: how often its own threads wake each other is not what is measured.
-os.environ.update(GRPC_ENVIRONMENT)
+set_up_grpc()

@@ -24,7 +24,7 @@ CONFIG_DEFAULT: Final = ["config", "default"]
 #: What gRPC's C core reads when it is loaded. Below errors it tells of every connection, past our log and its format.
 #: Connections of gRPC's event engine, which 1.76 did not use in Python, are read by threads of its own: each call
 #: wakes more of them, for a sixth of the CPU that gRPC takes of it (`python -m bench.relist`).
-GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
+_GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
     "GRPC_VERBOSITY": "ERROR",
     "GRPC_EXPERIMENTS": "-event_engine_listener",
 }
@@ -60,12 +60,17 @@ def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None)
             sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
         return USAGE_ERROR
     log.configure(settings.log_level, settings.log_format)
-    for name, value in GRPC_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_up_grpc()
     # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
     from dockershim import process
 
     return process.run(settings, load, compose or _real_parts())
+
+
+def set_up_grpc() -> None:
+    """To be called before gRPC is loaded. What the environment says already stays."""
+    for name, value in _GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def _real_parts() -> Compose:

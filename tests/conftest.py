@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dockershim.cli import GRPC_ENVIRONMENT
+from dockershim.cli import set_up_grpc
 
 # A server in a test's own process has gRPC as the real one has it.
-os.environ.update(GRPC_ENVIRONMENT)
+set_up_grpc()
 
 # How long an example takes says something about the machine; a test as a whole has its limit from pytest-timeout.
 settings.register_profile("dockershim", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -113,9 +113,9 @@ class ContainerLogs:
 
         Raises ShimError where that takes longer than ``deadline`` seconds or cannot be now; it is gone on with.
         """
-        async with self._finishing.hold(container_id):
+        async with _in_time("finish", container_id, deadline), self._finishing.hold(container_id):
             if container_id in self._followed:
-                await self._request("finish", container_id, deadline)
+                await self._answer_to("finish", container_id)
                 self._followed.pop(container_id, None)
 
     async def forget(self, container_id: str) -> None:
@@ -145,21 +145,19 @@ class ContainerLogs:
     # -- Requests.
 
     async def _request(self, what: str, container_id: str, deadline: float = _DEADLINE) -> Mapping[str, Any]:
+        async with _in_time(what, container_id, deadline):
+            return await self._answer_to(what, container_id)
+
+    async def _answer_to(self, what: str, container_id: str) -> Mapping[str, Any]:
         if self._supervisor is None:
             # Not with the log fields of the call that happens to be the first.
             self._supervisor = asyncio.create_task(
                 self._supervise(), name="log follower", context=contextvars.Context()
             )
-        try:
-            async with asyncio.timeout(deadline):
-                while True:
-                    await self._connected.wait()
-                    with contextlib.suppress(_Died):
-                        return await self._ask(what, container_id)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"the log of container {container_id}: no answer to {what} within {deadline:g} s"
-            ) from None
+        while True:
+            await self._connected.wait()
+            with contextlib.suppress(_Died):
+                return await self._ask(what, container_id)
 
     async def _ask(self, what: str, container_id: str) -> Mapping[str, Any]:
         if self._writer is None:
@@ -227,6 +225,18 @@ class ContainerLogs:
                         answer.set_exception(_Died())
             code = await process.wait()
             logger.warning("the log follower has ended with %d; starting another", code)
+
+
+@asynccontextmanager
+async def _in_time(what: str, container_id: str, deadline: float) -> AsyncIterator[None]:
+    """A block that waits for the answer to a request. Raises DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(deadline):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the log of container {container_id}: no answer to {what} within {deadline:g} s"
+        ) from None
 
 
 @asynccontextmanager

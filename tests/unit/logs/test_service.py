@@ -112,6 +112,21 @@ async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> N
         await logs.reopen(pod.id)
 
 
+async def test_a_finish_that_waits_for_another_has_its_own_deadline(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    os.kill(logs.pid, signal.SIGSTOP)
+    patient = asyncio.create_task(logs.finish(pod.id, 5))
+    try:
+        await asyncio.sleep(0)
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(DeadlineExceeded, match=r"finish within 0\.2 s"):
+            await logs.finish(pod.id, 0.2)
+        assert asyncio.get_running_loop().time() - begun < 1
+    finally:
+        os.kill(logs.pid, signal.SIGCONT)
+        await patient
+
+
 async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs, pod: Pod, tmp_path: Path) -> None:
     assert await logs.statistics(1) == Statistics()
     assert logs.pid == 0, "nobody is started to say that there is nothing"

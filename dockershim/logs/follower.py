@@ -16,7 +16,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,11 @@ _RECEIVE: Final = 64 * 1024
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that is answered when everything before ``end`` is copied."""
+    """A request to do something when everything before ``end`` is copied."""
 
     request: int
+    do: str
     end: tuple[int, int]
-    then: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -149,18 +149,18 @@ class Follower:
         container.waiting.clear()
 
     def _answer_waiting(self, container: _Container, *, at_end: bool) -> None:
-        for waiting in container.waiting[:]:
-            if at_end or container.copying.is_past(waiting.end):
-                container.waiting.remove(waiting)
-                self._finish(waiting)
-
-    def _finish(self, waiting: _Waiting) -> None:
-        try:
-            waiting.then()
-        except OSError as error:
-            self._answer(waiting.request, in_words(error))
-        else:
-            self._answer(waiting.request)
+        # Who has asked later waits for a later end.
+        while container.waiting and (at_end or container.copying.is_past(container.waiting[0].end)):
+            waiting = container.waiting.pop(0)
+            try:
+                if waiting.do == "reopen":
+                    container.copying.reopen()
+                else:
+                    self._remove(container.id)
+            except OSError as error:
+                self._answer(waiting.request, in_words(error))
+            else:
+                self._answer(waiting.request)
 
     def _complain(self, now: float) -> None:
         """Say so, once a minute, while there are logs that cannot be written."""
@@ -198,14 +198,19 @@ class Follower:
         elif request["do"] == "forget":
             self._forget(container_id)
         elif (container := self._containers.get(container_id)) is not None:
-            then = {"reopen": container.copying.reopen, "finish": lambda: self._remove(container_id)}
-            container.waiting.append(_Waiting(number, container.copying.end(), then[request["do"]]))
-            container.due = 0.0
+            self._wait(container, _Waiting(number, request["do"], container.copying.end()))
             return
         elif request["do"] == "reopen":
             self._answer(number, "its log is not followed")
             return
         self._answer(number)
+
+    def _wait(self, container: _Container, waiting: _Waiting) -> None:
+        if waiting.do == "finish":
+            # The server asks for one at a time: it has given up any other.
+            container.waiting = [one for one in container.waiting if one.do != "finish"]
+        container.waiting.append(waiting)
+        container.due = 0.0
 
     def _statistics(self) -> dict[str, int | str]:
         """The totals, and what is still to be copied: how many bytes, and the time of the oldest of these lines."""
@@ -240,6 +245,7 @@ class Follower:
         self._inotify.unwatch(container.watch)
         for waiting in container.waiting:
             self._answer(waiting.request, "its log is not followed any more")
+        container.waiting.clear()
         container.copying.close()
         self._ended.add(container.copying.totals)
 

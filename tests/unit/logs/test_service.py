@@ -127,6 +127,20 @@ async def test_a_finish_that_waits_for_another_has_its_own_deadline(logs: Contai
         await patient
 
 
+async def test_a_finish_outlives_one_that_was_given_up(logs: ContainerLogs, pod: Pod) -> None:
+    await pod.follow(logs)
+    os.kill(logs.pid, signal.SIGSTOP)
+    pod.engine.write(10)
+    with pytest.raises(DeadlineExceeded):
+        await logs.finish(pod.id, 0.1)
+    patient = asyncio.create_task(logs.finish(pod.id, 5))
+    await asyncio.sleep(0)
+    os.kill(logs.pid, signal.SIGCONT)
+    await patient
+    assert pod.is_complete()
+    assert not logs.source_of(pod.id)
+
+
 async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs, pod: Pod, tmp_path: Path) -> None:
     assert await logs.statistics(1) == Statistics()
     assert logs.pid == 0, "nobody is started to say that there is nothing"

@@ -18,6 +18,7 @@ from dockershim.logs.target import Target
 #: Bytes of engine lines that are converted at once: enough to make the cost of a turn small, little enough to let
 #: a hundred containers wait for their turn and to keep the process small.
 BATCH: Final = 256 * 1024
+_NO_LINES: Final = "what the engine wrote are no lines of a log"
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Copying:
             if not self._target.is_reachable():
                 self._target.open()
                 self._ahead = False
-                self._positions.write(Position(self._sources.place, self._target.place))
+                self._keep(self._positions)
             if self._ahead:
                 self._catch_up(self._positions)
             return self._positions
@@ -83,7 +84,7 @@ class Copying:
         # not as it was left has been emptied or removed by someone: what was in it is not written again.
         if not self._target.is_open() or self._target.replaced():
             self._target.open()
-        positions.write(Position(self._sources.place, self._target.place))
+        self._keep(positions)
 
     def _align(self, dropped: Position | None) -> None:
         """Go on behind what the CRI log has, from the engine's oldest line where it has none of them.
@@ -112,7 +113,7 @@ class Copying:
         """Pass what the CRI file has already, and complete its last line."""
         try:
             while written := self._target.beyond(2 * BATCH):
-                lines, _ = self._sources.read(BATCH)
+                lines = self._read(positions)
                 cri, _ = to_cri(lines)
                 if not lines or not written.startswith(cri):
                     self._match_lines(lines, written)
@@ -121,7 +122,7 @@ class Copying:
             self._ahead = False
         finally:
             # Also where there was no room for the rest of a line: the next try goes on from here.
-            positions.write(Position(self._sources.place, self._target.place))
+            self._keep(positions)
 
     def _match_lines(self, lines: bytes, written: bytes) -> None:
         """The same line by line: these are the last that the CRI file has, and the last of them may be torn."""
@@ -152,6 +153,17 @@ class Copying:
         if not last.endswith(b"\n"):
             self._target.write(b"\n")
 
+    def _read(self, positions: PositionFile) -> bytes:
+        """Whole lines of the engine. What is none between two of its files is told, and told once."""
+        lines, torn = self._sources.read(BATCH)
+        if torn:
+            self._report_missing(torn, _NO_LINES)
+            self._keep(positions)
+        return lines
+
+    def _keep(self, positions: PositionFile) -> None:
+        positions.write(Position(self._sources.place, self._target.place))
+
     def _pass(self, lines: bytes, written: int) -> None:
         self._sources.advance(lines)
         self._target.accept(written)
@@ -166,9 +178,8 @@ class Copying:
     def step(self) -> int:
         """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
         positions = self._ready()
-        lines, torn = self._sources.read(BATCH)
+        lines = self._read(positions)
         if not lines:
-            self._report_unreadable(torn)
             return 0
         cri, unreadable = to_cri(lines)
         self._ahead = True
@@ -177,13 +188,10 @@ class Copying:
         self._sources.advance(lines)
         self.totals.bytes += len(lines)
         self.totals.lines += lines.count(b"\n")
-        self._report_unreadable(torn + unreadable)
-        positions.write(Position(self._sources.place, self._target.place))
+        if unreadable:
+            self._report_missing(unreadable, _NO_LINES)
+        self._keep(positions)
         return len(lines)
-
-    def _report_unreadable(self, count: int) -> None:
-        if count:
-            self._report_missing(count, "what the engine wrote are no lines of a log")
 
     def _report_missing(self, count: int, why: str, *, at_least: bool = False) -> None:
         self.totals.missing += count
@@ -193,7 +201,7 @@ class Copying:
         """Write to a new file at the path from now on. Raises OSError, and then everything is as before."""
         positions = self._ready()
         if self._target.open():
-            positions.write(Position(self._sources.place, self._target.place))
+            self._keep(positions)
 
     def end(self) -> tuple[int, int]:
         """Where the engine's lines end now. Raises OSError."""
@@ -213,6 +221,16 @@ class Copying:
         """While nothing can be written: do not hold files that the engine has removed."""
         if lost := self._sources.drop_removed():
             self._report_missing(lost, "they could not be written in time")
+            with contextlib.suppress(OSError):
+                self._keep_source()
+
+    def _keep_source(self) -> None:
+        """What was given up is not to be looked for, nor told, by another process or try. Raises OSError."""
+        positions = self._positions or PositionFile(self._position_path)
+        if positions.last is not None and not positions.rebooted:
+            positions.write(Position(self._sources.place, positions.last.target))
+        if self._positions is None:
+            positions.close()
 
     def give_up(self) -> None:
         """The container is gone: what could not be written until now is tried once more, and reported if it cannot."""

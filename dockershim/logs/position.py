@@ -106,7 +106,7 @@ class PositionFile:
         """Keep a new position. Raises OSError, and then the last one still holds."""
         number = self._number + 1
         os.pwrite(self._fd, encode(position, number, this_boot()), number % 2 * _SLOT)
-        self._number, self.last = number, position
+        self._number, self.last, self.rebooted = number, position, False
 
     def close(self) -> None:
         os.close(self._fd)

@@ -18,6 +18,8 @@ from dockershim.logs.position import TAIL, Place, bytes_before
 
 #: The engine cuts what a container writes after 16 KiB; each byte of that may be written as six.
 _LONGEST_LINE: Final = 128 * 1024
+#: Before the oldest file that there is.
+_BEGIN: Final = Place(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Sources:
         self._path = path
         #: The oldest first: it is the one that is being read. The engine writes the last one.
         self._files: deque[_File] = deque()
-        self._place = Place(0, 0, 0)
+        self._place = _BEGIN
         self._tail = b""
         #: How many files have been opened before their making was told, as a negative number.
         self._unseen = 0
@@ -113,7 +115,7 @@ class Sources:
     def read(self, limit: int) -> tuple[bytes, int]:
         """Whole lines from the place on, about ``limit`` bytes, none where there are none; the same until ``advance``.
 
-        The number is of bytes at the end of a finished file that are no whole line.
+        The number is of bytes at the end of a finished file that are no whole line; the place is behind them.
         """
         torn = 0
         while self._files:
@@ -125,7 +127,9 @@ class Sources:
             data = self._whole_lines(file, size, limit)
             if data or not rotated:
                 return data, torn
-            torn += size - file.offset
+            if size > file.offset:
+                torn += size - file.offset
+                self._place = Place(file.inode, size, zlib.crc32(bytes_before(file.fd, size)))
             self._drop()
         return b"", torn
 
@@ -176,12 +180,13 @@ class Sources:
     def drop_removed(self) -> int:
         """Give up files that the engine has removed: unread as they are, they hold space that it means to free.
 
-        How many bytes of them were not read.
+        How many bytes of them were not read; the place is behind them.
         """
         lost = 0
         while len(self._files) > 1 and os.fstat(self._files[0].fd).st_nlink == 0:
             lost += self._files[0].size() - self._files[0].offset
             self._drop()
+            self._place = _BEGIN
         return lost
 
     def close(self) -> None:

@@ -382,6 +382,57 @@ def test_what_cannot_be_written_does_not_hold_what_the_engine_removed(files: Fil
     assert files.kubelet.lines() == files.engine.written[-20:]
 
 
+def test_what_was_let_go_is_not_told_again_by_another_process(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    for _ in range(4):
+        files.engine.write(10)
+        files.engine.rotate()
+        files.copying.scan()
+    files.copying.let_go()
+    assert len(files.reports) == 1
+    files.restart()
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written[:5] + files.engine.written[-20:]
+    assert len(files.reports) == 1
+
+
+def test_what_is_let_go_before_it_is_written_is_told_once(files: Files) -> None:
+    files.engine.write(5)
+    files.copy()
+    files.kubelet.path.unlink()
+    files.kubelet.path.parent.rmdir()
+    files.restart()
+    for _ in range(4):
+        with pytest.raises(FileNotFoundError):
+            files.copy()
+        files.engine.write(10)
+        files.engine.rotate()
+        files.copying.let_go()
+    told = len(files.reports)
+    files.kubelet.path.parent.mkdir()
+    files.copy()
+    lost = sum(int(report.split()[0]) for report in files.reports)
+    assert (lost, len(files.reports)) == (files.copying.totals.missing, told)
+    assert files.kubelet.lines() == files.engine.written[-20:]
+
+
+def test_a_torn_end_of_a_file_is_told_once(files: Files) -> None:
+    files.engine.write(5)
+    with files.engine.path.open("ab") as file:
+        file.write(b'{"log":"to')
+    files.engine.rotate()
+    for _ in range(2):
+        files.copy()
+        files.restart()
+    (report,) = files.reports
+    assert report.startswith("10 bytes are missing")
+    files.engine.write(5)
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written
+    assert len(files.reports) == 1
+
+
 def test_a_link_at_the_path_is_not_followed(files: Files, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     files.kubelet.path.symlink_to(tmp_path / "elsewhere")

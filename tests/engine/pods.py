@@ -176,7 +176,7 @@ async def ended(cri: CRI, container_id: str, timeout: float = 30) -> api.Contain
     return found
 
 
-async def until(condition: Callable[[], bool], timeout: float) -> None:
+async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     """Wait for what no event tells of; AssertionError where it does not come within ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():

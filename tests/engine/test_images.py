@@ -17,6 +17,7 @@ from docker.errors import ImageNotFound
 
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
+from tests.engine.pods import until
 from tests.engine.registry import Registry, make_image, running_registry
 from tests.node.server import Server
 
@@ -65,12 +66,6 @@ async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     return raised.value.code()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # -- pull, status, list

@@ -37,6 +37,8 @@ class FakeEngine:
 
 
 class AlwaysCurrent:
+    """A follower in whose place nothing is ever missed."""
+
     def attach(self, copy: object) -> None:
         pass
 

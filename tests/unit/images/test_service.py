@@ -31,6 +31,7 @@ from dockershim.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
+from tests.unit.images.test_image_records import AlwaysCurrent
 
 ID = "sha256:" + "0123456789abcdef" * 4
 DEADLINE = 0.1
@@ -80,16 +81,6 @@ class FakeEngine:
                 yield step
             else:
                 await asyncio.sleep(step)
-
-
-class AlwaysCurrent:
-    """A follower in whose place nothing is ever missed."""
-
-    def attach(self, copy: object) -> None:
-        pass
-
-    async def current(self) -> None:
-        pass
 
 
 @pytest.fixture

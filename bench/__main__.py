@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import docker
-from docker import DockerClient
-
 from bench import hooks, streaming
-from bench.comparison import Comparison, missed, speeds, table
+from bench.comparison import LEGEND, Comparison, missed, speeds, table
 from bench.engine import BareEngine
+from bench.node import measured_server, options
 from bench.pods import BarePod, OurPod, Pod
-from bench.reads import BareReads, OurReads, Reads, pull
+from bench.processes import resident_mib
+from bench.reads import READS, BareReads, OurReads, pull
+from bench.results import facts, in_words, keep
+from bench.turns import in_turn, timed, turn_about
 from bench.workload import Workload
 from dockershim.engine.client import Engine
 from dockershim.translate.capabilities import Capabilities
 from tests.cri_client import CRI
 from tests.node.server import Server
-from tests.node.state import capture
 
-RESULTS = Path(__file__).parent / "results"
-LEGEND = "milliseconds; more: ours less bare, the median over the turns; ratio and limit: of the medians"
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 
 #: The life of a pod in its order, and what our server may take of what the bare calls take.
@@ -46,16 +41,6 @@ LIFE: Mapping[str, tuple[Callable[[Pod], Awaitable[None]], float | None]] = {
     "RemoveContainer": (lambda pod: pod.remove_container(), None),
     "StopPodSandbox": (lambda pod: pod.stop_pod_sandbox(), 0.75),
     "RemovePodSandbox": (lambda pod: pod.remove_pod_sandbox(), None),
-}
-READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
-    "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
-    "PodSandboxStatus": lambda reads, turn: reads.pod_sandbox_status(turn),
-    "ListContainers": lambda reads, turn: reads.list_containers(turn),
-    "ContainerStatus": lambda reads, turn: reads.container_status(turn),
-    "Status": lambda reads, turn: reads.status(turn),
-    "PullImage, present": lambda reads, turn: reads.pull_image(turn),
-    "ImageStatus": lambda reads, turn: reads.image_status(turn),
-    "ListImages": lambda reads, turn: reads.list_images(turn),
 }
 #: The same stops of ours beside the longer of the bare parts alone, which is the bound of doing both at once.
 LONGER_PART = "StopPodSandbox, longer part"
@@ -92,63 +77,22 @@ class Samples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    """0, or with --check 1 when a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=30, help="pods of each side, an even number")
     parser.add_argument("--warm-up", type=int, default=3, help="pods of each side before those that count")
     parser.add_argument("--pods", type=int, default=20, help="pods on the node while reads are measured")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
-    given = parser.parse_args(arguments)
+    given = options(parser, arguments, "bench")
     if given.repetitions < 2 or given.repetitions % 2:
         parser.error("--repetitions: an even number is needed, so that each side goes first as often as the other")
-    if os.environ.get("TEST_NODE") != "1":
-        sys.stderr.write("bench: it runs in a test node: make bench ENGINE=20 (or 28)\n")
-        return 2
     with measured_server() as server:
         report = asyncio.run(_measure(server, given))
     return _report(*report, check=given.check)
 
 
-@contextmanager
-def measured_server() -> Iterator[Server]:
-    """The server, for the length of a block. Raises RuntimeError where the node is not as before at its end."""
-    with closing(docker.from_env()) as api:
-        before = capture(api)
-        with _images_removed(api), _running_server() as server:
-            yield server
-        left = capture(api).gained(before)
-    if left:
-        raise RuntimeError(f"the run left behind: {left}")
-
-
-@contextmanager
-def _running_server() -> Iterator[Server]:
-    server = Server()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-@contextmanager
-def _images_removed(api: DockerClient) -> Iterator[None]:
-    """The images that came meanwhile are gone at the end."""
-    before = {image.id for image in api.images.list()}
-    try:
-        yield
-    finally:
-        for image in api.images.list():
-            if image.id not in before:
-                api.images.remove(image.id, force=True)
-
-
 def _report(comparisons: Sequence[Comparison], about: Mapping[str, Any], *, check: bool) -> int:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{about['date'].replace(':', '')}-engine-{about['engine']}.json"
-    path.write_text(json.dumps({**about, "calls": [one.as_json() for one in comparisons]}, indent=1) + "\n")
-    facts = ", ".join(f"{key} {value}" for key, value in about.items())
-    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n{speeds(comparisons)}{path}\n")
+    path = keep("", about, {"calls": [one.as_json() for one in comparisons]})
+    sys.stdout.write(f"{in_words(about)}{LEGEND}\n\n{table(comparisons)}\n{speeds(comparisons)}{path}\n")
     too_slow = missed(comparisons)
     if too_slow:
         sys.stdout.write(f"limit missed: {', '.join(too_slow)}\n")
@@ -166,20 +110,13 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             lives = await _lives(bench, given.warm_up, given.repetitions)
             streams = await _streams(bench, given.repetitions)
             hooked = await _hooks(bench, Path(folder), given.repetitions)
-            reads, versions = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
-    comparisons = [Comparison("Version (no engine call)", versions)]
+            version, *reads = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
+    comparisons = [version]
     comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
     comparisons.append(Comparison(LONGER_PART, lives.ours["StopPodSandbox"], lives.bare[LONGER_PART]))
-    comparisons += streams
-    comparisons += hooked
-    comparisons += [Comparison(call, reads.ours[call], reads.bare[call]) for call in READS]
+    comparisons += [*streams, *hooked, *reads]
     about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "engine": bench.can.version,
-        "storage": os.environ["TEST_NODE_STORAGE"],
-        "kernel": os.uname().release,
-        "cpus": os.cpu_count(),
-        "load average": round(os.getloadavg()[0], 1),
+        **facts(bench.can.version),
         "repetitions": given.repetitions,
         "pods at reads": given.pods,
         "MiB resident idle": idle,
@@ -198,11 +135,13 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
         sides: list[tuple[Pod, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
         async with _discarded([ours, bare]):
             for call, (step, _) in LIFE.items():
-                for pod, durations in _in_turn(sides, turn):
+                for pod, durations in in_turn(sides, turn):
                     await asyncio.sleep(SETTLE)
-                    durations[call].append(await _timed(step(pod)))
+                    durations[call].append(await timed(step(pod)))
             samples.bare[LONGER_PART].append(bare.longer_part_of_stop)
-    return _without(samples, warm_up)
+    for found in (*samples.ours.values(), *samples.bare.values()):
+        del found[:warm_up]
+    return samples
 
 
 async def _streams(bench: Bench, repetitions: int) -> list[Comparison]:
@@ -215,18 +154,19 @@ async def _hooks(bench: Bench, folder: Path, repetitions: int) -> list[Compariso
         return await hooks.measure(bench.server, pod.container_id, folder, repetitions)
 
 
-async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> tuple[Samples, list[float]]:
-    """Reads turn about at ``count`` pods, and the durations of Version."""
-    samples = Samples()
+async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> list[Comparison]:
+    """Reads turn about at ``count`` pods; Version, for which there is nothing to compare with, is the first."""
     async with _pods(bench, count) as pods:
         ours, bare = OurReads(bench.server, pods), BareReads(bench.engine, pods)
-        sides: list[tuple[Reads, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
-        for call, read in READS.items():
-            for turn in range(-warm_up, repetitions):
-                for side, durations in _in_turn(sides, turn):
-                    durations[call].append(await _timed(read(side, turn)))
-        versions = [await _timed(ours.version(turn)) for turn in range(-warm_up, repetitions)]
-    return _without(samples, warm_up), versions[warm_up:]
+        reads = {
+            call: await turn_about({"ours": partial(read, ours), "bare": partial(read, bare)}, repetitions, warm_up)
+            for call, read in READS.items()
+        }
+        versions = await turn_about({"ours": ours.version}, repetitions, warm_up)
+    return [
+        Comparison("Version (no engine call)", versions["ours"]),
+        *(Comparison(call, found["ours"], found["bare"]) for call, found in reads.items()),
+    ]
 
 
 @asynccontextmanager
@@ -234,9 +174,7 @@ async def _pods(bench: Bench, count: int) -> AsyncIterator[list[OurPod]]:
     pods = [bench.ours(f"read-{number}") for number in range(count)]
     async with _discarded(pods):
         for pod in pods:
-            await pod.run_pod_sandbox()
-            await pod.create_container()
-            await pod.start_container()
+            await pod.bring_up()
         yield pods
 
 
@@ -247,29 +185,6 @@ async def _discarded(pods: Sequence[Pod]) -> AsyncIterator[None]:
         for pod in pods:
             stack.push_async_callback(pod.discard)
         yield
-
-
-def _in_turn(sides: list[Any], turn: int) -> list[Any]:
-    """Who went first goes second in the next turn, so that neither always finds what the other left the engine."""
-    return sides if turn % 2 == 0 else sides[::-1]
-
-
-async def _timed(call: Awaitable[None]) -> float:
-    started = time.perf_counter()
-    await call
-    return time.perf_counter() - started
-
-
-def _without(samples: Samples, warm_up: int) -> Samples:
-    for durations in (*samples.ours.values(), *samples.bare.values()):
-        del durations[:warm_up]
-    return samples
-
-
-def resident_mib(pid: int) -> float:
-    """What a process has in memory."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
 
 
 if __name__ == "__main__":

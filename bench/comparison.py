@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+LEGEND = "milliseconds; more: ours less bare, the median over the turns; ratio and limit: of the medians"
 _HEADER = ("call", "ours p50", "p95", "bare p50", "p95", "more", "ratio", "limit", "")
 
 
@@ -53,9 +54,9 @@ class Comparison:
         }
 
 
-def percentile95(samples: Sequence[float]) -> float:
-    """The 95th percentile, interpolated between the samples around it; at least two samples are needed."""
-    return statistics.quantiles(samples, n=20, method="inclusive")[-1]
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """Interpolated between the samples around it; at least two samples are needed."""
+    return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]
 
 
 def table(comparisons: Iterable[Comparison]) -> str:
@@ -90,11 +91,11 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
-    bare = (_text(statistics.median(one.bare)), _text(percentile95(one.bare))) if one.bare else ("", "")
+    bare = (_text(statistics.median(one.bare)), _text(percentile(one.bare, 95))) if one.bare else ("", "")
     return (
         one.call,
         _text(statistics.median(one.ours)),
-        _text(percentile95(one.ours)),
+        _text(percentile(one.ours, 95)),
         *bare,
         "" if one.more is None else f"{one.more * 1000:+.2f}",
         "" if one.ratio is None else f"{one.ratio:.2f}",
@@ -106,7 +107,7 @@ def _row(one: Comparison) -> tuple[str, ...]:
 def _summary(samples: Sequence[float]) -> dict[str, Any]:
     return {
         "p50_ms": _milliseconds(statistics.median(samples)),
-        "p95_ms": _milliseconds(percentile95(samples)),
+        "p95_ms": _milliseconds(percentile(samples, 95)),
         "samples_ms": [_milliseconds(sample) for sample in samples],
     }
 

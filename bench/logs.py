@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -22,8 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.comparison import percentile
 from bench.engine import BareEngine
+from bench.node import options
 from bench.reads import pull
+from bench.turns import timed
 from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
@@ -61,19 +63,15 @@ class Turn:
     @property
     def slower(self) -> float:
         """By how much ListContainers' 99th percentile is above its idle value."""
-        return _p99(self.busy) / _p99(self.idle)
+        return percentile(self.busy, 99) / percentile(self.idle, 99)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    """0, or with --check 1 when a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.logs", description=__doc__)
     parser.add_argument("--lines", type=int, default=1_500_000, help="of all containers of a turn together")
     parser.add_argument("--turns", type=int, default=3, help="of each kind")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
-    given = parser.parse_args(arguments)
-    if os.environ.get("TEST_NODE") != "1":
-        sys.stderr.write("bench: it runs in a test node: make bench-logs ENGINE=20 (or 28)\n")
-        return 2
+    given = options(parser, arguments, "bench-logs")
     os.setpriority(os.PRIO_PROCESS, 0, NICE)
     server, linking = Server(), Server("dockershim-links", flags=("--container-log-format=docker",))
     server.start()
@@ -106,21 +104,20 @@ def _report(count: int, alone: Sequence[Turn], ours: Sequence[Turn]) -> bool:
     ratio = median(turn.ratio for turn in ours)
     slower = median(turn.slower for turn in ours)
     rate = median(turn.ours for turn in ours)
-    busy, idle = (median(map(_p99, times)) * 1000 for times in ([t.busy for t in ours], [t.idle for t in ours]))
+    busy, idle = (
+        median(percentile(one, 99) for one in times) * 1000
+        for times in ([t.busy for t in ours], [t.idle for t in ours])
+    )
     sys.stdout.write(
         f"{count} containers: {rate:,.0f} lines/s into CRI files, {median(turn.json for turn in ours):,.0f} into the"
         f" json-files they are made from (ratio {ratio:.3f}, at least {LEAST})\n"
         f"    the engine with nobody beside it: {median(turn.json for turn in alone):,.0f}; CPU of the log process:"
         f" {median(turn.cpu for turn in ours) * 1e6:.2f} us a line\n"
         f"    ListContainers p99 {busy:.1f} ms, idle {idle:.1f} ms (ratio {slower:.2f}, at most {MOST}); with the same"
-        f" containers followed by nobody: {median(_p99(turn.busy) for turn in alone) * 1000:.1f} ms"
+        f" containers followed by nobody: {median(percentile(turn.busy, 99) for turn in alone) * 1000:.1f} ms"
         f" (ratio {median(turn.slower for turn in alone):.2f})\n"
     )
     return ratio >= LEAST and slower <= MOST
-
-
-def _p99(samples: Sequence[float]) -> float:
-    return statistics.quantiles(samples, n=100, method="inclusive")[-1]
 
 
 class _Bench:
@@ -215,9 +212,7 @@ async def _ask(server: CRI, ended: Callable[[], bool], most: int = 1_000_000) ->
     """The times of ListContainers, until it has ended."""
     times: list[float] = []
     while not ended() and len(times) < most:
-        begun = time.perf_counter()
-        await server.runtime.ListContainers(cri.ListContainersRequest())
-        times.append(time.perf_counter() - begun)
+        times.append(await timed(server.runtime.ListContainers(cri.ListContainersRequest())))
         await asyncio.sleep(ASK)
     return times
 

@@ -67,6 +67,12 @@ class OurPod:
     async def start_container(self) -> None:
         await self._runtime.StartContainer(cri.StartContainerRequest(container_id=self.container_id))
 
+    async def bring_up(self) -> None:
+        """As far as its container runs."""
+        await self.run_pod_sandbox()
+        await self.create_container()
+        await self.start_container()
+
     async def exec_sync(self) -> None:
         request = cri.ExecSyncRequest(container_id=self.container_id, cmd=COMMAND, timeout=GRACE)
         answer = await self._runtime.ExecSync(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from bench.engine import BareEngine
@@ -121,6 +121,19 @@ class BareReads:
 
     async def list_images(self, turn: int) -> None:
         await self._engine.call("GET", "/images/json")
+
+
+#: Each of them by the call that it is or stands for.
+READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
+    "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
+    "PodSandboxStatus": lambda reads, turn: reads.pod_sandbox_status(turn),
+    "ListContainers": lambda reads, turn: reads.list_containers(turn),
+    "ContainerStatus": lambda reads, turn: reads.container_status(turn),
+    "Status": lambda reads, turn: reads.status(turn),
+    "PullImage, present": lambda reads, turn: reads.pull_image(turn),
+    "ImageStatus": lambda reads, turn: reads.image_status(turn),
+    "ListImages": lambda reads, turn: reads.list_images(turn),
+}
 
 
 async def pull(engine: BareEngine) -> str:

@@ -10,35 +10,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.__main__ import RESULTS, measured_server, resident_mib
 from bench.canned import canned_server
+from bench.comparison import percentile
 from bench.engine import BareEngine
+from bench.node import measured_server, options
 from bench.pods import OurPod
-from bench.reads import BareReads, OurReads, Reads, pull
+from bench.processes import cpu, resident_mib
+from bench.reads import READS, BareReads, OurReads, Reads, pull
+from bench.results import facts, in_words, keep
+from bench.turns import bounded, in_turn, turn_about
 from bench.workload import Workload
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
 
-READS: Mapping[str, Callable[[Reads, int], Awaitable[None]]] = {
-    "ListPodSandbox": lambda reads, turn: reads.list_pod_sandbox(turn),
-    "ListContainers": lambda reads, turn: reads.list_containers(turn),
-    "PodSandboxStatus": lambda reads, turn: reads.pod_sandbox_status(turn),
-    "ContainerStatus": lambda reads, turn: reads.container_status(turn),
-}
 LISTS = ("ListPodSandbox", "ListContainers")
 #: The limits: milliseconds for a median at LIMITS_AT pods, the growth of a median by item, the part of the other CPU.
 LIMITS_AT = 100
@@ -46,7 +42,6 @@ LIMITS = {"ListPodSandbox": 2.0, "ListContainers": 2.0, "PodSandboxStatus": 1.0,
 GROWTH_BETWEEN, GROWTH_LIMIT = (50, 200), 1.1
 CPU_LIMIT = 0.25
 MEMORY_AT, MEMORY_LIMIT = 200, 90.0
-AT_ONCE = 4
 REST = 0.2  # seconds between two rounds
 SETTLE = 3.0  # seconds that the engine has after pods were made
 
@@ -65,7 +60,7 @@ class Call:
         return {"call": self.name, "pods": self.pods} | {
             f"{side}_{name}_ms": round(value * 1000, 3)
             for side, samples in sides.items()
-            for name, value in (("p50", statistics.median(samples)), ("p99", percentile99(samples)))
+            for name, value in (("p50", statistics.median(samples)), ("p99", percentile(samples, 99)))
         }
 
 
@@ -98,13 +93,8 @@ class Round:
         }
 
 
-def percentile99(samples: Sequence[float]) -> float:
-    """Interpolated between the samples around it; at least two are needed."""
-    return statistics.quantiles(samples, n=100, method="inclusive")[-1]
-
-
 def main(arguments: Sequence[str]) -> int:
-    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    """0, or with --check 1 when a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.relist", description=__doc__)
     parser.add_argument("--pods", default="10,50,100,200", help="how many pods, one after the other, growing")
     parser.add_argument("--samples", type=int, default=200, help="of each call")
@@ -112,11 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--churn", type=int, default=0, help="pods made and removed at the end, for the memory after it"
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
-    given = parser.parse_args(arguments)
-    if os.environ.get("TEST_NODE") != "1":
-        sys.stderr.write("bench: it runs in a test node: make bench-relist ENGINE=20 (or 28)\n")
-        return 2
+    given = options(parser, arguments, "bench-relist")
     with measured_server() as server:
         report = asyncio.run(_measure(server, [int(one) for one in given.pods.split(",")], given))
     return _report(report, check=given.check)
@@ -136,7 +122,7 @@ async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespa
             workload = Workload(Path(folder))
             workload.prepare()
             image = await pull(engine)
-            report = Report(await _about(engine), [], [], None)
+            report = Report(facts((await engine.capabilities()).version), [], [], None)
             pods: list[OurPod] = []
 
             def pod(name: str) -> OurPod:
@@ -146,10 +132,10 @@ async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespa
             for count in steps:
                 grown = [pod(f"relist-{number}") for number in range(len(pods), count)]
                 pods += grown
-                await bounded(_bring_up(one) for one in grown)
+                await bounded(one.bring_up() for one in grown)
                 await asyncio.sleep(SETTLE)
                 ours, bare = OurReads(cri, pods), BareReads(engine, pods)
-                report.calls += [await _call(name, ours, bare, count, given.samples) for name in READS]
+                report.calls += [await _call(name, ours, bare, count, given.samples) for name in LIMITS]
                 report.rounds.append(await _rounds(server, ours, bare, count, given.rounds))
             await _discard(pods)
             pods.clear()
@@ -158,47 +144,14 @@ async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespa
     return report
 
 
-async def _about(engine: BareEngine) -> dict[str, Any]:
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "engine": (await engine.capabilities()).version,
-        "kernel": os.uname().release,
-        "cpus": os.cpu_count(),
-        "load average": round(os.getloadavg()[0], 1),
-    }
-
-
-async def _bring_up(pod: OurPod) -> None:
-    await pod.run_pod_sandbox()
-    await pod.create_container()
-    await pod.start_container()
-
-
 async def _discard(pods: Sequence[OurPod]) -> None:
     await bounded(pod.discard() for pod in pods)
 
 
-async def bounded(work: Iterable[Awaitable[object]], at_once: int = AT_ONCE) -> None:
-    """Do all, so many at once."""
-    turns = asyncio.Semaphore(at_once)
-
-    async def one(job: Awaitable[object]) -> None:
-        async with turns:
-            await job
-
-    await asyncio.gather(*map(one, work))
-
-
 async def _call(name: str, ours: Reads, bare: Reads, pods: int, samples: int) -> Call:
     read = READS[name]
-    durations: tuple[list[float], list[float]] = ([], [])
-    for turn in range(-5, samples):
-        for side, found in ((ours, durations[0]), (bare, durations[1]))[:: 1 if turn % 2 else -1]:
-            begun = time.perf_counter()
-            await read(side, turn)
-            if turn >= 0:
-                found.append(time.perf_counter() - begun)
-    return Call(name, pods, *durations)
+    found = await turn_about({"ours": partial(read, ours), "bare": partial(read, bare)}, samples, warm_up=5)
+    return Call(name, pods, found["ours"], found["bare"])
 
 
 async def _rounds(server: Server, ours: OurReads, bare: BareReads, pods: int, count: int) -> Round:
@@ -214,7 +167,7 @@ async def _rounds(server: Server, ours: OurReads, bare: BareReads, pods: int, co
             }
             used = dict.fromkeys((name for watched in sides.values() for name in watched), 0.0)
             for turn in range(count):
-                for side, watched in list(sides.items())[:: 1 if turn % 2 else -1]:
+                for side, watched in in_turn(list(sides.items()), turn):
                     # An engine goes on with its garbage for a while, which is not to be the other side's.
                     await asyncio.sleep(REST)
                     begun = {name: cpu(pid) for name, pid in watched.items()}
@@ -233,24 +186,13 @@ async def _round(reads: Reads, pods: int, turn: int) -> None:
         await reads.container_status(turn + number)
 
 
-def cpu(pid: int) -> float:
-    """Seconds on a CPU of all threads of a process, those that have ended apart (proc(5), schedstat)."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            total += int((task / "schedstat").read_text().split()[0])
-        except OSError:
-            continue
-    return total / 1e9
-
-
 async def _churn(server: Server, pod: Callable[[str], OurPod], count: int) -> dict[str, Any]:
     """The server's memory after a tenth of the pods, when all that is made once is there, and after all of them."""
 
     async def live(number: int) -> None:
         one = pod(f"churn-{number}")
         try:
-            await _bring_up(one)
+            await one.bring_up()
         finally:
             await one.discard()
 
@@ -298,18 +240,15 @@ def _growth(report: Report) -> dict[str, float]:
 def _report(report: Report, *, check: bool) -> int:
     missed = _missed(report)
     content = {
-        **report.about,
         "calls": [one.as_json() for one in report.calls],
         "rounds": [one.as_json() for one in report.rounds],
         "growth": {name: round(value, 3) for name, value in _growth(report).items()},
         "churn": report.churn,
         "missed": missed,
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"relist-{report.about['date'].replace(':', '')}-engine-{report.about['engine']}.json"
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path = keep("relist-", report.about, content)
     write = sys.stdout.write
-    write(", ".join(f"{key} {value}" for key, value in report.about.items()) + "\n\n")
+    write(f"{in_words(report.about)}\n")
     write(f"{'call, ms':18}{'pods':>6}{'ours p50':>10}{'p99':>8}{'engine p50':>12}{'p99':>8}\n")
     for call in (one.as_json() for one in report.calls):
         write(

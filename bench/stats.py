@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -19,15 +18,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.__main__ import LEGEND, RESULTS, measured_server, resident_mib
-from bench.comparison import Comparison, missed, table
+from bench.comparison import LEGEND, Comparison, missed, table
 from bench.engine import BareEngine
+from bench.node import measured_server, options
+from bench.processes import cpu, resident_mib
 from bench.reads import pull
-from bench.relist import bounded, cpu
+from bench.results import facts, in_words, keep
+from bench.turns import bounded, turn_about
 from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
@@ -121,16 +121,12 @@ SIDES: Mapping[str, Callable[[Calls], Awaitable[None]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, or with --check 1 when a limit is missed; 2 outside a test node."""
+    """0, or with --check 1 when a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.stats", description=__doc__)
     parser.add_argument("--containers", default="40,200", help="how many containers, one after the other, growing")
     parser.add_argument("--samples", type=int, default=15, help="of each call of ours and of the engine")
     parser.add_argument("--stretch", type=float, default=8.0, help="seconds over which the engine's CPU is taken")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is missed")
-    given = parser.parse_args(arguments)
-    if os.environ.get("TEST_NODE") != "1":
-        sys.stderr.write("bench: it runs in a test node: make bench-stats ENGINE=20 (or 28)\n")
-        return 2
+    given = options(parser, arguments, "bench-stats")
     with measured_server() as server:
         report = asyncio.run(_measure(server, given))
     return _report(*report, check=given.check)
@@ -143,7 +139,7 @@ async def _measure(
     shares: list[EngineCPU] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with CRI(server.target) as client, BareEngine() as engine, AsyncExitStack() as stack:
-            about = await _about(engine)
+            about = {**facts((await engine.capabilities()).version), "requests at once": AT_ONCE}
             workload = Workload(Path(folder))
             workload.prepare()
             image = await pull(engine)
@@ -160,18 +156,6 @@ async def _measure(
                 shares.append(await _engine_cpu(calls, server, count, given.stretch))
                 about[f"MiB resident at {count}"] = resident_mib(server.pid)
     return comparisons, shares, about
-
-
-async def _about(engine: BareEngine) -> dict[str, Any]:
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "engine": (await engine.capabilities()).version,
-        "storage": os.environ["TEST_NODE_STORAGE"],
-        "kernel": os.uname().release,
-        "cpus": os.cpu_count(),
-        "load average": round(os.getloadavg()[0], 1),
-        "requests at once": AT_ONCE,
-    }
 
 
 async def _grow(client: CRI, workload: Workload, image: str, pods: Pods, count: int) -> None:
@@ -203,24 +187,15 @@ async def _discard(client: CRI, pods: Pods) -> None:
 
 
 async def _compare(name: str, calls: Calls, count: int, samples: int) -> Comparison:
-    ours: list[float] = []
-    bare: list[float] = []
+    answers: list[bytes] = []
 
-    async def one_of_ours() -> None:
-        begun = time.perf_counter()
-        answer = await calls.ours(name)
-        ours.append(time.perf_counter() - begun)
+    async def ours(_turn: int) -> None:
+        answers.append(await calls.ours(name))
+
+    found = await turn_about({"ours": ours, "bare": lambda _: SIDES[name](calls)}, samples, _WARM_UP)
+    for answer in answers:
         calls.check(name, answer)
-
-    async def one_bare() -> None:
-        begun = time.perf_counter()
-        await SIDES[name](calls)
-        bare.append(time.perf_counter() - begun)
-
-    for turn in range(_WARM_UP + samples):
-        for side in (one_of_ours, one_bare) if turn % 2 else (one_bare, one_of_ours):
-            await side()
-    return Comparison(f"{name}, {count} containers", ours[_WARM_UP:], bare[_WARM_UP:], limit=LIMIT)
+    return Comparison(f"{name}, {count} containers", found["ours"], found["bare"], limit=LIMIT)
 
 
 async def _engine_cpu(calls: Calls, server: Server, count: int, stretch: float) -> EngineCPU:
@@ -245,16 +220,9 @@ async def _engine_cpu(calls: Calls, server: Server, count: int, stretch: float) 
 def _report(
     comparisons: Sequence[Comparison], shares: Sequence[EngineCPU], about: Mapping[str, Any], *, check: bool
 ) -> int:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"stats-{about['date'].replace(':', '')}-engine-{about['engine']}.json"
-    content = {
-        **about,
-        "calls": [one.as_json() for one in comparisons],
-        "engine_cpu": [one.as_json() for one in shares],
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    facts = ", ".join(f"{key} {value}" for key, value in about.items())
-    sys.stdout.write(f"{facts}\n{LEGEND}\n\n{table(comparisons)}\n")
+    content = {"calls": [one.as_json() for one in comparisons], "engine_cpu": [one.as_json() for one in shares]}
+    path = keep("stats-", about, content)
+    sys.stdout.write(f"{in_words(about)}{LEGEND}\n\n{table(comparisons)}\n")
     for share in shares:
         ours = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in share.ours.items())
         sys.stdout.write(

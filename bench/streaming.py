@@ -5,13 +5,12 @@ Both sides parse what they get: ours the frames of the transport, the bare one t
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from bench.comparison import Comparison
+from bench.turns import turn_about
 from bench.workload import COMMAND
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
@@ -36,24 +35,20 @@ async def measure(server: CRI, engine: Engine, container_id: str, repetitions: i
     """The samples of both sides, turn about, for a container of a pod of ours."""
     sides: dict[str, Any] = {"bare": _Bare(engine, container_id)}
     sides |= {name: _Ours(server, container_id, connect) for name, connect in _TRANSPORTS.items()}
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for what, count in (("echo", repetitions), ("stdout", SAMPLES_OF_BYTES), ("stdin", SAMPLES_OF_BYTES)):
-        for turn in range(-1, count):
-            names = list(sides) if turn % 2 else list(reversed(sides))
-            for name in names:
-                begun = time.perf_counter()
-                await getattr(sides[name], what)()
-                if turn >= 0:
-                    samples[name, what].append(time.perf_counter() - begun)
+    counts = {"echo": repetitions, "stdout": SAMPLES_OF_BYTES, "stdin": SAMPLES_OF_BYTES}
+    samples = {
+        what: await turn_about({name: getattr(side, what) for name, side in sides.items()}, count, warm_up=1)
+        for what, count in counts.items()
+    }
     return [
         Comparison(
             f"exec {what}, {name}",
-            samples[name, what],
-            samples["bare", what],
+            samples[what][name],
+            samples[what]["bare"],
             _LIMITS.get((name, what)),
             size=0 if what == "echo" else SIZE,
         )
-        for what in ("echo", "stdout", "stdin")
+        for what in counts
         for name in _TRANSPORTS
     ]
 
@@ -78,12 +73,12 @@ class _Ours:
         request = cri.ExecRequest(container_id=self._container_id, cmd=command, stdin=stdin, stdout=True, stderr=True)
         return str((await self._server.runtime.Exec(request)).url)
 
-    async def echo(self) -> None:
+    async def echo(self, turn: int) -> None:
         async with self._connect(await self._url(COMMAND)) as command:
             assert await command.all("stdout") == b"hello\n"
             assert await command.exit_code() == 0
 
-    async def stdout(self) -> None:
+    async def stdout(self, turn: int) -> None:
         async with self._connect(await self._url(_source(SIZE))) as command:
             received = 0
             while data := await command.channels["stdout"].read():
@@ -91,7 +86,7 @@ class _Ours:
             assert await command.exit_code() == 0
         assert received == SIZE
 
-    async def stdin(self) -> None:
+    async def stdin(self, turn: int) -> None:
         async with self._connect(await self._url(_SINK, stdin=True), stdin=True) as command:
             for at in range(0, SIZE, len(_BLOCK)):
                 await command.channels["stdin"].write(_BLOCK[: SIZE - at])
@@ -120,13 +115,13 @@ class _Bare:
         assert state["ExitCode"] == 0
         return received
 
-    async def echo(self) -> None:
+    async def echo(self, turn: int) -> None:
         assert (await self._run(COMMAND))[1] == b"hello\n"
 
-    async def stdout(self) -> None:
+    async def stdout(self, turn: int) -> None:
         assert (await self._run(_source(SIZE)))[0] == SIZE
 
-    async def stdin(self) -> None:
+    async def stdin(self, turn: int) -> None:
         assert int((await self._run(_SINK, SIZE))[1]) == SIZE
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.comparison import Comparison, missed, percentile95, table
+from bench.comparison import Comparison, missed, percentile, table
 
 durations = st.lists(st.floats(min_value=1e-4, max_value=10), min_size=2, max_size=50)
 
@@ -20,15 +20,15 @@ durations = st.lists(st.floats(min_value=1e-4, max_value=10), min_size=2, max_si
         pytest.param([5.0, 1.0, 4.0, 2.0, 3.0], 4.8, id="whatever their order"),
     ],
 )
-def test_percentile95(samples: list[float], expected: float) -> None:
-    assert percentile95(samples) == pytest.approx(expected)
+def test_the_95th_percentile(samples: list[float], expected: float) -> None:
+    assert percentile(samples, 95) == pytest.approx(expected)
 
 
 @given(durations)
 def test_a_percentile_lies_among_its_samples(samples: list[float]) -> None:
     # The interpolation rounds.
-    assert min(samples) <= percentile95(samples) * (1 + 1e-9)
-    assert percentile95(samples) <= max(samples) * (1 + 1e-9)
+    assert min(samples) <= percentile(samples, 95) * (1 + 1e-9)
+    assert percentile(samples, 95) <= max(samples) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

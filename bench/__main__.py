@@ -109,7 +109,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
             lives = await _lives(bench, given.warm_up, given.repetitions)
             streams = await _streams(bench, given.repetitions)
-            hooked = await _hooks(bench, Path(folder), given.repetitions)
+            hooked = await _hooks(bench, server, Path(folder), given.repetitions)
             version, *reads = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     comparisons = [version]
     comparisons += [Comparison(call, lives.ours[call], lives.bare[call], limit) for call, (_, limit) in LIFE.items()]
@@ -149,9 +149,9 @@ async def _streams(bench: Bench, repetitions: int) -> list[Comparison]:
         return await streaming.measure(bench.server, engine, pod.container_id, repetitions)
 
 
-async def _hooks(bench: Bench, folder: Path, repetitions: int) -> list[Comparison]:
+async def _hooks(bench: Bench, server: Server, folder: Path, repetitions: int) -> list[Comparison]:
     async with _pods(bench, 1) as (pod,):
-        return await hooks.measure(bench.server, pod.container_id, folder, repetitions)
+        return await hooks.measure(server, bench.server, pod.container_id, folder, repetitions)
 
 
 async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> list[Comparison]:

@@ -5,14 +5,9 @@ The update asks the engine for nothing but an inspect, so that little else moves
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +15,41 @@ import grpc
 from google.protobuf.json_format import ParseDict
 
 from bench.comparison import Comparison
+from bench.turns import in_turn, timed
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
-from dockershim.config import Config
 from tests.cri_client import CRI
+from tests.engine.hook_servers import Example, Folder, example
+from tests.node.server import Server
 
 HOOK = "PreUpdateContainerResources"
-#: Samples between two changes of the folder, which the server takes note of after a tenth of a second.
+#: Samples between two changes of the folder of hook servers.
 IN_A_ROW = 10
-_TAKEN_NOTE_OF = 0.5  # seconds
 #: Of the time that the update takes without hook servers and the hook by itself.
 _LIMIT = 1.15
 
 
-async def measure(server: CRI, container_id: str, folder: Path, repetitions: int) -> list[Comparison]:
+async def measure(server: Server, client: CRI, container_id: str, folder: Path, repetitions: int) -> list[Comparison]:
     """The samples of a container of ours, turn about; ``folder`` is for the hook server's files."""
     samples: dict[str, list[float]] = defaultdict(list)
-    with _example(folder) as config:
-        async with grpc.aio.insecure_channel(f"unix:{config['remote-endpoint']}") as channel:
-            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                f"/runtime.v1alpha1.RuntimeHookService/{HOOK}Hook"
-            )
-            request = cri.UpdateContainerResourcesRequest(container_id=container_id)
-            told = await _request(server, request, folder, config)
-            for turn in range(max(2, repetitions // IN_A_ROW)):
-                for which in ("without", "with") if turn % 2 else ("with", "without"):
-                    async with _registered(config if which == "with" else None):
-                        samples[which] += await _row(lambda: server.runtime.UpdateContainerResources(request))
-                samples["alone"] += await _row(lambda: ask(told))
+    registered = Folder(server)
+    request = cri.UpdateContainerResourcesRequest(container_id=container_id)
+
+    async def update() -> None:
+        await client.runtime.UpdateContainerResources(request)
+
+    async with example(folder) as hook_server, grpc.aio.insecure_channel(f"unix:{hook_server.socket}") as channel:
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            f"/runtime.v1alpha1.RuntimeHookService/{HOOK}Hook"
+        )
+        async with _registered(registered, hook_server):
+            await update()
+        told = ParseDict(hook_server.calls()[0][1], hooks.ContainerResourceHookRequest()).SerializeToString()
+        for turn in range(max(2, repetitions // IN_A_ROW)):
+            for which in in_turn(("with", "without"), turn):
+                async with _registered(registered, hook_server) if which == "with" else nullcontext():
+                    samples[which] += await _row(update)
+            samples["alone"] += await _row(lambda: ask(told))
     without, alone = samples["without"], samples["alone"]
     return [
         Comparison("an update, no hook servers", without),
@@ -61,51 +63,16 @@ async def measure(server: CRI, container_id: str, folder: Path, repetitions: int
     ]
 
 
-async def _request(server: CRI, update: cri.UpdateContainerResourcesRequest, folder: Path, config: Any) -> bytes:
-    """What the server tells of such an update."""
-    async with _registered(config):
-        await server.runtime.UpdateContainerResources(update)
-    line = json.loads((folder / "calls").read_text().splitlines()[0])
-    return ParseDict(line["request"], hooks.ContainerResourceHookRequest()).SerializeToString()
-
-
-@contextmanager
-def _example(folder: Path) -> Iterator[dict[str, Any]]:
-    """The example hook server, and its configuration."""
-    socket = folder / "hooks.sock"
-    with (folder / "calls").open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "examples.hook_server", f"--socket={socket}"], stdout=output)
-    try:
-        while not socket.exists():
-            time.sleep(0.05)
-            assert process.poll() is None, "the hook server ended"
-        yield {"remote-endpoint": str(socket), "failure-policy": "Fail", "runtime-hooks": [HOOK]}
-    finally:
-        process.terminate()
-        process.wait()
-
-
 @asynccontextmanager
-async def _registered(config: dict[str, Any] | None) -> AsyncIterator[None]:
-    if config is None:
-        yield
-        return
-    file = Config().runtime_hooks_dir / "bench.json"
-    file.parent.mkdir(0o755, parents=True, exist_ok=True)
-    file.write_text(json.dumps(config))
-    await asyncio.sleep(_TAKEN_NOTE_OF)
+async def _registered(registered: Folder, example: Example) -> AsyncIterator[None]:
+    """The example is asked, for the length of a block."""
+    await registered.write("bench.json", example.socket, "Fail", [HOOK])
     try:
         yield
     finally:
-        file.unlink()
-        await asyncio.sleep(_TAKEN_NOTE_OF)
+        await registered.remove("bench.json")
 
 
 async def _row(call: Callable[[], Awaitable[Any]]) -> list[float]:
     """The durations of calls one after the other; the first, which finds what a pause has left, does not count."""
-    durations = []
-    for _ in range(IN_A_ROW + 1):
-        begun = time.perf_counter()
-        await call()
-        durations.append(time.perf_counter() - begun)
-    return durations[1:]
+    return [await timed(call()) for _ in range(IN_A_ROW + 1)][1:]

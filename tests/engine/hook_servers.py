@@ -67,6 +67,7 @@ class Example:
     """A running example hook server."""
 
     process: subprocess.Popen[bytes]
+    socket: Path
     output: Path
 
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
@@ -89,7 +90,7 @@ async def example(folder: Path, *options: str) -> AsyncIterator[Example]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout)
     try:
         await until(socket.exists, 20)
-        yield Example(process, output)
+        yield Example(process, socket, output)
     finally:
         process.terminate()
         process.wait(10)

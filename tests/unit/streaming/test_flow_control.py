@@ -281,7 +281,7 @@ async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIte
 
     async def connect(port: int) -> SocketStream:
         if port == REFUSED:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
             raise ForwardFailed("nobody listens")
         _, stream = await asyncio.get_running_loop().create_connection(SocketStream, *target)
         return stream
@@ -292,14 +292,17 @@ async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIte
 
 
 @pytest.mark.parametrize(
-    ("flow_control", "size", "times"),
+    ("flow_control", "size", "times", "reset"),
     [
-        pytest.param(True, STREAM_WINDOW, SESSION_WINDOW // STREAM_WINDOW + 1, id="windows"),
-        pytest.param(False, 2 * STREAM_WINDOW, 1, id="no windows"),
+        pytest.param(True, STREAM_WINDOW, SESSION_WINDOW // STREAM_WINDOW + 1, False, id="windows"),
+        pytest.param(
+            True, STREAM_WINDOW, SESSION_WINDOW // STREAM_WINDOW + 1, True, id="windows, and a client's reset"
+        ),
+        pytest.param(False, 2 * STREAM_WINDOW, 1, False, id="no windows"),
     ],
 )
 async def test_what_was_sent_to_a_refused_port_leaves_room_for_others(
-    server: Server, flow_control: bool, size: int, times: int
+    server: Server, flow_control: bool, size: int, times: int, reset: bool
 ) -> None:
     async with (
         one_port_of_two(server) as url,
@@ -308,6 +311,8 @@ async def test_what_was_sent_to_a_refused_port_leaves_room_for_others(
         for _ in range(times):
             refused = await open_forward(connection, REFUSED)
             await refused.data.write(bytes(size))
+            if reset:
+                refused.data.reset()
             assert await refused.told() == "nobody listens"
         stream = (await open_forward(connection, ECHO)).data
         await stream.write(b"echo")

@@ -2,7 +2,8 @@
 
 Turn about, some containers write as fast as they can: followed by our server, and by nobody. Before and while they
 do, the server is asked for its containers. What that takes longer beside an engine and containers that use all CPUs,
-and are followed by nobody, is printed too.
+and are followed by nobody, is printed too, and so is how much longer processes wait then that do nothing at all but
+wake each other (`bench/wakes.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from bench.engine import BareEngine
 from bench.node import options
 from bench.reads import pull
 from bench.turns import timed
+from bench.wakes import NICE, ROUND_TRIPS, prefer, waker
 from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
@@ -38,7 +40,6 @@ COMMAND: Final = (
 )
 ASK: Final = 0.01  # seconds between two calls of ListContainers
 IDLE: Final = 200  # of them before each turn
-NICE: Final = -10  # as deploy/dockershim.service; the asker too: what it waits for a CPU is not the server's doing
 LEAST: Final = 0.95  # of the lines that the engine writes, these are in the CRI files at the same time
 MOST: Final = 1.5  # times its idle value, ListContainers' 99th percentile
 
@@ -47,7 +48,8 @@ MOST: Final = 1.5  # times its idle value, ListContainers' 99th percentile
 class Turn:
     """One turn: lines a second in the json-files and at the log paths, and seconds of ListContainers before and then.
 
-    ``cpu`` is the log process's CPU time, in seconds a line.
+    ``cpu`` is the log process's CPU time, in seconds a line. ``wakes_idle`` and ``wakes_busy`` are the seconds of
+    `bench.wakes`, before and then.
     """
 
     json: float
@@ -55,6 +57,8 @@ class Turn:
     idle: Sequence[float]
     busy: Sequence[float]
     cpu: float
+    wakes_idle: Sequence[float]
+    wakes_busy: Sequence[float]
 
     @property
     def ratio(self) -> float:
@@ -76,6 +80,9 @@ def main(arguments: Sequence[str]) -> int:
     server, linking = Server(), Server("dockershim-links", flags=("--container-log-format=docker",))
     server.start()
     linking.start()
+    # The asker too: what it waits for a CPU is not the server's doing.
+    for pid in (server.pid, linking.pid, os.getpid()):
+        prefer(pid)
     try:
         holds = asyncio.run(_measure(server, linking, given))
     finally:
@@ -104,20 +111,25 @@ def _report(count: int, alone: Sequence[Turn], ours: Sequence[Turn]) -> bool:
     ratio = median(turn.ratio for turn in ours)
     slower = median(turn.slower for turn in ours)
     rate = median(turn.ours for turn in ours)
-    busy, idle = (
-        median(percentile(one, 99) for one in times) * 1000
-        for times in ([t.busy for t in ours], [t.idle for t in ours])
-    )
+    busy, idle = _p99(turn.busy for turn in ours), _p99(turn.idle for turn in ours)
+    wakes_busy, wakes_idle = _p99(turn.wakes_busy for turn in ours), _p99(turn.wakes_idle for turn in ours)
     sys.stdout.write(
         f"{count} containers: {rate:,.0f} lines/s into CRI files, {median(turn.json for turn in ours):,.0f} into the"
         f" json-files they are made from (ratio {ratio:.3f}, at least {LEAST})\n"
         f"    the engine with nobody beside it: {median(turn.json for turn in alone):,.0f}; CPU of the log process:"
         f" {median(turn.cpu for turn in ours) * 1e6:.2f} us a line\n"
         f"    ListContainers p99 {busy:.1f} ms, idle {idle:.1f} ms (ratio {slower:.2f}, at most {MOST}); with the same"
-        f" containers followed by nobody: {median(percentile(turn.busy, 99) for turn in alone) * 1000:.1f} ms"
+        f" containers followed by nobody: {_p99(turn.busy for turn in alone):.1f} ms"
         f" (ratio {median(turn.slower for turn in alone):.2f})\n"
+        f"    {ROUND_TRIPS} round trips between two processes that do nothing else: p99 {wakes_busy:.1f} ms,"
+        f" idle {wakes_idle:.2f} ms (ratio {wakes_busy / wakes_idle:.1f})\n"
     )
     return ratio >= LEAST and slower <= MOST
+
+
+def _p99(samples: Iterable[Sequence[float]]) -> float:
+    """The median, over turns, of their 99th percentiles, in milliseconds."""
+    return median(percentile(one, 99) for one in samples) * 1000
 
 
 class _Bench:
@@ -135,17 +147,22 @@ class _Bench:
         go = self._folder / f"go-{self._turns}"
         go.mkdir()
         async with self._containers(server, count, lines // count, go) as logs:
-            idle = await _ask(server, lambda: False, IDLE)
-            cpu, begun = _cpu_of_follower(self._server), time.perf_counter()
-            (go / "go").touch()
-            ended = asyncio.Event()
-            asking = asyncio.create_task(_ask(server, ended.is_set))
-            json, ours = await asyncio.gather(
-                *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
-            )
-            ended.set()
-            cpu = _cpu_of_follower(self._server) - cpu
-            return Turn(lines / (json - begun), lines / (ours - begun), idle, await asking, cpu / lines)
+            with waker() as before:
+                idle = await _ask(server, lambda: False, IDLE)
+                wakes_idle = before.times()
+            with waker() as then:
+                cpu, begun = _cpu_of_follower(self._server), time.perf_counter()
+                (go / "go").touch()
+                ended = asyncio.Event()
+                asking = asyncio.create_task(_ask(server, ended.is_set))
+                json, ours = await asyncio.gather(
+                    *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
+                )
+                ended.set()
+                cpu = _cpu_of_follower(self._server) - cpu
+                busy, wakes_busy = await asking, then.times()
+            rate, our_rate = (lines / (end - begun) for end in (json, ours))
+            return Turn(rate, our_rate, idle, busy, cpu / lines, wakes_idle, wakes_busy)
 
     @asynccontextmanager
     async def _containers(

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import Encoded, field, in_chunks
+from dockershim.inventory import Record
 from dockershim.runtime.node import Node
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
-from dockershim.stats.reader import Pod, PodReading, Reader
+from dockershim.stats.reader import Pod, PodReading, Reader, runs
 from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord, SandboxRecord, has_labels, to_cri_metadata
 
@@ -38,6 +39,12 @@ class Statistics:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._reader = Reader(node.pins)
+        node.inventory.listen(self._heed)
+
+    def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
+        """Keep nothing open of what has ended, or runs by another process, which is another cgroup and network."""
+        if before is not None and (after is None or not runs(after) or after.pid != before.pid):
+            self._reader.forget(record_id)
 
     # -- containers ------------------------------------------------------------------------------------------
 
@@ -149,7 +156,6 @@ class Statistics:
         return (await self._node.capabilities()).root_dir
 
     async def _read(self, read: Callable[[S], T], records: Iterable[S]) -> list[T]:
-        self._reader.keep({record.id for record in self._node.inventory.snapshot()})
         found = []
         begun = time.monotonic()
         for record in records:

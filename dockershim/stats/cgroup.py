@@ -6,7 +6,6 @@ as long as to read it. A file of a cgroup that has ended says so, and never has 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ _UNLIMITED = 1 << 60
 _STANDSTILL = 10.0  # seconds
 #: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
-_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,19 +354,10 @@ def _folders(folder: str, fd: int | None = None) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
-    """The sizes of which the node has huge pages, as the names of cgroup files have them: ``2MB``, ``1GB``."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for one in entries:
-            kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
-            if int(read_whole(f"{one.path}/nr_hugepages")) > 0:
-                found.append(f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB")
-    return tuple(sorted(found))
-
-
-def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
+def read_huge_pages(group: Group, sizes: Sequence[str]) -> tuple[HugePages, ...]:
     """The huge pages of a cgroup; none where the kernel does not account for them."""
+    if not sizes:
+        return ()
     found = []
     folder = group.folders.get("hugetlb", "")
     names = ("usage_in_bytes", "max_usage_in_bytes") if group.version == 1 else ("current", "")
@@ -376,7 +365,7 @@ def read_huge_pages(group: Group, sizes: Sequence[str]) -> list[HugePages]:
         usage, highest = (_read_if_there(f"{folder}/hugetlb.{size}.{name}") if name else b"" for name in names)
         if usage:
             found.append(HugePages(size, int(usage), int(highest) if highest else None))
-    return found
+    return tuple(found)
 
 
 def _read_if_there(path: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Final, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.encoded import field, varint
@@ -147,15 +147,39 @@ class FileSystem:
     inodes_free: int
 
 
-def resources(
-    usage: Usage, details: Details, pages: Sequence[HugePages], limited: bool, device_name: Callable[[str], str]
+class Devices(Protocol):
+    """Who knows the names of block devices."""
+
+    def device_name(self, number: str) -> str:
+        """The name of one, as ``/dev/sda`` for ``8:0``."""
+        ...
+
+
+def container(
+    usage: Usage,
+    details: Details,
+    pages: Sequence[HugePages],
+    count: int,
+    held: Open | None,
+    host_config: Mapping[str, Any],
+    started_at: int,
+    devices: Devices,
 ) -> Iterator[Sample]:
-    """What a cgroup uses; ``limited`` tells whether it has a quota of CPU. ``device_name`` gives that of a number."""
+    """All of a container but its writable layer and when it was seen: the parameters are those of the parts."""
+    yield from resources(usage, details, pages, quota(host_config) > 0, devices)
+    yield from processes(count, details.threads, details.threads_limit, held)
+    yield from spec(host_config, started_at)
+
+
+def resources(
+    usage: Usage, details: Details, pages: Sequence[HugePages], limited: bool, devices: Devices
+) -> Iterator[Sample]:
+    """What a cgroup uses; ``limited`` tells whether it has a quota of CPU."""
     yield from cpu(usage, details, limited=limited)
     yield from memory(usage, details)
     yield from huge_pages(pages)
     yield from pressure(usage)
-    yield from disk_operations(details, device_name)
+    yield from disk_operations(details, devices)
 
 
 def cpu(usage: Usage, details: Details, *, limited: bool) -> Iterator[Sample]:
@@ -224,10 +248,10 @@ def network(interfaces: Iterable[Interface]) -> Iterator[Sample]:
         yield _SENT_ERRORS, one.sent_errors, label
 
 
-def disk_operations(details: Details, device_name: Callable[[str], str]) -> Iterator[Sample]:
+def disk_operations(details: Details, devices: Devices) -> Iterator[Sample]:
     """What went to and came from block devices."""
     for one in details.devices:
-        device = device_name(one.number)
+        device = devices.device_name(one.number)
         major, _, minor = one.number.partition(":")
         for operation, amount in one.bytes.items():
             yield _BLKIO, amount, (device, major, minor, operation.title())
@@ -335,17 +359,22 @@ def _encode_labels(values: tuple[str, ...]) -> bytes:
     return b"".join(field(4, value.encode()) for value in values)
 
 
+@lru_cache(4096)
+def _encode_id(one: str) -> bytes:
+    return field(1, one.encode())
+
+
 def encode_container(container_id: str, metrics: Sequence[bytes]) -> list[bytes]:
     """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded; in parts.
 
     Parts are joined once, for the answer: they are 12 KB a container.
     """
-    return _message(3, [field(1, container_id.encode()), *metrics])
+    return _message(3, [_encode_id(container_id), *metrics])
 
 
 def encode_pod(sandbox_id: str, parts: Sequence[bytes]) -> list[bytes]:
     """The field ``pod_metrics`` of ListPodSandboxMetricsResponse, in parts; StreamPodSandboxMetrics has the same."""
-    return _message(1, [field(1, sandbox_id.encode()), *parts])
+    return _message(1, [_encode_id(sandbox_id), *parts])
 
 
 def _message(number: int, parts: list[bytes]) -> list[bytes]:

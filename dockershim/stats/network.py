@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dockershim.stats.files import read_whole
+from dockershim.stats.files import read_open
 
 _LOOPBACK = "lo"
 
@@ -30,30 +30,31 @@ class Network:
     """A pod's network by one of its processes. Raises OSError, also where the process is another's by now.
 
     ``namespaces`` are the inodes that the pod's namespace can have: a process that is in another one has only got the
-    number of the pod's. Its folder in /proc stays open, and is that of one process for ever. The file of the counters
-    does not: while it is open the namespace and its interfaces cannot end.
+    number of the pod's. The file of the counters stays open, which takes a third of the time of opening it for each
+    reading. **While it is open the namespace and its interfaces cannot end**: it has to be closed when the pod ends.
     """
 
     def __init__(self, pid: int, namespaces: Collection[int]) -> None:
-        self._folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._last: tuple[bytes, tuple[Interface, ...]] = b"", ()
+        # An open folder in /proc is that of one process for ever.
+        folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if os.stat("ns/net", dir_fd=self._folder).st_ino not in namespaces:
+            if os.stat("ns/net", dir_fd=folder).st_ino not in namespaces:
                 raise ProcessLookupError(f"process {pid} is not in the pod's network namespace")
-        except OSError:
-            self.close()
-            raise
+            self._file = os.open("net/dev", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        finally:
+            os.close(folder)
 
     def interfaces(self) -> tuple[Interface, ...]:
         """The interfaces, without loopback; the same object while nothing was sent. Raises OSError."""
-        content = read_whole("net/dev", self._folder)
+        content = read_open(self._file)
         if content != self._last[0]:
             self._last = content, parse_interfaces(content.decode())
         return self._last[1]
 
     def close(self) -> None:
-        """Give the folder back."""
-        os.close(self._folder)
+        """Give the file back, and the namespace with it."""
+        os.close(self._file)
 
 
 def parse_interfaces(text: str) -> tuple[Interface, ...]:

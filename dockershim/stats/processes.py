@@ -28,38 +28,30 @@ class Open:
 
 
 class OpenFiles:
-    """The counts of each container, at most as old as they are dear."""
+    """The counts of a container, at most as old as they are dear."""
+
+    __slots__ = ("_due", "last")
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Open, float]] = {}
+        #: What was counted last; None where nothing was.
+        self.last: Open | None = None
+        self._due = 0.0
 
-    def is_due(self, container_id: str) -> bool:
+    def is_due(self) -> bool:
         """Whether ``count`` would look."""
-        known = self._known.get(container_id)
-        return known is None or time.monotonic() >= known[1]
+        return self.last is None or time.monotonic() >= self._due
 
-    def count(self, container_id: str, pids: Collection[int], first: int) -> Open:
-        """What these processes of a container hold; one that ends meanwhile holds nothing.
+    def count(self, pids: Collection[int], first: int) -> Open:
+        """What these processes of the container hold; one that ends meanwhile holds nothing.
 
         ``first`` is the container's first process, whose number is another's if it is not among them.
         """
-        known, due = self._known.get(container_id, (None, 0.0))
         begun = time.monotonic()
-        if known is None or begun >= due:
-            known = replace(count(pids), limit=open_files_limit(first) if first in pids else None)
+        if self.last is None or begun >= self._due:
+            self.last = replace(count(pids), limit=open_files_limit(first) if first in pids else None)
             ended = time.monotonic()
-            self._known[container_id] = (known, ended + max(_REST * (ended - begun), _SHORTEST_REST))
-        return known
-
-    def last(self, container_id: str) -> Open | None:
-        """What was counted last, without a look; None where nothing was."""
-        known = self._known.get(container_id)
-        return None if known is None else known[0]
-
-    def keep(self, container_ids: Collection[str]) -> None:
-        """Forget all others."""
-        for container_id in self._known.keys() - set(container_ids):
-            del self._known[container_id]
+            self._due = ended + max(_REST * (ended - begun), _SHORTEST_REST)
+        return self.last
 
 
 def count(pids: Iterable[int]) -> Open:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: A rate over less than this says more of the scheduler than of the container.
 SHORTEST: Final = 10**9
@@ -12,28 +10,30 @@ SHORTEST: Final = 10**9
 YOUNG: Final = 60 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """``at`` in nanoseconds of any one clock, ``cpu`` in nanoseconds of CPU."""
 
     at: int
     cpu: int
 
 
-class Rates:
-    """The CPU in use by containers and pods, in billionths of a core.
+class Rate:
+    """The CPU in use by a container or pod, in billionths of a core.
 
-    Whoever reads a counter gives it here. The rate is that since an earlier reading which is at least a second old,
+    Whoever reads its counter gives it here. The rate is that since an earlier reading which is at least a second old,
     so those who ask often or at the same time disturb each other in nothing. Of a container that was just started the
     first reading has its start to compare with, where it had used nothing.
     """
 
-    def __init__(self) -> None:
-        self._samples: dict[str, tuple[Sample | None, Sample]] = {}
+    __slots__ = ("_base", "_last")
 
-    def rate(self, key: str, now: Sample, started_at: int) -> int | None:
+    def __init__(self) -> None:
+        self._base: Sample | None = None
+        self._last: Sample | None = None
+
+    def up_to(self, now: Sample, started_at: int) -> int | None:
         """The rate up to ``now``; None where nothing can be compared. ``started_at`` is by the same clock, or 0."""
-        base, last = self._samples.get(key, (None, None))
+        base, last = self._base, self._last
         if last is None:
             base = Sample(started_at, 0) if started_at and now.at - started_at < YOUNG else None
             last = now
@@ -42,12 +42,7 @@ class Rates:
             base, last = None, now
         elif now.at - last.at >= SHORTEST:
             base, last = last, now
-        self._samples[key] = (base, last)
+        self._base, self._last = base, last
         if base is None or now.at <= base.at:
             return None
         return (now.cpu - base.cpu) * 10**9 // (now.at - base.at)
-
-    def keep(self, keys: Collection[str]) -> None:
-        """Forget all others."""
-        for key in self._samples.keys() - set(keys):
-            del self._samples[key]

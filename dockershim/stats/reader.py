@@ -6,33 +6,20 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.netns import Pins
 from dockershim.stats import metrics
-from dockershim.stats.cgroup import (
-    Budget,
-    Details,
-    Files,
-    Group,
-    Usage,
-    find_group,
-    huge_page_sizes,
-    read_huge_pages,
-)
-from dockershim.stats.messages import (
-    set_moment,
-    to_cri_container_stats,
-    to_cri_pod_stats,
-    total,
-)
+from dockershim.stats.cgroup import Budget, Files, Group, Usage, find_group, read_huge_pages
+from dockershim.stats.machine import Machine, NodeReading
+from dockershim.stats.messages import set_moment, to_cri_container_stats, to_cri_pod_stats, total
 from dockershim.stats.network import Interface, Network
 from dockershim.stats.processes import OpenFiles
-from dockershim.stats.rates import Rates, Sample
+from dockershim.stats.rates import Rate, Sample
 from dockershim.translate.names import container_name, sandbox_container_name
 from dockershim.translate.network import INTERFACE
 from dockershim.translate.records import ContainerRecord, SandboxRecord
@@ -40,8 +27,6 @@ from dockershim.translate.records import ContainerRecord, SandboxRecord
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_BLOCK_DEVICES = Path("/sys/dev/block")
-_MOUNTS = Path("/proc/self/mountinfo")
 _INFRA = "POD"
 #: A page of the kernel's each, and enough for 300 containers.
 _MOST_FILES = 6144
@@ -63,46 +48,92 @@ class PodReading:
     containers: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReading:
-    """Sizes of huge pages, and the file system of writable layers, None where it cannot be seen."""
+class _Told:
+    """The statistics that were told last of a container or pod, and what they were made of."""
 
-    huge_page_sizes: tuple[str, ...]
-    file_system: metrics.FileSystem | None
+    __slots__ = ("_message", "_rate", "_source")
+
+    def __init__(self) -> None:
+        self._source: tuple[object, ...] = ()
+        self._message: cri.ContainerStats | cri.LinuxPodSandboxStats = cri.ContainerStats()
+        self._rate = Rate()
+
+    def tell(
+        self,
+        started_at: int,
+        make: Callable[[Usage, *Ts], cri.ContainerStats | cri.LinuxPodSandboxStats],
+        usage: Usage,
+        *more: *Ts,
+    ) -> bytes:
+        """What ``make(usage, *more)`` makes of what was read just now; it is made anew for another source only."""
+        now = time.time_ns()
+        if self._source != (usage, *more):
+            self._source, self._message = (usage, *more), make(usage, *more)
+        set_moment(self._message, now, self._rate.up_to(Sample(now, usage.cpu), started_at))
+        return self._message.SerializeToString()
+
+
+@dataclass(slots=True, eq=False)
+class _Container:
+    """What is kept of a container while it runs."""
+
+    files: Files
+    series: metrics.Series
+    told: _Told = field(default_factory=_Told)
+    open_files: OpenFiles = field(default_factory=OpenFiles)
+
+    def close(self) -> None:
+        self.files.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Cgroup:
+    """What is kept of the cgroup that a kubelet made for a pod."""
+
+    files: Files
+    series: metrics.Series
+
+
+@dataclass(slots=True, eq=False)
+class _Pod:
+    """What is kept of a pod while its infra container runs.
+
+    ``series`` is of the infra container. ``own`` is None for a pod without a cgroup of its own, ``network`` while the
+    pod's is not read.
+    """
+
+    infra: Files
+    series: metrics.Series
+    own: _Cgroup | None
+    network: Network | None = None
+    told: _Told = field(default_factory=_Told)
+
+    def close(self) -> None:
+        self.infra.close()
+        if self.own is not None:
+            self.own.files.close()
+        if self.network is not None:
+            self.network.close()
 
 
 class Reader:
-    """What it keeps between readings makes it one for one thread alone: folders, CPU samples, counts.
+    """What it keeps between readings makes it one for one thread alone: open files, CPU samples, counts.
 
     A container that has ended since it was listed is one that does not run, which the next list shows.
     """
 
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
+        self._machine = Machine()
         self._budget = Budget(_files_kept_open())
-        #: Of each container's cgroup, and of each pod's.
-        self._files: dict[str, Files] = {}
-        self._pod_files: dict[str, Files] = {}
-        #: Of each container and pod the statistics that were told last, and what they were made of.
-        self._told: dict[str, tuple[tuple[object, ...], cri.ContainerStats | cri.LinuxPodSandboxStats]] = {}
-        self._networks: dict[str, Network] = {}
-        self._rates = Rates()
-        self._open_files = OpenFiles()
-        self._series: dict[str, metrics.Series] = {}
-        self._pod_series: dict[str, metrics.Series] = {}
-        self._devices: dict[str, str] = {}
-        self._mounted: dict[str, str] = {}
+        self._containers: dict[str, _Container] = {}
+        self._pods: dict[str, _Pod] = {}
 
-    def keep(self, ids: Collection[str]) -> None:
-        """Forget all sandboxes and containers but these."""
-        self._rates.keep(ids)
-        self._open_files.keep(ids)
-        for known in (self._told, self._series, self._pod_series):
-            for one in known.keys() - set(ids):
-                del known[one]
-        for kept in (self._files, self._pod_files, self._networks):
-            for one in kept.keys() - set(ids):
-                kept.pop(one).close()
+    def forget(self, record_id: str) -> None:
+        """Close what is open of a sandbox or container: it has ended, or runs by another process."""
+        kept = self._containers.pop(record_id, None) or self._pods.pop(record_id, None)
+        if kept is not None:
+            kept.close()
 
     # -- statistics ------------------------------------------------------------------------------------------
 
@@ -111,65 +142,38 @@ class Reader:
         return self._container(record)[1]
 
     def _container(self, record: ContainerRecord) -> tuple[Usage | None, bytes]:
-        usage, now = self._usage(record), time.time_ns()
-        if usage is None:
+        kept = self._kept_of(record)
+        usage = None if kept is None else _or_none(kept.files, Files.usage)
+        if kept is None or usage is None:
             return None, b""
-        rate = self._rates.rate(record.id, Sample(now, usage.cpu), record.started_at)
-        return usage, self._tell(record.id, now, rate, to_cri_container_stats, usage)
+        return usage, kept.told.tell(record.started_at, to_cri_container_stats, usage)
 
     def pod(self, pod: Pod) -> PodReading:
         """The statistics of a pod and its containers."""
         read = [self._container(record) for record in pod.containers]
         linux = b""
-        usage = self._pod_usage(pod.sandbox, [usage for usage, _ in read if usage is not None])
-        if usage is not None:
-            now = time.time_ns()
-            rate = self._rates.rate(pod.sandbox.id, Sample(now, usage.cpu), pod.sandbox.created_at)
-            processes = sum(self._process_counts(pod, [usage for usage, _ in read]))
-            interfaces = self._interfaces(pod.sandbox)
-            linux = self._tell(pod.sandbox.id, now, rate, to_cri_pod_stats, usage, processes, interfaces, INTERFACE)
+        kept = self._kept_of_pod(pod.sandbox)
+        usage = None if kept is None else _pod_usage(kept, [usage for usage, _ in read if usage is not None])
+        if kept is not None and usage is not None:
+            processes = len(kept.infra.processes_at(usage)) + sum(
+                len(self._containers[record.id].files.processes_at(usage))
+                for record, (usage, _) in zip(pod.containers, read, strict=True)
+                if usage is not None
+            )
+            interfaces = self._interfaces(pod.sandbox, kept)
+            created_at = pod.sandbox.created_at
+            linux = kept.told.tell(created_at, to_cri_pod_stats, usage, processes, interfaces, INTERFACE)
         return PodReading(linux, [wire for _, wire in read])
 
-    def _tell(
-        self,
-        record_id: str,
-        now: int,
-        nano_cores: int | None,
-        make: Callable[[*Ts], cri.ContainerStats | cri.LinuxPodSandboxStats],
-        *source: *Ts,
-    ) -> bytes:
-        """What ``make`` makes of ``source``, which was read ``now``; it is made anew for another source only."""
-        told = self._told.get(record_id)
-        if told is None or told[0] != source:
-            told = self._told[record_id] = source, make(*source)
-        set_moment(told[1], now, nano_cores)
-        return told[1].SerializeToString()
-
-    def _pod_usage(self, sandbox: SandboxRecord, containers: list[Usage]) -> Usage | None:
-        """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
-        if sandbox.cgroup_parent:
-            return _or_none(self._files_of_pod(sandbox), Files.usage)
-        infra = self._usage(sandbox)
-        return None if infra is None else total([infra, *containers])
-
-    def _process_counts(self, pod: Pod, usages: Sequence[Usage | None]) -> Iterator[int]:
-        if (infra := self._files_of(pod.sandbox)) is not None:
-            yield len(infra.processes())
-        for record, usage in zip(pod.containers, usages, strict=True):
-            if usage is not None and (files := self._files_of(record)) is not None:
-                yield len(files.processes_at(usage))
-
-    def _interfaces(self, sandbox: SandboxRecord) -> tuple[Interface, ...]:
+    def _interfaces(self, sandbox: SandboxRecord, kept: _Pod) -> tuple[Interface, ...]:
         """Those of a pod with a network of its own."""
-        if sandbox.host_network or not sandbox.pid:
+        if sandbox.host_network:
             return ()
         try:
-            if sandbox.id not in self._networks:
-                self._networks[sandbox.id] = Network(sandbox.pid, set(self._namespaces(sandbox)))
-            return self._networks[sandbox.id].interfaces()
+            if kept.network is None:
+                kept.network = Network(sandbox.pid, set(self._namespaces(sandbox)))
+            return kept.network.interfaces()
         except OSError:
-            if sandbox.id in self._networks:
-                self._networks.pop(sandbox.id).close()
             return ()
 
     def _namespaces(self, sandbox: SandboxRecord) -> Iterator[int]:
@@ -179,161 +183,116 @@ class Reader:
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
-    def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[str, list[int], int]]:
-        """The containers whose open files are to be counted: their ids, their processes, and the first of these."""
+    def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[OpenFiles, list[int], int]]:
+        """What is to be counted: the open files of a container, its processes, and the first of these."""
         return [
-            (record.id, files.processes(), record.pid)
+            (kept.open_files, kept.files.processes(), record.pid)
             for pod in pods
             for record in pod.containers
-            if self._open_files.is_due(record.id) and (files := self._files_of(record)) is not None
+            if (kept := self._kept_of(record)) is not None and kept.open_files.is_due()
         ]
 
-    def count_open_files(self, due: Iterable[tuple[str, list[int], int]]) -> None:
+    def count_open_files(self, due: Iterable[tuple[OpenFiles, list[int], int]]) -> None:
         """Count what ``due_open_files`` has named. Any thread may do it."""
-        for container_id, pids, first in due:
-            self._open_files.count(container_id, pids, first)
+        for open_files, pids, first in due:
+            open_files.count(pids, first)
 
     def node_reading(self, folder: str) -> NodeReading:
         """What metrics have of the node. ``folder`` is the engine's, on whose file system writable layers are."""
-        return NodeReading(huge_page_sizes(), self._file_system(folder))
+        return self._machine.read(folder)
 
     def pod_metrics(self, pod: Pod, layers: Mapping[str, int], node: NodeReading) -> list[bytes]:
         """The field ``pod_metrics`` for a pod, in parts. ``layers`` are the bytes of writable layers that are known."""
-        parts = self._infra_metrics(pod.sandbox, node)
+        parts = self._own_metrics(pod.sandbox, node)
         for record in pod.containers:
-            files = self._files_of(record)
-            read = _or_none(files, Files.everything)
-            if files is None or read is None:
-                continue
-            series = self._series_of(record, files.group)
-            found = self._container_metrics(record, files, series, node, *read)
-            if node.file_system is not None and record.id in layers:
-                found.append(series.encode(metrics.file_system, layers[record.id], node.file_system))
-            parts += metrics.encode_container(record.id, found)
+            parts += self._container_metrics(record, layers.get(record.id), node)
         return metrics.encode_pod(pod.sandbox.id, parts)
 
-    def _infra_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
+    def _own_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
         """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
-        infra = self._files_of(sandbox)
-        if infra is None:
+        kept = self._kept_of_pod(sandbox)
+        if kept is None:
             return []
-        found = [self._series_of(sandbox, infra.group).encode(metrics.network, self._interfaces(sandbox))]
-        files = self._files_of_pod(sandbox) if sandbox.cgroup_parent else None
-        if files is None or (read := _or_none(files, Files.everything)) is None:
-            return found
-        series = self._series_of_pod(sandbox, files.group)
-        pages = read_huge_pages(files.group, node.huge_page_sizes)
-        return [*found, series.encode(metrics.resources, *read, pages, False, self._device_name)]
+        found = [kept.series.encode(metrics.network, self._interfaces(sandbox, kept))]
+        if kept.own is not None and (read := _or_none(kept.own.files, Files.everything)) is not None:
+            pages = read_huge_pages(kept.own.files.group, node.huge_page_sizes)
+            found.append(kept.own.series.encode(metrics.resources, *read, pages, False, self._machine))
+        return found
 
-    def _container_metrics(
-        self,
-        record: ContainerRecord,
-        files: Files,
-        series: metrics.Series,
-        node: NodeReading,
-        usage: Usage,
-        details: Details,
-    ) -> list[bytes]:
+    def _container_metrics(self, record: ContainerRecord, layer: int | None, node: NodeReading) -> list[bytes]:
+        """The field ``container_metrics`` in parts, none for a container that does not run."""
+        kept = self._kept_of(record)
+        read = None if kept is None else _or_none(kept.files, Files.everything)
+        if kept is None or read is None:
+            return []
+        usage, details = read
+        files, encode = kept.files, kept.series.encode
         pids = files.processes_at(usage)
-        held = self._open_files.last(record.id)
         pages = read_huge_pages(files.group, node.huge_page_sizes)
-        limited = metrics.quota(record.host_config) > 0
-        return [
-            series.encode(metrics.resources, usage, details, pages, limited, self._device_name),
-            series.encode(metrics.processes, len(pids), details.threads, details.threads_limit, held),
-            series.encode(metrics.spec, record.host_config, record.started_at),
-            series.encode(metrics.seen, int(time.time())),
+        held, config, started_at = kept.open_files.last, record.host_config, record.started_at
+        found = [
+            encode(metrics.container, usage, details, pages, len(pids), held, config, started_at, self._machine),
+            encode(metrics.seen, int(time.time())),
         ]
-
-    def _series_of(self, record: ContainerRecord | SandboxRecord, group: Group) -> metrics.Series:
-        known = self._series.get(record.id)
-        if known is None:
-            if isinstance(record, SandboxRecord):
-                name, pod = sandbox_container_name(record.name), record.name
-                labels = (group.path, name, "", pod.namespace, pod.name, _INFRA)
-            else:
-                own, pod = record.name, record.name.pod
-                name = container_name(own.name, own.attempt, pod)
-                labels = (group.path, name, record.image, pod.namespace, pod.name, own.name)
-            known = self._series[record.id] = metrics.Series(labels)
-        return known
-
-    def _series_of_pod(self, sandbox: SandboxRecord, group: Group) -> metrics.Series:
-        known = self._pod_series.get(sandbox.id)
-        if known is None:
-            labels = (group.path, "", "", sandbox.name.namespace, sandbox.name.name, "")
-            known = self._pod_series[sandbox.id] = metrics.Series(labels)
-        return known
-
-    def _device_name(self, number: str) -> str:
-        """The name of a block device, as ``/dev/sda`` for ``8:0``."""
-        known = self._devices.get(number)
-        if known is None:
-            try:
-                known = f"/dev/{(_BLOCK_DEVICES / number).readlink().name}"
-            except OSError:
-                known = number
-            self._devices[number] = known
-        return known
-
-    def _file_system(self, folder: str) -> metrics.FileSystem | None:
-        """The file system of a folder; None where this process does not see it."""
-        try:
-            found, device = os.statvfs(folder), Path(folder).stat().st_dev
-        except OSError:
-            return None
-        number = f"{os.major(device)}:{os.minor(device)}"
-        return metrics.FileSystem(
-            device=self._mounted_device(number),
-            size=found.f_blocks * found.f_frsize,
-            inodes=found.f_files,
-            inodes_free=found.f_ffree,
-        )
-
-    def _mounted_device(self, number: str) -> str:
-        """What is mounted with this device number, which is found out once: a node has hundreds of mounts."""
-        known = self._mounted.get(number)
-        if known is None:
-            known = self._mounted[number] = mounted_device(_MOUNTS.read_text(), number) or self._device_name(number)
-        return known
+        if layer is not None and node.file_system is not None:
+            found.append(encode(metrics.file_system, layer, node.file_system))
+        return metrics.encode_container(record.id, found)
 
     # -- both ------------------------------------------------------------------------------------------------
 
-    def _usage(self, record: ContainerRecord | SandboxRecord) -> Usage | None:
-        return _or_none(self._files_of(record), Files.usage)
-
-    def _files_of(self, record: ContainerRecord | SandboxRecord) -> Files | None:
-        """Those of a container that runs; its cgroup is the same for as long as it exists."""
-        if not record.pid or (isinstance(record, ContainerRecord) and record.state != cri.CONTAINER_RUNNING):
-            return None
-        known = self._files.get(record.id)
-        if known is None:
-            try:
+    def _kept_of(self, record: ContainerRecord) -> _Container | None:
+        """What is kept of a container that runs; its cgroup is the same for as long as it exists."""
+        kept = self._containers.get(record.id)
+        if kept is None and runs(record):
+            with contextlib.suppress(OSError):
                 group = find_group(record.pid, record.id)
-            except OSError:
-                return None
-            known = self._files[record.id] = Files(group, self._budget)
-        return known
+                kept = self._containers[record.id] = _Container(Files(group, self._budget), _series(record, group))
+        return kept
 
-    def _files_of_pod(self, sandbox: SandboxRecord) -> Files | None:
-        """Those of the cgroup around the infra container's."""
-        infra = self._files_of(sandbox)
-        if infra is None:
-            return None
-        known = self._pod_files.get(sandbox.id)
-        if known is None:
-            known = self._pod_files[sandbox.id] = Files(infra.group.parent(), self._budget)
-        return known
+    def _kept_of_pod(self, sandbox: SandboxRecord) -> _Pod | None:
+        """What is kept of a pod whose infra container runs; its own cgroup is the one around that of this container."""
+        kept = self._pods.get(sandbox.id)
+        if kept is None and runs(sandbox):
+            with contextlib.suppress(OSError):
+                kept = self._pods[sandbox.id] = self._new_pod(sandbox, find_group(sandbox.pid, sandbox.id))
+        return kept
+
+    def _new_pod(self, sandbox: SandboxRecord, group: Group) -> _Pod:
+        name = sandbox.name
+        labels = (group.path, sandbox_container_name(name), "", name.namespace, name.name, _INFRA)
+        own = None
+        if sandbox.cgroup_parent:
+            around = group.parent()
+            series = metrics.Series((around.path, "", "", name.namespace, name.name, ""))
+            own = _Cgroup(Files(around, self._budget), series)
+        return _Pod(Files(group, self._budget), metrics.Series(labels), own)
 
 
-def _or_none(files: Files | None, read: Callable[[Files], T]) -> T | None:
+def runs(record: ContainerRecord | SandboxRecord) -> bool:
+    """Whether there are processes of a sandbox or container that can be looked at."""
+    return record.pid != 0 and (isinstance(record, SandboxRecord) or record.state == cri.CONTAINER_RUNNING)
+
+
+def _series(record: ContainerRecord, group: Group) -> metrics.Series:
+    own, pod = record.name, record.name.pod
+    name = container_name(own.name, own.attempt, pod)
+    return metrics.Series((group.path, name, record.image, pod.namespace, pod.name, own.name))
+
+
+def _pod_usage(pod: _Pod, containers: list[Usage]) -> Usage | None:
+    """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
+    if pod.own is not None:
+        return _or_none(pod.own.files, Files.usage)
+    infra = _or_none(pod.infra, Files.usage)
+    return None if infra is None else total([infra, *containers])
+
+
+def _or_none(files: Files, read: Callable[[Files], T]) -> T | None:
     """What was read; None for a cgroup that has ended."""
-    if files is None:
-        return None
     try:
         return read(files)
     except OSError:
-        # A container that is started again has its cgroup by the same name, with files of its own.
+        # The next reading opens them anew, if they are there.
         files.close()
         return None
 
@@ -342,12 +301,3 @@ def _files_kept_open() -> int:
     """Half of what this process may open, and no more than takes 24 MiB of the kernel's memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)
-
-
-def mounted_device(mounts: str, number: str) -> str:
-    """What is mounted with this device number, by /proc/self/mountinfo (proc_pid_mountinfo(5)); empty for nothing."""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if fields[2] == number:
-            return fields[fields.index("-") + 2]
-    return ""

@@ -6,11 +6,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from docker import DockerClient
+from pyroute2 import IPRoute
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
@@ -18,6 +22,7 @@ from tests.engine.pods import (
     container_config,
     linux_sandbox,
     pod,
+    process,
     pull,
     refused,
     run,
@@ -25,6 +30,7 @@ from tests.engine.pods import (
     sandbox_status,
     sh,
     start,
+    until,
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -224,6 +230,58 @@ async def test_pods_are_listed_by_filters_and_those_that_have_ended_have_no_valu
         assert first not in await pod_metrics(cri)
     async with refused("NOT_FOUND"):
         await pod_stats(cri, first)
+
+
+def kept_open(server: Server) -> Counter[str]:
+    """The files of cgroups and networks that the server has open."""
+    found: Counter[str] = Counter()
+    for one in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[str(one.readlink())] += 1
+    return Counter({link: count for link, count in found.items() if "/cgroup/" in link or link.startswith("/proc/")})
+
+
+@contextmanager
+def tied_to(process: Path, name: str) -> Iterator[None]:
+    """An interface of the node that the kernel removes with the network namespace of a process."""
+    with IPRoute() as routes:
+        routes.link("add", ifname=name, kind="veth", peer={"ifname": "tied", "net_ns_pid": int(process.name)})
+        yield
+        for index in routes.link_lookup(ifname=name):
+            routes.link("del", index=index)
+
+
+async def test_nothing_is_held_of_a_pod_that_has_ended(cri: CRI, server: Server, engine_api: DockerClient) -> None:
+    await pull(cri)
+    before = kept_open(server)
+    async with pod(cri, config := in_cgroup("/kubepods/pod-ends")) as sandbox_id:
+        container_id = await start(cri, sandbox_id, config=config)
+        with tied_to(process(engine_api, sandbox_id), "tied-to-a-pod"):
+            await pod_stats(cri, sandbox_id)
+            await pod_metrics(cri)
+            assert any(link.endswith("/net/dev") for link in kept_open(server) - before)
+            await cri.runtime.StopContainer(api.StopContainerRequest(container_id=container_id))
+            assert not [link for link in kept_open(server) - before if container_id in link]
+            await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            assert kept_open(server) == before
+            await until(lambda: not Path("/sys/class/net/tied-to-a-pod").exists(), 5)
+
+
+async def test_nothing_is_held_of_a_pod_that_was_killed_and_what_runs_again_is_read_again(
+    cri: CRI, server: Server, engine_api: DockerClient
+) -> None:
+    await pull(cri)
+    before = kept_open(server)
+    async with pod(cri, config := in_cgroup("/kubepods/pod-killed")) as sandbox_id:
+        container_id = await start(cri, sandbox_id, config=config)
+        await pod_stats(cri, sandbox_id)
+        engine_api.api.restart(container_id, timeout=0)
+        async with asyncio.timeout(10):
+            while not (await stats(cri, container_id)).HasField("memory"):
+                await asyncio.sleep(0.05)
+        engine_api.api.kill(sandbox_id)
+        engine_api.api.kill(container_id)
+        await until(lambda: kept_open(server) == before, 10)
 
 
 # -- metrics

@@ -7,13 +7,14 @@ import itertools
 import time
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 from dockershim.runtime.node import Node
 from dockershim.runtime.stats import Statistics
 
 
 async def test_others_have_their_turn_while_a_list_is_read() -> None:
-    statistics = Statistics(cast("Node", SimpleNamespace(pins=None, inventory=SimpleNamespace(snapshot=list))))
+    statistics = Statistics(cast("Node", SimpleNamespace(pins=None, inventory=Mock())))
     done: list[int] = []
     seen: list[int] = []
 

@@ -124,14 +124,17 @@ def test_network_by_interface() -> None:
     }
 
 
+class Sda:
+    """A node with one disk."""
+
+    def device_name(self, number: str) -> str:
+        return {"8:0": "/dev/sda"}.get(number, number)
+
+
 def test_disk_operations_by_device() -> None:
     devices = (Device("8:0", {"read": 1, "write": 2}, {"read": 3, "write": 4}), Device("8:16", {}, {}))
 
-    found = values(
-        metrics.disk_operations(
-            replace(DETAILS, devices=devices), lambda number: {"8:0": "/dev/sda"}.get(number, number)
-        )
-    )
+    found = values(metrics.disk_operations(replace(DETAILS, devices=devices), Sda()))
     assert found["blkio_device_usage_total", "/dev/sda", "8", "0", "Read"] == 1
     assert found["blkio_device_usage_total", "/dev/sda", "8", "0", "Write"] == 2
     assert found["fs_reads_bytes_total", "/dev/sda"] == 1

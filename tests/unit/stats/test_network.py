@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -44,10 +45,26 @@ def test_only_a_process_of_the_pods_namespace_is_read() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_process_that_ends_tells_no_more() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        network = Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino})
-        network.interfaces()
-    with pytest.raises((FileNotFoundError, ProcessLookupError)):
-        network.interfaces()
+def test_what_is_sent_is_told_by_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By loopback, which every machine has, and which is no interface of a pod."""
+    monkeypatch.setattr("dockershim.stats.network._LOOPBACK", "")
+    network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino})
+
+    def received() -> int:
+        return next(one.received for one in network.interfaces() if one.name == "lo")
+
+    before = received()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(bytes(10_000), receiver.getsockname())
+        receiver.recv(10_000)
+    assert received() >= before + 10_000
     network.close()
+
+
+def test_a_pod_is_read_by_its_process_alone() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        pass
+    with pytest.raises((FileNotFoundError, ProcessLookupError)):
+        Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino})

@@ -73,24 +73,23 @@ def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pyt
     monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: now[0])
     counts = OpenFiles()
 
-    def descriptors(container_id: str) -> int:
-        return counts.count(container_id, [os.getpid()], os.getpid()).descriptors
+    def descriptors() -> int:
+        return counts.count([os.getpid()], os.getpid()).descriptors
 
-    assert counts.last("a") is None
-    assert descriptors("a") == 1
+    assert counts.last is None
+    assert counts.is_due()
+    assert descriptors() == 1
     now[0] += 19
-    assert descriptors("a") == 1
-    assert descriptors("b") == 21
-    last = counts.last("a")
-    assert last is not None
-    assert last.descriptors == 1, "it is due, and not looked at"
-    assert descriptors("a") == 22
-    counts.keep({"b"})
-    assert descriptors("a") == 23
+    assert not counts.is_due()
+    assert descriptors() == 1
+    now[0] += 1
+    assert counts.is_due()
+    assert counts.last is not None
+    assert counts.last.descriptors == 1, "it is due, and not looked at"
+    assert descriptors() == 22
 
 
 def test_the_limit_is_that_of_the_first_process_alone(child: int) -> None:
-    counts = OpenFiles()
-    assert counts.count("a", [child], child) == Open(4, 1, 123)
+    assert OpenFiles().count([child], child) == Open(4, 1, 123)
     # It has ended, and its number is another container's.
-    assert counts.count("b", [child], os.getpid()) == Open(4, 1, None)
+    assert OpenFiles().count([child], os.getpid()) == Open(4, 1, None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dockershim.stats.rates import YOUNG, Rates, Sample
+from dockershim.stats.rates import YOUNG, Rate, Sample
 
 SECOND = 10**9
 
@@ -21,38 +21,29 @@ SECOND = 10**9
     ],
 )
 def test_the_first_reading(started_at: int, rate: int | None) -> None:
-    assert Rates().rate("a", Sample(10 * SECOND, SECOND), started_at) == rate
+    assert Rate().up_to(Sample(10 * SECOND, SECOND), started_at) == rate
 
 
 def test_each_reading_has_one_of_at_least_a_second_before_it() -> None:
-    rates = Rates()
-    rates.rate("a", Sample(0, 0), 0)
-    assert rates.rate("a", Sample(10 * SECOND, 5 * SECOND), 0) == SECOND // 2
+    rate = Rate()
+    rate.up_to(Sample(0, 0), 0)
+    assert rate.up_to(Sample(10 * SECOND, 5 * SECOND), 0) == SECOND // 2
     # A burst right after it, and somebody else who asks at once: both are told the rate since the first reading.
-    assert rates.rate("a", Sample(10 * SECOND + 10, 5 * SECOND + 10), 0) == SECOND // 2
-    assert rates.rate("a", Sample(11 * SECOND, 6 * SECOND), 0) == SECOND
+    assert rate.up_to(Sample(10 * SECOND + 10, 5 * SECOND + 10), 0) == SECOND // 2
+    assert rate.up_to(Sample(11 * SECOND, 6 * SECOND), 0) == SECOND
 
 
 def test_a_counter_that_goes_back_is_another_ones() -> None:
-    rates = Rates()
-    rates.rate("a", Sample(0, 5 * SECOND), 0)
-    assert rates.rate("a", Sample(2 * SECOND, SECOND), 0) is None
-    assert rates.rate("a", Sample(4 * SECOND, 2 * SECOND), 0) == SECOND // 2
-
-
-def test_what_is_not_kept_begins_anew() -> None:
-    rates = Rates()
-    for key in ("a", "b"):
-        rates.rate(key, Sample(0, 0), 0)
-    rates.keep({"a"})
-    assert rates.rate("a", Sample(2 * SECOND, SECOND), 0) == SECOND // 2
-    assert rates.rate("b", Sample(2 * SECOND, SECOND), 0) is None
+    rate = Rate()
+    rate.up_to(Sample(0, 5 * SECOND), 0)
+    assert rate.up_to(Sample(2 * SECOND, SECOND), 0) is None
+    assert rate.up_to(Sample(4 * SECOND, 2 * SECOND), 0) == SECOND // 2
 
 
 @given(st.lists(st.tuples(st.integers(1, 3 * SECOND), st.integers(0, 10**6)), min_size=2))
 def test_a_steady_rate_is_told_whatever_the_times_of_the_readings(steps: list[tuple[int, int]]) -> None:
-    rates, at = Rates(), 0
+    known, at = Rate(), 0
     for step, _ in steps:
         at += step
-        rate = rates.rate("a", Sample(at, at // 4), 0)
+        rate = known.up_to(Sample(at, at // 4), 0)
         assert rate is None or abs(rate - SECOND // 4) <= 2

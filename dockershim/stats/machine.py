@@ -1,0 +1,104 @@
+"""What metrics have of the node: its huge pages, its block devices, and the file system of writable layers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dockershim.stats.files import read_open
+from dockershim.stats.metrics import FileSystem
+
+_BLOCK_DEVICES: Final = Path("/sys/dev/block")
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_HUGE_PAGES: Final = Path("/sys/kernel/mm/hugepages")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """Sizes of huge pages, and the file system of writable layers, None where it cannot be seen."""
+
+    huge_page_sizes: tuple[str, ...]
+    file_system: FileSystem | None
+
+
+class Machine:
+    """The node; what it keeps between readings does not change while it runs."""
+
+    def __init__(self) -> None:
+        self._huge_pages = HugePageSizes()
+        self._devices: dict[str, str] = {}
+        self._mounted: dict[str, str] = {}
+
+    def read(self, folder: str) -> NodeReading:
+        """``folder`` is the engine's, on whose file system writable layers are."""
+        return NodeReading(self._huge_pages.read(), self._file_system(folder))
+
+    def device_name(self, number: str) -> str:
+        """The name of a block device, as ``/dev/sda`` for ``8:0``."""
+        known = self._devices.get(number)
+        if known is None:
+            try:
+                known = f"/dev/{(_BLOCK_DEVICES / number).readlink().name}"
+            except OSError:
+                known = number
+            self._devices[number] = known
+        return known
+
+    def _file_system(self, folder: str) -> FileSystem | None:
+        """The file system of a folder; None where this process does not see it."""
+        try:
+            # A Path costs more than the call.
+            found, device = os.statvfs(folder), os.stat(folder).st_dev  # noqa: PTH116
+        except OSError:
+            return None
+        return FileSystem(
+            device=self._mounted_device(f"{os.major(device)}:{os.minor(device)}"),
+            size=found.f_blocks * found.f_frsize,
+            inodes=found.f_files,
+            inodes_free=found.f_ffree,
+        )
+
+    def _mounted_device(self, number: str) -> str:
+        """What is mounted with this device number, which is found out once: a node has hundreds of mounts."""
+        known = self._mounted.get(number)
+        if known is None:
+            known = self._mounted[number] = mounted_device(_MOUNTS.read_text(), number) or self.device_name(number)
+        return known
+
+
+class HugePageSizes:
+    """The sizes of which a node has huge pages. Which there may be is known from its boot on; their counts are read."""
+
+    def __init__(self, folder: Path = _HUGE_PAGES) -> None:
+        self._counts = sorted(_open_counts(folder))
+
+    def read(self) -> tuple[str, ...]:
+        """As the names of cgroup files have them: ``2MB``, ``1GB``."""
+        return tuple(size for size, fd in self._counts if int(read_open(fd)) > 0)
+
+    def close(self) -> None:
+        """Give the files back."""
+        for _, fd in self._counts:
+            os.close(fd)
+        self._counts.clear()
+
+
+def _open_counts(folder: Path) -> Iterator[tuple[str, int]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for one in entries:
+            kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
+            size = f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB"
+            yield size, os.open(f"{one.path}/nr_hugepages", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def mounted_device(mounts: str, number: str) -> str:
+    """What is mounted with this device number, by /proc/self/mountinfo (proc_pid_mountinfo(5)); empty for nothing."""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if fields[2] == number:
+            return fields[fields.index("-") + 2]
+    return ""

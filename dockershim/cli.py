@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dockershim import __version__, config, log
+from dockershim.heap import keep_memory_of_answers
 
 if TYPE_CHECKING:
     from dockershim.process import Compose
@@ -61,6 +62,7 @@ def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None)
         return USAGE_ERROR
     log.configure(settings.log_level, settings.log_format)
     set_up_grpc()
+    keep_memory_of_answers()
     # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
     from dockershim import process
 

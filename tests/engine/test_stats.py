@@ -255,7 +255,7 @@ async def test_nothing_is_held_of_a_pod_that_has_ended(cri: CRI, server: Server,
     await pull(cri)
     before = kept_open(server)
     async with pod(cri, config := in_cgroup("/kubepods/pod-ends")) as sandbox_id:
-        container_id = await start(cri, sandbox_id, config=config)
+        container_id = await start(cri, sandbox_id, container_config(), config)
         with tied_to(process(engine_api, sandbox_id), "tied-to-a-pod"):
             await pod_stats(cri, sandbox_id)
             await pod_metrics(cri)
@@ -273,7 +273,7 @@ async def test_nothing_is_held_of_a_pod_that_was_killed_and_what_runs_again_is_r
     await pull(cri)
     before = kept_open(server)
     async with pod(cri, config := in_cgroup("/kubepods/pod-killed")) as sandbox_id:
-        container_id = await start(cri, sandbox_id, config=config)
+        container_id = await start(cri, sandbox_id, container_config(), config)
         await pod_stats(cri, sandbox_id)
         engine_api.api.restart(container_id, timeout=0)
         async with asyncio.timeout(10):

@@ -54,7 +54,7 @@ def lose_everything() -> None:
 
 
 def positions() -> set[str]:
-    return {path.name for path in POSITIONS.iterdir() if not path.name.startswith(".")}
+    return {path.name for path in POSITIONS.glob("[!.]*")}
 
 
 class Pods:

@@ -115,6 +115,7 @@ class Follower:
 
     async def __aenter__(self) -> Self:
         self._attempt = _future()
+        self._last_beat = time.monotonic()
         self._task = asyncio.create_task(self._follow(), name="follow the engine")
         self._beating = asyncio.create_task(self._beat(), name="heartbeat")
         return self
@@ -129,8 +130,7 @@ class Follower:
 
     async def current(self) -> None:
         """Return when the copies are what the engine has. Raises Unavailable."""
-        if time.monotonic() - self._last_beat > _STALL:
-            self.suspect("this process did not run for a while", Cause.STALLED)
+        self._heed_stall()
         if not self._current:
             await self._wait()
 
@@ -198,8 +198,18 @@ class Follower:
 
     async def _beat(self) -> None:
         while True:
-            self._last_beat = time.monotonic()
+            self._heed_stall()
             await asyncio.sleep(_BEAT)
+
+    def _heed_stall(self) -> None:
+        """Read everything anew where this process did not run for a while: events may be there that are not read yet.
+
+        The heartbeat and whoever asks look both, as nobody knows which of them runs first again.
+        """
+        now = time.monotonic()
+        if now - self._last_beat > _STALL:
+            self.suspect("this process did not run for a while", Cause.STALLED)
+        self._last_beat = now
 
     async def _follow(self) -> None:
         pause = _FIRST_PAUSE

@@ -89,13 +89,18 @@ async def test_events_from_before_the_resync_are_no_reason_for_another(
     assert follower.counters.events == 1
 
 
+@pytest.mark.parametrize("turns", range(6))
 async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
-    fake: FakeEngine, inventory: Inventory, follower: Follower
+    fake: FakeEngine, inventory: Inventory, follower: Follower, turns: int
 ) -> None:
+    """Whoever runs first again: a call, or after some turns of the loop the heartbeat."""
     assert await state(inventory) == cri.CONTAINER_RUNNING
     fake.end(CONTAINER)
     time.sleep(module._STALL + 0.1)  # noqa: ASYNC251 - the loop is to stand still
+    for _ in range(turns):
+        await asyncio.sleep(0)
     assert await state(inventory) == cri.CONTAINER_EXITED
+    assert follower.counters.causes[Cause.STALLED] == 1
 
 
 async def test_an_engine_that_hangs_is_given_up(

@@ -227,10 +227,12 @@ class Copying:
     def _keep_source(self) -> None:
         """What was given up is not to be looked for, nor told, by another process or try. Raises OSError."""
         positions = self._positions or PositionFile(self._position_path)
-        if positions.last is not None and not positions.rebooted:
-            positions.write(Position(self._sources.place, positions.last.target))
-        if self._positions is None:
-            positions.close()
+        try:
+            if positions.last is not None and not positions.rebooted:
+                positions.write(Position(self._sources.place, positions.last.target))
+        finally:
+            if self._positions is None:
+                positions.close()
 
     def give_up(self) -> None:
         """The container is gone: what could not be written until now is tried once more, and reported if it cannot."""

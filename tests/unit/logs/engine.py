@@ -82,6 +82,13 @@ class Files:
         self.copying.close()
         self.start()
 
+    def fall_behind(self) -> None:
+        """The engine writes more files than it keeps, and nothing is copied."""
+        for _ in range(4):
+            self.engine.write(10)
+            self.engine.rotate()
+            self.copying.scan()
+
     def copy(self) -> None:
         self.copying.scan()
         while self.copying.step():

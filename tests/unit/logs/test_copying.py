@@ -368,10 +368,7 @@ def test_a_removed_folder_is_waited_for(files: Files) -> None:
 
 def test_what_cannot_be_written_does_not_hold_what_the_engine_removed(files: Files) -> None:
     files.copy()
-    for _ in range(4):
-        files.engine.write(10)
-        files.engine.rotate()
-        files.copying.scan()
+    files.fall_behind()
     files.copying.let_go()
     (report,) = files.reports
     lost = 2 * len(engine_line("line 10\n", 10)) * 10 - 10
@@ -385,10 +382,7 @@ def test_what_cannot_be_written_does_not_hold_what_the_engine_removed(files: Fil
 def test_what_was_let_go_is_not_told_again_by_another_process(files: Files) -> None:
     files.engine.write(5)
     files.copy()
-    for _ in range(4):
-        files.engine.write(10)
-        files.engine.rotate()
-        files.copying.scan()
+    files.fall_behind()
     files.copying.let_go()
     assert len(files.reports) == 1
     files.restart()

@@ -6,6 +6,7 @@ the caller's: a coroutine that gets byte streams, or one that connects to a port
 
 from __future__ import annotations
 
+from streaming.bulk import splice
 from streaming.errors import CommandFailed, Disconnected, ForwardFailed, StreamingError, TooManyWaiting
 from streaming.port_forward import Connect
 from streaming.remote_command import Command, CommandStreams, Size, Sizes, Wanted
@@ -30,4 +31,5 @@ __all__ = [
     "TooManyWaiting",
     "Wanted",
     "Writer",
+    "splice",
 ]

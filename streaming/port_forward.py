@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from streaming.bulk import splice
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.links import while_there
 from streaming.sockets import SocketStream
@@ -97,6 +98,7 @@ async def _pump(source: Stream, target: Stream) -> Stream | None:
                 await target.close_write()
                 return None
             await target.write(data)
+            await splice(source, target)
         except Disconnected:
             return target
 

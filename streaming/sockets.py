@@ -61,7 +61,8 @@ class SocketStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=CHUNK)
+        # Writing goes on once the socket has all: its buffer is enough to keep the other side busy meanwhile.
+        self.transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
         self._inbox.feed(data)
@@ -100,6 +101,11 @@ class SocketStream(asyncio.Protocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the socket carries what is written, without TLS around it."""
+        return self.transport.get_extra_info("sslcontext") is None
+
     # -- Stream
 
     async def read(self) -> bytes:
@@ -108,16 +114,18 @@ class SocketStream(asyncio.Protocol):
     async def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
-            await self._writable.wait()
-            if self.transport.is_closing():
-                raise Disconnected("the connection was lost")
+            await self.flushed()
             self.transport.write(view[:CHUNK])
             view = view[CHUNK:]
 
-    async def close_write(self) -> None:
+    async def flushed(self) -> None:
+        """Wait until the socket has all that was written. Raises Disconnected."""
         await self._writable.wait()
         if self.transport.is_closing():
             raise Disconnected("the connection was lost")
+
+    async def close_write(self) -> None:
+        await self.flushed()
         if self.transport.can_write_eof():
             # The other side may have gone at this very moment.
             with contextlib.suppress(OSError):

@@ -40,6 +40,7 @@ _CONTROL = 0x80000000
 _ID = 0x7FFFFFFF
 
 _FRAME_HEADER = struct.Struct(">LL")
+HEADER_SIZE = _FRAME_HEADER.size
 _PAIR = struct.Struct(">LL")
 _NUMBER = struct.Struct(">L")
 _SYN_STREAM = struct.Struct(">LLH")
@@ -244,9 +245,10 @@ class Limits:
 
 @dataclass(slots=True)
 class _OpenFrame:
-    """A DATA frame of which ``missing`` bytes have not arrived yet; ``wanted`` unless its stream is gone."""
+    """A DATA frame of ``length`` bytes of which ``missing`` have not arrived yet; ``wanted`` if its stream is there."""
 
     stream_id: int
+    length: int
     missing: int
     fin: bool
     wanted: bool
@@ -356,26 +358,44 @@ class Connection:
         elif stream is not None and not wanted:
             self._complain(stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "data behind the end")
         # What comes for a stream that is gone was under way when we reset it.
-        self._frame = _OpenFrame(stream_id, length, fin, wanted)
+        self._frame = _OpenFrame(stream_id, length, length, fin, wanted)
 
     def _read_data(self, frame: _OpenFrame) -> bool:
         piece = self._input[self._at : self._at + frame.missing]
         if frame.missing and not piece:
             return False
         self._at += len(piece)
-        frame.missing -= len(piece)
+        self._carry(frame, len(piece), piece)
+        return True
+
+    def ahead(self, stream_id: int, shortest: int = 0) -> int:
+        """How many bytes that arrive next are the rest of a frame of this stream's data, one of ``shortest`` bytes or
+        more. To be asked when ``next_event`` has given all."""
+        frame = self._frame
+        if frame is None or self._at < len(self._input) or frame.stream_id != stream_id or frame.length < shortest:
+            return 0
+        return frame.missing if frame.wanted and stream_id in self._streams else 0
+
+    def pass_by(self, size: int) -> bool:
+        """So many of the bytes that were ``ahead`` have arrived, and are not fed; whether that was an event."""
+        assert self._frame is not None, "a frame has begun"
+        self._carry(self._frame, size, b"")
+        return bool(self._events)
+
+    def _carry(self, frame: _OpenFrame, size: int, piece: bytes) -> None:
+        """``size`` bytes of a frame have arrived, of which ``piece`` is to be handed on."""
+        frame.missing -= size
         ends = not frame.missing
         if ends:
             self._frame = None
         # It may have been reset between two pieces of one frame.
         if not frame.wanted or frame.stream_id not in self._streams:
-            self._unacknowledged.add(0, len(piece))
-            return True
-        if piece or frame.fin:
+            self._unacknowledged.add(0, size)
+            return
+        if piece or (frame.fin and ends):
             self._events.append(Data(frame.stream_id, piece, fin=frame.fin and ends))
         if frame.fin and ends:
             self._move_receiving(frame.stream_id, Step.FINISH)
-        return True
 
     def _read_syn_stream(self, flags: int, body: bytes) -> None:
         if len(body) < _SYN_STREAM.size:

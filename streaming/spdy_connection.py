@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -11,13 +12,19 @@ from typing import cast
 from streaming import spdy
 from streaming.errors import Disconnected
 from streaming.links import GOODBYE, LINGER
+from streaming.sockets import SocketStream
 from streaming.spdy_headers import Headers
+from streaming.splice import Splice
 from streaming.streams import CHUNK, Inbox, hung_up
 
 logger = logging.getLogger(__name__)
 
 #: A peer that makes us answer (pings, refused streams) without reading the answers is cut off at this.
 _MOST_UNREAD_ANSWERS = 1024 * 1024
+#: A read of so much at once has not emptied the socket: its peer sends faster than we pass on.
+_SENDER_AHEAD = 128 * 1024
+#: Shorter frames cost less to copy than to move one by one, bytes.
+_LONG = 8 * 1024
 #: Bytes that are worth a write of their own.
 _MUCH = 4096
 
@@ -40,6 +47,10 @@ class SpdyStream:
 
     async def read(self) -> bytes:
         return await self.inbox.read()
+
+    async def splice(self, sink: SocketStream) -> None:
+        """What ``bulk.splice`` does, to a socket."""
+        await self._connection.splice(self, sink)
 
     async def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -93,7 +104,8 @@ class SpdyStream:
 class SpdyConnection(asyncio.Protocol):
     """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
 
-    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do.
+    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do. ``is_plain``: what the
+    socket of the transport carries is SPDY itself, without TLS or anything else around it.
     """
 
     def __init__(
@@ -102,9 +114,11 @@ class SpdyConnection(asyncio.Protocol):
         on_lost: Callable[[Exception | None], None] | None = None,
         *,
         flow_control: bool = True,
+        is_plain: bool = False,
     ) -> None:
         self._machine = spdy.Connection(side, flow_control=flow_control)
         self._side = side
+        self._is_plain = is_plain
         self._on_lost = on_lost
         self._flow_control = flow_control
         self._streams: dict[int, SpdyStream] = {}
@@ -113,6 +127,8 @@ class SpdyConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading_paused = False
+        self._splicing = False
+        self._last_read = 0
         self._outgoing: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -199,6 +215,76 @@ class SpdyConnection(asyncio.Protocol):
         if self._streams.pop(stream_id, None) is not None and not self._closing:
             self._write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
 
+    async def splice(self, stream: SpdyStream, sink: SocketStream) -> None:
+        if not self._can_splice(stream, sink):
+            return
+        self._splicing = True
+        self._pause_reading()
+        try:
+            while stream.inbox.size:
+                await sink.write(await stream.read())
+            await sink.flushed()
+            if self._closing:
+                return
+            with contextlib.closing(Splice(self._transport, sink.transport)) as pipe:
+                try:
+                    await self._splice(stream, pipe)
+                finally:
+                    if not self._closing:
+                        # Of other streams, or not long enough, or behind the end.
+                        self.data_received(pipe.read(pipe.held))
+        except OSError as error:
+            logger.warning("input is copied, for which there is no pipe: %s", error)
+        finally:
+            self._splicing = False
+            self._resume_reading()
+
+    def _can_splice(self, stream: SpdyStream, sink: SocketStream) -> bool:
+        """Whether more than we can read is waiting, the next of it for this stream, and what is behind has room."""
+        return (
+            self._last_read >= _SENDER_AHEAD
+            and self._is_plain
+            and sink.is_plain
+            and not self._closing
+            and not self._splicing
+            and self._machine.ahead(stream.id, _LONG) > 0
+            and not any(other.inbox.full for other in self._streams.values() if other is not stream)
+        )
+
+    async def _splice(self, stream: SpdyStream, pipe: Splice) -> None:
+        while self._give(stream, pipe):
+            taken = pipe.take()
+            if pipe.blocked:
+                await pipe.until_it_takes_more()
+            elif not taken:
+                return
+            else:
+                # A sink that takes all must not keep the loop from its other work.
+                await asyncio.sleep(0)
+
+    def _give(self, stream: SpdyStream, pipe: Splice) -> bool:
+        """Move what the pipe holds, or the sink takes, into the sink; False before what is not data of this stream."""
+        machine = self._machine
+        given = 0
+        try:
+            while pipe.held:
+                if not (ahead := machine.ahead(stream.id, _LONG)):
+                    if pipe.held < spdy.HEADER_SIZE:
+                        return True
+                    self.data_received(pipe.read(spdy.HEADER_SIZE))
+                    if not (ahead := machine.ahead(stream.id, _LONG)):
+                        return False
+                if not (size := pipe.give(ahead)):
+                    return True
+                given += size
+                if machine.pass_by(size):
+                    self._handle_events()
+            return True
+        finally:
+            if given:
+                self.last_activity = self._loop.time()
+                self.acknowledge(stream, given)
+
     def acknowledge(self, stream: SpdyStream, size: int) -> None:
         if not self._closing:
             if self._flow_control and (update := self._machine.acknowledge(stream.id, size)):
@@ -210,8 +296,17 @@ class SpdyConnection(asyncio.Protocol):
             self._streams.pop(stream.id, None)
             self._resume_reading()
 
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
     def _resume_reading(self) -> None:
-        if self._reading_paused and not any(stream.inbox.full for stream in self._streams.values()):
+        if (
+            self._reading_paused
+            and not self._splicing
+            and not any(stream.inbox.full for stream in self._streams.values())
+        ):
             self._reading_paused = False
             if not self._closing:
                 self._transport.resume_reading()
@@ -239,7 +334,11 @@ class SpdyConnection(asyncio.Protocol):
             self._write(self._machine.announce())
 
     def data_received(self, data: bytes) -> None:
+        self._last_read = len(data)
         self._machine.receive_data(data)
+        self._handle_events()
+
+    def _handle_events(self) -> None:
         try:
             while (event := self._machine.next_event()) is not None and not self._closing:
                 self._handle(event)
@@ -300,9 +399,8 @@ class SpdyConnection(asyncio.Protocol):
         if fin:
             stream.inbox.feed_end()
             self.forget_if_over(stream)
-        if stream.inbox.full and not self._reading_paused:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        if stream.inbox.full:
+            self._pause_reading()
 
     def _take_stream(self, event: spdy.SynStream) -> None:
         stream = self._streams[event.stream_id] = SpdyStream(self, event.stream_id, event.headers)

@@ -18,7 +18,7 @@ from streaming.spdy import STREAM_WINDOW
 #: would be stuck behind the data.
 MOST_BUFFERED = STREAM_WINDOW
 #: What is handed to a transport at once, which is also what may wait in it.
-CHUNK = 128 * 1024
+CHUNK = 256 * 1024
 
 
 class Reader(Protocol):

@@ -19,13 +19,13 @@ import h11
 from dockershim.engine.client import Engine
 from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unavailable
-from streaming import Disconnected, SocketStream
+from streaming import Disconnected, Reader, SocketStream, splice
 
 _LONGEST_ANSWER = 64 * 1024
 #: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. By
 #: default a Unix socket holds half as much, and asks for more when a quarter of it is left, a quarter of a
 #: millisecond before the engine has nothing to read.
-_SEND_BUFFER = 208 * 1024
+_SEND_BUFFER = 512 * 1024
 
 
 class Hijacked:
@@ -47,6 +47,11 @@ class Hijacked:
     async def write(self, data: bytes) -> None:
         with self._border():
             await self._stream.write(data)
+
+    async def splice(self, source: Reader) -> None:
+        """Between two reads of ``source``, of which all was written: take more of it, where it comes in bulk."""
+        with self._border():
+            await splice(source, self._stream)
 
     async def close_write(self) -> None:
         """No more input. An engine that is reached by TLS cannot be told this without the end of the connection."""

@@ -169,6 +169,7 @@ async def _copy_input(stdin: Reader, connection: Hijacked) -> None:
     with contextlib.suppress(Disconnected, Unavailable):
         while data := await stdin.read():
             await connection.write(data)
+            await connection.splice(stdin)
         await connection.close_write()
 
 

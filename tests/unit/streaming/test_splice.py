@@ -1,0 +1,333 @@
+"""Input in bulk goes from the client's socket to the command's without being read: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import itertools
+import os
+import random
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Wanted, splice
+from streaming.spdy import Connection, Data, Event, Side, SynStream
+from streaming.splice import Splice
+from tests.streaming_client import Command, forwarding, open_forward, spdy_command
+
+INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
+TERMINAL = Wanted(stdin=True, stdout=True, stderr=False, tty=True)
+MUCH = 8_000_000  # bytes: more than the sockets on the way hold
+
+
+@pytest.fixture
+def spliced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each successful splice moved."""
+    moved: list[int] = []
+    give = Splice.give
+
+    def counted(self: Splice, size: int) -> int:
+        if given := give(self, size):
+            moved.append(given)
+        return given
+
+    monkeypatch.setattr(Splice, "give", counted)
+    return moved
+
+
+@pytest.fixture(autouse=True)
+async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
+    before = descriptors()
+    yield
+    await until(lambda: descriptors() <= before)
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def digest(data: bytes | bytearray) -> tuple[int, str]:
+    """What to compare where a difference would be megabytes long."""
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Process:
+    """What is behind a socket: it takes what it is given once it is told to, and goes when it is told not to."""
+
+    def __init__(self) -> None:
+        self.takes = asyncio.Event()
+        self.received = bytearray()
+        self.ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[SocketStream]:
+        ours, its = socket.socketpair()
+        its.setblocking(False)
+        _, sink = await asyncio.get_running_loop().create_unix_connection(SocketStream, sock=ours)
+        running = asyncio.create_task(self._run(its))
+        try:
+            async with sink:
+                yield sink
+                await running
+        finally:
+            running.cancel()
+            its.close()
+
+    async def _run(self, its: socket.socket) -> None:
+        with its:
+            await self.takes.wait()
+            while data := await asyncio.get_running_loop().sock_recv(its, 65536):
+                self.received += data
+                if not self.takes.is_set():
+                    return
+        self.ended.set()
+
+    async def feed(self, stdin: Reader) -> None:
+        async with self.connection() as sink:
+            while data := await stdin.read():
+                await sink.write(data)
+                await splice(stdin, sink)
+            await sink.close_write()
+
+    async def __call__(self, streams: CommandStreams) -> int:
+        assert streams.stdin is not None
+        await self.feed(streams.stdin)
+        return 0
+
+
+async def send(command: Command, data: bytes, block: int) -> None:
+    for at in range(0, len(data), block):
+        await command.channels["stdin"].write(data[at : at + block])
+    await command.channels["stdin"].close_write()
+
+
+@pytest.mark.parametrize("block", [5000, 32 * 1024, 100_000, 2 * 1024 * 1024])
+@pytest.mark.parametrize("flow_control", [False, True])
+async def test_all_of_it_arrives(server: Server, spliced: list[int], block: int, flow_control: bool) -> None:
+    process = Process()
+    process.takes.set()
+    data = noise(MUCH + 1)
+    url = server.command_url("exec", process, INPUT)
+    async with spdy_command(url, stdin=True, stderr=False, flow_control=flow_control) as command:
+        await send(command, data, block)
+        assert await command.exit_code() == 0
+    assert digest(process.received) == digest(data)
+    assert process.ended.is_set()
+    assert (sum(spliced) > MUCH / 8) is (block > 8192)
+
+
+async def test_what_is_encrypted_is_copied(spliced: list[int]) -> None:
+    authority = trustme.CA()
+    ours, clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(ours)
+    authority.configure_trust(clients)
+    process = Process()
+    process.takes.set()
+    data = noise(MUCH)
+    server = Server("127.0.0.1", 0, ssl_context=ours)
+    await server.start()
+    url = server.command_url("exec", process, INPUT)
+    async with spdy_command(url, stdin=True, stderr=False, tls=clients) as command:
+        await send(command, data, 100_000)
+        assert await command.exit_code() == 0
+    await server.close()
+    assert digest(process.received) == digest(data)
+    assert not spliced
+
+
+async def test_without_descriptors_for_a_pipe_it_is_copied(
+    server: Server, spliced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(flags: int) -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pipe2", fails)
+    process = Process()
+    process.takes.set()
+    data = noise(MUCH)
+    async with spdy_command(server.command_url("exec", process, INPUT), stdin=True, stderr=False) as command:
+        await send(command, data, 100_000)
+        assert await command.exit_code() == 0
+    assert digest(process.received) == digest(data)
+    assert not spliced
+
+
+async def test_other_streams_between_are_heard(server: Server, spliced: list[int]) -> None:
+    process = Process()
+    sizes: list[Size] = []
+
+    async def runs(streams: CommandStreams) -> int:
+        assert streams.sizes is not None
+
+        async def watch() -> None:
+            while streams.sizes is not None:
+                sizes.append(await streams.sizes.next())
+
+        watching = asyncio.create_task(watch())
+        try:
+            return await process(streams)
+        finally:
+            watching.cancel()
+
+    data = noise(MUCH)
+    async with spdy_command(server.command_url("exec", runs, TERMINAL), stdin=True, stderr=False, tty=True) as command:
+        process.takes.set()
+        for number, at in enumerate(range(0, len(data), 100_000)):
+            await command.channels["stdin"].write(data[at : at + 100_000])
+            if number % 16 == 0:
+                await command.resize(80 + number, 24)
+        await command.channels["stdin"].close_write()
+        assert await command.exit_code() == 0
+    assert digest(process.received) == digest(data)
+    assert sizes[-1] == Size(80 + 64, 24)
+    assert sum(spliced) > 100_000
+
+
+async def test_a_process_that_takes_nothing_stops_its_client(server: Server, spliced: list[int]) -> None:
+    process = Process()
+    data = noise(4 * MUCH)
+    async with spdy_command(server.command_url("exec", process, INPUT), stdin=True, stderr=False) as command:
+        sending = asyncio.create_task(send(command, data, 100_000))
+        done, _ = await asyncio.wait([sending], timeout=1.0)
+        assert not done, "it never had to wait"
+        process.takes.set()
+        assert await command.exit_code() == 0
+        await sending
+    assert digest(process.received) == digest(data)
+    assert sum(spliced) > MUCH
+
+
+@pytest.mark.parametrize("takes", [False, True])
+async def test_a_client_that_goes_in_the_middle(server: Server, takes: bool) -> None:
+    """One whose input is taken is missed at once; one whose input is not, at the next look."""
+    process = Process()
+    over = asyncio.Event()
+
+    async def runs(streams: CommandStreams) -> int:
+        try:
+            return await process(streams)
+        finally:
+            over.set()
+
+    if takes:
+        process.takes.set()
+    async with spdy_command(server.command_url("exec", runs, INPUT), stdin=True, stderr=False) as command:
+        # Without an end. What nobody takes has to fit the sockets: the end of a connection comes behind its data.
+        for _ in range(640 if takes else 30):
+            await command.channels["stdin"].write(bytes(100_000))
+        await asyncio.sleep(0.2)
+        command.abort()
+        async with asyncio.timeout(10):
+            await over.wait()
+
+
+async def test_a_process_that_goes_in_the_middle(server: Server, spliced: list[int]) -> None:
+    process = Process()
+    failures: list[Exception] = []
+
+    async def runs(streams: CommandStreams) -> int:
+        try:
+            return await process(streams)
+        except Disconnected as error:
+            failures.append(error)
+            return 3
+
+    async with spdy_command(server.command_url("exec", runs, INPUT), stdin=True, stderr=False) as command:
+        process.takes.set()
+        sending = asyncio.create_task(send(command, noise(MUCH * 8), 100_000))
+        await until(lambda: sum(spliced) > MUCH)
+        process.takes.clear()
+        assert await command.exit_code() == 3
+        sending.cancel()
+        await asyncio.wait([sending])
+    assert len(failures) == 1
+
+
+async def test_a_forward_that_is_cut_is_not_in_the_way_of_another(server: Server, spliced: list[int]) -> None:
+    """What the pipe of one holds when it ends has frames of the other behind its own."""
+    processes = [Process(), Process()]
+    connections = AsyncExitStack()
+
+    async def connect(port: int) -> SocketStream:
+        return await connections.enter_async_context(processes[port - 1].connection())
+
+    data = noise(MUCH)
+    async with connections, forwarding(server.port_forward_url(connect, [])) as connection:
+        first, second = await open_forward(connection, 1), await open_forward(connection, 2)
+        for process in processes:
+            process.takes.set()
+        for at in range(0, len(data), 100_000):
+            await first.data.write(data[at : at + 100_000])
+        await until(lambda: sum(spliced) > MUCH / 8)
+        processes[0].takes.clear()
+        for at in range(0, len(data), 50_000):
+            with suppress(Disconnected):
+                await first.data.write(bytes(200_000))
+            await second.data.write(data[at : at + 50_000])
+        await second.data.close_write()
+        await processes[1].ended.wait()
+    assert digest(processes[1].received) == digest(data)
+    assert not processes[0].ended.is_set()
+
+
+@given(
+    frames=st.lists(st.tuples(st.sampled_from([1, 3]), st.integers(0, 40), st.booleans()), max_size=8),
+    cuts=st.lists(st.integers(1, 60), min_size=1),
+)
+def test_what_is_passed_by_is_as_if_it_had_been_fed(frames: list[tuple[int, int, bool]], cuts: list[int]) -> None:
+    client = Connection(Side.CLIENT)
+    opening = b"".join(client.send(SynStream(stream_id, ())) for stream_id in (1, 3))
+    wire, ended = bytearray(), set[int]()
+    for stream_id, size, fin in frames:
+        if stream_id not in ended:
+            wire += client.send(Data(stream_id, noise(size), fin))
+            ended |= {stream_id} if fin else set()
+    fed, passing = Connection(Side.SERVER), Connection(Side.SERVER)
+    for machine in (fed, passing):
+        machine.receive_data(opening)
+        events_of(machine)
+    at, by_feeding, by_passing = 0, list[Event](), list[Event]()
+    for cut in itertools.chain(cuts, itertools.repeat(60)):
+        if at == len(wire):
+            break
+        ahead = passing.ahead(1)
+        piece = bytes(wire[at : at + (min(cut, ahead) or cut)])
+        at += len(piece)
+        fed.receive_data(piece)
+        by_feeding += events_of(fed)
+        if ahead:
+            assert passing.pass_by(len(piece)) or not (events := events_of(passing)), events
+        else:
+            passing.receive_data(piece)
+        by_passing += events_of(passing)
+    assert without_data_of_first(by_passing) == without_data_of_first(by_feeding)
+    assert passing.ahead(1) == fed.ahead(1)
+    assert passing.ahead(3) == fed.ahead(3)
+
+
+def events_of(machine: Connection) -> list[Event]:
+    return list(iter(machine.next_event, None))
+
+
+def without_data_of_first(events: list[Event]) -> list[Event]:
+    kept = [event for event in events if not (isinstance(event, Data) and event.stream_id == 1 and not event.fin)]
+    return [Data(1, b"", fin=True) if isinstance(event, Data) and event.stream_id == 1 else event for event in kept]

@@ -11,7 +11,7 @@ from streaming.streams import CHUNK, Inbox
 
 #: Less than of a stream that shares its connection with others: this one may be stopped at any time, and what waits
 #: here may wait in the next stream once more.
-_MOST_BUFFERED = 128 * 1024
+_MOST_BUFFERED = 256 * 1024
 
 #: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
 _FLOW_RATE = 16e6

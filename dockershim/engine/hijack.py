@@ -22,9 +22,9 @@ from dockershim.errors import EngineFailure, ShimError, Unavailable
 from streaming import Disconnected, Reader, SocketStream, splice
 
 _LONGEST_ANSWER = 64 * 1024
-#: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. By
-#: default a Unix socket holds half as much, and asks for more when a quarter of it is left, a quarter of a
-#: millisecond before the engine has nothing to read.
+#: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. A Unix
+#: socket asks for more when a quarter of it is left: of its default size, that is a quarter of a millisecond before the
+#: engine has nothing to read.
 _SEND_BUFFER = 512 * 1024
 
 

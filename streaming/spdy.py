@@ -286,7 +286,8 @@ class Connection:
         self._failure: RemoteProtocolError | None = None
         self._window = INITIAL_WINDOW
         self._initial_window = INITIAL_WINDOW
-        self._windows_bind = False
+        #: Whether the peer heeds windows, as far as it has told.
+        self.windows_bind = False
         self._receive_window = INITIAL_WINDOW
         self._session_receive_window = INITIAL_WINDOW
         self._unacknowledged = _Unacknowledged()
@@ -488,7 +489,7 @@ class Connection:
         if (window := values.get(Setting.INITIAL_WINDOW_SIZE)) is not None:
             if window > LARGEST_WINDOW:
                 raise RemoteProtocolError("an initial window that is too large", GoAwayStatus.FLOW_CONTROL_ERROR)
-            self._windows_bind = self._flow_control
+            self.windows_bind = self._flow_control
             for stream in self._streams.values():
                 stream.window += window - self._initial_window
             self._initial_window = window
@@ -506,7 +507,7 @@ class Connection:
     def _read_window_update(self, flags: int, body: bytes) -> None:
         stream_id, delta = self._two_numbers(body, "WINDOW_UPDATE")
         delta &= _ID
-        self._windows_bind = self._flow_control
+        self.windows_bind = self._flow_control
         if stream_id == 0:
             self._window += delta
             if not delta or self._window > LARGEST_WINDOW:
@@ -551,7 +552,7 @@ class Connection:
     def window(self, stream_id: int) -> int:
         """How many bytes may be sent on a stream now; without a limit for a peer that does no flow control."""
         stream = self._streams.get(stream_id)
-        if stream is None or not self._windows_bind:
+        if stream is None or not self.windows_bind:
             return LARGEST_WINDOW
         return max(0, min(stream.window, self._window))
 

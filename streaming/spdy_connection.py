@@ -234,7 +234,7 @@ class SpdyConnection(asyncio.Protocol):
                         # Of other streams, or not long enough, or behind the end.
                         self.data_received(pipe.read(pipe.held))
         except OSError as error:
-            logger.warning("input is copied, for which there is no pipe: %s", error)
+            logger.debug("input is copied, for which there is no pipe: %s", error)
         finally:
             self._splicing = False
             self._resume_reading()
@@ -248,6 +248,8 @@ class SpdyConnection(asyncio.Protocol):
             and not self._closing
             and not self._splicing
             and self._machine.ahead(stream.id, _LONG) > 0
+            # What would be stuck behind the data of a peer that heeds windows are its own updates of ours.
+            and not self._machine.windows_bind
             and not any(other.inbox.full for other in self._streams.values() if other is not stream)
         )
 

@@ -19,7 +19,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Wanted, splice
+from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Wanted, Writer, splice
 from streaming.spdy import Connection, Data, Event, Side, SynStream
 from streaming.splice import Splice
 from tests.streaming_client import Command, forwarding, open_forward, spdy_command
@@ -76,6 +76,7 @@ class Process:
     def __init__(self) -> None:
         self.takes = asyncio.Event()
         self.received = bytearray()
+        self.output: Writer | None = None
         self.ended = asyncio.Event()
 
     @asynccontextmanager
@@ -97,6 +98,8 @@ class Process:
             await self.takes.wait()
             while data := await asyncio.get_running_loop().sock_recv(its, 65536):
                 self.received += data
+                if self.output is not None:
+                    await self.output.write(data)
                 if not self.takes.is_set():
                     return
         self.ended.set()
@@ -132,7 +135,29 @@ async def test_all_of_it_arrives(server: Server, spliced: list[int], block: int,
         assert await command.exit_code() == 0
     assert digest(process.received) == digest(data)
     assert process.ended.is_set()
-    assert (sum(spliced) > MUCH / 8) is (block > 8192)
+    assert (sum(spliced) > MUCH / 8) is (block > 8192 and not flow_control)
+
+
+@pytest.mark.parametrize("flow_control", [False, True])
+async def test_a_process_that_reads_once_its_output_is_taken(server: Server, flow_control: bool) -> None:
+    """The windows for the output of one that heeds them come behind input that has to be read first."""
+
+    async def cat(streams: CommandStreams) -> int:
+        assert streams.stdin is not None
+        assert streams.stdout is not None
+        process = Process()
+        process.takes.set()
+        process.output = streams.stdout
+        await process.feed(streams.stdin)
+        return 0
+
+    data = noise(MUCH)
+    url = server.command_url("exec", cat, INPUT)
+    async with spdy_command(url, stdin=True, stderr=False, flow_control=flow_control) as command:
+        sending = asyncio.create_task(send(command, data, 100_000))
+        assert digest(await command.all("stdout")) == digest(data)
+        await sending
+        assert await command.exit_code() == 0
 
 
 async def test_what_is_encrypted_is_copied(spliced: list[int]) -> None:

@@ -256,8 +256,8 @@ async def test_a_client_that_goes_in_the_middle(server: Server, takes: bool) -> 
     if takes:
         process.takes.set()
     async with spdy_command(server.command_url("exec", runs, INPUT), stdin=True, stderr=False) as command:
-        # Without an end. What nobody takes has to fit the sockets: the end of a connection comes behind its data.
-        for _ in range(640 if takes else 30):
+        # What nobody takes has to fit into what we take: the end of a connection is seen behind its data.
+        for _ in range(640 if takes else 9):
             await command.channels["stdin"].write(bytes(100_000))
         await asyncio.sleep(0.2)
         command.abort()

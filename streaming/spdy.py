@@ -375,7 +375,7 @@ class Connection:
         frame = self._frame
         if frame is None or self._at < len(self._input) or frame.stream_id != stream_id or frame.length < shortest:
             return 0
-        return frame.missing if frame.wanted and stream_id in self._streams else 0
+        return frame.missing if self._is_wanted(frame) else 0
 
     def pass_by(self, size: int) -> bool:
         """So many of the bytes that were ``ahead`` have arrived, and are not fed; whether that was an event."""
@@ -389,14 +389,17 @@ class Connection:
         ends = not frame.missing
         if ends:
             self._frame = None
-        # It may have been reset between two pieces of one frame.
-        if not frame.wanted or frame.stream_id not in self._streams:
+        if not self._is_wanted(frame):
             self._unacknowledged.add(0, size)
             return
         if piece or (frame.fin and ends):
             self._events.append(Data(frame.stream_id, piece, fin=frame.fin and ends))
         if frame.fin and ends:
             self._move_receiving(frame.stream_id, Step.FINISH)
+
+    def _is_wanted(self, frame: _OpenFrame) -> bool:
+        # The stream may have been reset between two pieces of one frame.
+        return frame.wanted and frame.stream_id in self._streams
 
     def _read_syn_stream(self, flags: int, body: bytes) -> None:
         if len(body) < _SYN_STREAM.size:

@@ -224,20 +224,27 @@ class SpdyConnection(asyncio.Protocol):
             while stream.inbox.size:
                 await sink.write(await stream.read())
             await sink.flushed()
-            if self._closing:
+            if (pipe := self._pipe_to(sink)) is None:
                 return
-            with contextlib.closing(Splice(self._transport, sink.transport)) as pipe:
+            with contextlib.closing(pipe):
                 try:
                     await self._splice(stream, pipe)
                 finally:
                     if not self._closing:
                         # Of other streams, or not long enough, or behind the end.
                         self.data_received(pipe.read(pipe.held))
-        except OSError as error:
-            logger.debug("input is copied, for which there is no pipe: %s", error)
         finally:
             self._splicing = False
             self._resume_reading()
+
+    def _pipe_to(self, sink: SocketStream) -> Splice | None:
+        if self._closing:
+            return None
+        try:
+            return Splice(self._transport, sink.transport)
+        except OSError as error:
+            logger.debug("input is copied, for which there is no pipe: %s", error)
+            return None
 
     def _can_splice(self, stream: SpdyStream, sink: SocketStream) -> bool:
         """Whether more than we can read is waiting, the next of it for this stream, and what is behind has room."""

@@ -31,32 +31,21 @@ class FrameDecoder:
         """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist, and again
         for whatever is fed after it: nothing behind such a header can be told apart."""
         pieces: list[tuple[int, memoryview]] = []
-        view, end, at = memoryview(data), len(data), 0
-        while at < end:
-            if not self._missing:
-                if not self._header and end - at >= _HEADER.size:
-                    # A chunk of what a command writes line by line is thousands of whole frames.
-                    stream, length = _HEADER.unpack_from(data, at)
-                    stop = at + _HEADER.size + length
-                    if length and stop <= end and stream <= SYSTEM_ERROR:
-                        pieces.append((stream, view[at + _HEADER.size : stop]))
-                        at = stop
-                        continue
-                at = self._gather_header(data, at)
+        view = memoryview(data)
+        at = 0
+        while at < len(data):
+            if self._missing:
+                piece = view[at : at + self._missing]
+                at += len(piece)
+                self._missing -= len(piece)
+                pieces.append((self._stream, piece))
                 continue
-            piece = view[at : at + self._missing]
-            at += len(piece)
-            self._missing -= len(piece)
-            pieces.append((self._stream, piece))
+            wanted = _HEADER.size - len(self._header)
+            self._header += data[at : at + wanted]
+            at += wanted
+            if len(self._header) == _HEADER.size:
+                stream, length = _HEADER.unpack(self._header)
+                if stream > SYSTEM_ERROR:
+                    raise EngineFailure(f"the engine sent a frame of stream {stream}, which does not exist")
+                self._header, self._stream, self._missing = b"", stream, length
         return pieces
-
-    def _gather_header(self, data: bytes, at: int) -> int:
-        """Take what ``data`` has of a header from ``at`` on: where it ends."""
-        wanted = _HEADER.size - len(self._header)
-        self._header += data[at : at + wanted]
-        if len(self._header) == _HEADER.size:
-            stream, length = _HEADER.unpack(self._header)
-            if stream > SYSTEM_ERROR:
-                raise EngineFailure(f"the engine sent a frame of stream {stream}, which does not exist")
-            self._header, self._stream, self._missing = b"", stream, length
-        return at + wanted

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from streaming import Server
+from streaming import Server, Wanted
 from tests.streaming_client import Command, spdy_command, websocket_command
+
+OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
+INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
+TERMINAL = Wanted(stdin=True, stdout=True, stderr=False, tty=True)
 
 Connect = Callable[..., AbstractAsyncContextManager[Command]]
 

@@ -13,11 +13,8 @@ import pytest
 from streaming import Command, CommandFailed, CommandStreams, Disconnected, Server, Size, Wanted
 from streaming.remote_command import Sizes, to_status, to_text
 from tests.streaming_client import Refused, spdy, spdy_command, websocket, websocket_command
-from tests.unit.streaming.conftest import Connect
+from tests.unit.streaming.conftest import INPUT, OUTPUT, TERMINAL, Connect
 
-OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
-INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
-TERMINAL = Wanted(stdin=True, stdout=True, stderr=False, tty=True)
 SPDY_PROTOCOLS = ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"]
 
 

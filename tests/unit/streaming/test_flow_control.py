@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming import CommandStreams, Disconnected, ForwardFailed, Server, SocketStream, Wanted, Writer
+from streaming import CommandStreams, Disconnected, ForwardFailed, Server, SocketStream, Writer
 from streaming.spdy import (
     INITIAL_WINDOW,
     SESSION_WINDOW,
@@ -28,8 +28,8 @@ from streaming.spdy import (
 )
 from streaming.spdy_connection import SpdyConnection
 from tests.streaming_client import open_forward, spdy, spdy_command, websocket
+from tests.unit.streaming.conftest import INPUT, OUTPUT
 
-OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
 QUIET = 0.2  # seconds after which nothing more is expected
 
 
@@ -188,8 +188,7 @@ async def test_a_client_that_heeds_windows_sends_one_and_waits(server: Server) -
     block = bytes(64 * 1024)
     count = 4 * STREAM_WINDOW // len(block)
     sent = 0
-    wanted = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
-    url = server.command_url("exec", reads_late, wanted)
+    url = server.command_url("exec", reads_late, INPUT)
     async with spdy_command(url, stdin=True, stderr=False, flow_control=True) as command:
 
         async def send() -> None:
@@ -218,8 +217,7 @@ async def test_both_directions_at_once_with_windows_of_both_ends(server: Server)
 
     sent = pattern(251 * 4096) * 20
     assert len(sent) > SESSION_WINDOW
-    wanted = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
-    url = server.command_url("exec", echo, wanted)
+    url = server.command_url("exec", echo, INPUT)
     async with spdy_command(url, stdin=True, stderr=False, flow_control=True) as command:
 
         async def send() -> None:

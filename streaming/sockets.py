@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import Any, cast
 
 from streaming.errors import Disconnected
@@ -12,6 +13,9 @@ from streaming.streams import CHUNK, Inbox
 #: Less than of a stream that shares its connection with others: this one may be stopped at any time, and what waits
 #: here may wait in the next stream once more.
 _MOST_BUFFERED = 256 * 1024
+
+#: As asyncio does.
+_MOST_READ = 256 * 1024
 
 #: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
 _FLOW_RATE = 16e6
@@ -75,10 +79,29 @@ class SocketStream(asyncio.Protocol):
         elif gathers:
             self.transport.pause_reading()
             self._loop.call_later(_PAUSE, self._go_on)
+        else:
+            self.transport.resume_reading()  # after a pause; otherwise it has not stopped
 
     def _go_on(self) -> None:
-        if not self._reading_paused and not self.transport.is_closing():
+        if self._reading_paused or self.transport.is_closing():
+            return
+        if data := self._gathered():
+            self.data_received(data)
+        else:
             self.transport.resume_reading()
+
+    def _gathered(self) -> bytes:
+        """What one read brings. To let the event loop wait again for what is there, and then no more, would cost as
+        much as the read. An end is left for the transport to find; an error is told once, to whoever reads."""
+        if self.is_plain:
+            try:
+                return os.read(self.transport.get_extra_info("socket").fileno(), _MOST_READ)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._fail(error)
+                self.transport.abort()
+        return b""
 
     def eof_received(self) -> bool:
         self._inbox.feed_end()
@@ -91,10 +114,13 @@ class SocketStream(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._inbox.fail(f"the connection was lost: {exc or 'closed'}")
+        self._fail(exc)
         self._writable.set()
         if not self._lost.done():
             self._lost.set_result(None)
+
+    def _fail(self, error: Exception | None) -> None:
+        self._inbox.fail(f"the connection was lost: {error or 'closed'}")
 
     def _taken(self, size: int) -> None:
         if self._reading_paused and not self.transport.is_closing():

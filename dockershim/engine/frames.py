@@ -31,21 +31,21 @@ class FrameDecoder:
         """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist, and again
         for whatever is fed after it: nothing behind such a header can be told apart."""
         pieces: list[tuple[int, memoryview]] = []
+        data = self._header + data
         view = memoryview(data)
-        at = 0
+        at, missing = 0, self._missing
         while at < len(data):
-            if self._missing:
-                piece = view[at : at + self._missing]
+            if not missing:
+                if len(data) - at < _HEADER.size:
+                    break
+                self._stream, missing = _HEADER.unpack_from(data, at)
+                if self._stream > SYSTEM_ERROR:
+                    self._header = data[at : at + _HEADER.size]
+                    raise EngineFailure(f"the engine sent a frame of stream {self._stream}, which does not exist")
+                at += _HEADER.size
+            if piece := view[at : at + missing]:
                 at += len(piece)
-                self._missing -= len(piece)
+                missing -= len(piece)
                 pieces.append((self._stream, piece))
-                continue
-            wanted = _HEADER.size - len(self._header)
-            self._header += data[at : at + wanted]
-            at += wanted
-            if len(self._header) == _HEADER.size:
-                stream, length = _HEADER.unpack(self._header)
-                if stream > SYSTEM_ERROR:
-                    raise EngineFailure(f"the engine sent a frame of stream {stream}, which does not exist")
-                self._header, self._stream, self._missing = b"", stream, length
+        self._header, self._missing = data[at:], missing
         return pieces

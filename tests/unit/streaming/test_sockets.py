@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Iterable
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 
-from streaming import SocketStream
+from streaming import Disconnected, SocketStream
 from streaming.sockets import Flow
 
 MS = 0.001
@@ -48,24 +51,63 @@ def test_a_flow_that_has_ended_is_forgotten() -> None:
     assert gathers([*flood, (0.1, 10), (0, 10)])[-2:] == [False, False]
 
 
-async def test_a_flow_arrives_in_fewer_reads_and_whole() -> None:
-    piece = bytes(range(256)) * 16
-    count = 5000
+PIECE = bytes(range(256)) * 16
+COUNT = 5000
+
+
+@contextlib.asynccontextmanager
+async def flow(end: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[SocketStream]:
+    """COUNT times PIECE, and then what ``end`` does."""
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for _ in range(count):
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0)
-        writer.close()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(COUNT):
+                writer.write(PIECE)
+                await writer.drain()
+                await asyncio.sleep(0)
+            end(writer)
 
     server = await asyncio.start_server(send, "127.0.0.1", 0)
     async with server:
         loop = asyncio.get_running_loop()
         _, stream = await loop.create_connection(SocketStream, *server.sockets[0].getsockname())
         async with stream:
-            reads = []
-            while data := await stream.read():
-                reads.append(data)
-    assert b"".join(reads) == piece * count
-    assert len(reads) < count / 4
+            yield stream
+
+
+async def reads(stream: SocketStream) -> list[bytes]:
+    """All that it brings, to its end."""
+    found = []
+    while data := await stream.read():
+        found.append(data)
+    return found
+
+
+async def test_a_flow_arrives_in_fewer_reads_and_whole() -> None:
+    async with flow(asyncio.StreamWriter.close) as stream:
+        found = await reads(stream)
+    assert b"".join(found) == PIECE * COUNT
+    assert len(found) < COUNT / 4
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def test_a_flow_that_is_cut_off_did_not_end() -> None:
+    async with flow(reset) as stream:
+        with pytest.raises(Disconnected):
+            await reads(stream)
+
+
+async def test_a_flow_that_nobody_reads_stops_and_goes_on() -> None:
+    async with flow(asyncio.StreamWriter.close) as stream:
+        received = bytearray()
+        while len(received) < len(PIECE) * COUNT / 2:
+            received += await stream.read()
+        await asyncio.sleep(0.1)
+        waiting = await stream.read()
+        assert len(waiting) < 1024 * 1024
+        received += waiting + b"".join(await reads(stream))
+    assert received == PIECE * COUNT

@@ -40,7 +40,7 @@ class FrameDecoder:
                     break
                 self._stream, missing = _HEADER.unpack_from(data, at)
                 if self._stream > SYSTEM_ERROR:
-                    self._header = data[at : at + _HEADER.size]
+                    self._header, self._missing = data[at : at + _HEADER.size], 0
                     raise EngineFailure(f"the engine sent a frame of stream {self._stream}, which does not exist")
                 at += _HEADER.size
             if piece := view[at : at + missing]:

@@ -83,6 +83,18 @@ def test_a_stream_that_does_not_exist_ends_it_for_good(stream: int, size: int) -
     assert not decoder.at_boundary
 
 
+def test_one_behind_the_rest_of_a_frame_ends_it_too() -> None:
+    decoder = FrameDecoder()
+    good = frame(STDOUT, b"a long frame")
+    decoder.feed(good[:-3])
+
+    with pytest.raises(EngineFailure, match="stream 4"):
+        decoder.feed(good[-3:] + frame(4, b"ab"))
+    with pytest.raises(EngineFailure, match="stream 4"):
+        decoder.feed(frame(STDOUT, b"good"))
+    assert not decoder.at_boundary
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=40))), st.integers(1, 50))
 def test_every_cut_gives_the_same(frames: Pieces, size: int) -> None:
     data = b"".join(frame(*one) for one in frames)

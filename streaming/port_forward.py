@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streaming.bulk import splice
+from streaming.bulk import pump, splice, undivided
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.links import while_there
 from streaming.sockets import SocketStream
@@ -71,8 +71,8 @@ async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
 
 async def _carry(client: Stream, pod: SocketStream) -> bool:
     """Move bytes both ways until both have ended; whether that was the regular end of each."""
-    up = asyncio.create_task(_pump(client, pod), name="streaming forward up")
-    down = asyncio.create_task(_pump(pod, client), name="streaming forward down")
+    up = asyncio.create_task(_move(client, pod), name="streaming forward up")
+    down = asyncio.create_task(_move(pod, client), name="streaming forward down")
     try:
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         # A pod that takes no more may have sent what is still to be delivered; a client who is gone ends both.
@@ -86,7 +86,7 @@ async def _carry(client: Stream, pod: SocketStream) -> bool:
         await asyncio.wait({up, down})
 
 
-async def _pump(source: Stream, target: Stream) -> Stream | None:
+async def _move(source: Stream, target: Stream) -> Stream | None:
     """Move bytes to the end; None, or the side that failed."""
     while True:
         try:
@@ -99,6 +99,7 @@ async def _pump(source: Stream, target: Stream) -> Stream | None:
                 return None
             await target.write(data)
             await splice(source, target)
+            await pump(source, undivided, {0: target})
         except Disconnected:
             return target
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from streaming.errors import Disconnected
@@ -15,13 +17,13 @@ from streaming.streams import CHUNK, Inbox
 _MOST_BUFFERED = 256 * 1024
 
 #: As asyncio does.
-_MOST_READ = 256 * 1024
+MOST_READ = 256 * 1024
 
 #: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
 _FLOW_RATE = 16e6
 _FLOW_BURST = 512 * 1024
 #: As much as a sender's socket buffer holds by default, nearly: it may have had to stop.
-_SENDER_STOPPED = 192 * 1024
+SENDER_STOPPED = 192 * 1024
 #: Seconds. The shortest time that an event loop waits.
 _PAUSE = 0.001
 
@@ -38,11 +40,20 @@ class Flow:
         self._level = 0.0
         self._last = self._last_full = -_PAUSE
 
+    @property
+    def is_on(self) -> bool:
+        """Whether what was read last was part of one."""
+        return self._level >= _FLOW_BURST
+
+    def went_on(self, now: float) -> None:
+        """Until ``now`` it was read elsewhere."""
+        self._level, self._last = _FLOW_BURST, now
+
     def is_to_gather(self, now: float, size: int) -> bool:
         """Whether to pause after ``size`` bytes that were read at ``now`` seconds."""
         self._level = min(max(0.0, self._level - (now - self._last) * _FLOW_RATE) + size, _FLOW_BURST)
         self._last = now
-        if size >= _SENDER_STOPPED:
+        if size >= SENDER_STOPPED:
             self._last_full = now
         return self._level >= _FLOW_BURST and now - self._last_full >= _PAUSE
 
@@ -95,12 +106,11 @@ class SocketStream(asyncio.Protocol):
         much as the read. An end is left for the transport to find; an error is told once, to whoever reads."""
         if self.is_plain:
             try:
-                return os.read(self.transport.get_extra_info("socket").fileno(), _MOST_READ)
+                return os.read(self.transport.get_extra_info("socket").fileno(), MOST_READ)
             except BlockingIOError:
                 pass
             except OSError as error:
-                self._fail(error)
-                self.transport.abort()
+                self._lose(error)
         return b""
 
     def eof_received(self) -> bool:
@@ -131,6 +141,26 @@ class SocketStream(asyncio.Protocol):
     def is_plain(self) -> bool:
         """Whether the socket carries what is written, without TLS around it."""
         return self.transport.get_extra_info("sslcontext") is None
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether it brings more than is worth to be read here, and what it has brought was read."""
+        return self._flow.is_on and not self._inbox.size and not self._inbox.ended
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Callable[[OSError], None]]:
+        """For the length of a block, a flow is read by somebody else, who tells of an error that a read meets."""
+        self._reading_paused = True
+        self.transport.pause_reading()
+        try:
+            yield self._lose
+        finally:
+            self._flow.went_on(self._loop.time())
+            self._taken(0)
+
+    def _lose(self, error: OSError) -> None:
+        self._fail(error)
+        self.transport.abort()
 
     # -- Stream
 
@@ -171,3 +201,11 @@ class SocketStream(asyncio.Protocol):
 
     async def __aexit__(self, *exc: Any) -> None:
         await self.close()
+
+
+def duplicate(transport: asyncio.BaseTransport) -> socket.socket:
+    """The socket of a transport under a number of its own. Raises OSError."""
+    # What asyncio gives out for it has no type of its own.
+    sock: Any = transport.get_extra_info("socket")
+    result: socket.socket = sock.dup()
+    return result

@@ -371,17 +371,16 @@ class Connection:
 
     def ahead(self, stream_id: int, shortest: int = 0) -> int:
         """How many bytes that arrive next are the rest of a frame of this stream's data, one of ``shortest`` bytes or
-        more. To be asked when ``next_event`` has given all."""
+        more that does not end the stream. To be asked when ``next_event`` has given all."""
         frame = self._frame
         if frame is None or self._at < len(self._input) or frame.stream_id != stream_id or frame.length < shortest:
             return 0
-        return frame.missing if self._is_wanted(frame) else 0
+        return frame.missing if self._is_wanted(frame) and not frame.fin else 0
 
-    def pass_by(self, size: int) -> bool:
-        """So many of the bytes that were ``ahead`` have arrived, and are not fed; whether that was an event."""
-        assert self._frame is not None, "a frame has begun"
-        self._carry(self._frame, size, b"")
-        return bool(self._events)
+    def passed_by(self, stream_id: int, missing: int) -> None:
+        """What was ``ahead`` has arrived without being fed, and more frames of such data of the stream behind it, but
+        for ``missing`` bytes of the last one."""
+        self._frame = _OpenFrame(stream_id, missing, missing, fin=False, wanted=True) if missing else None
 
     def _carry(self, frame: _OpenFrame, size: int, piece: bytes) -> None:
         """``size`` bytes of a frame have arrived, of which ``piece`` is to be handed on."""
@@ -568,7 +567,7 @@ class Connection:
         if total < (self._receive_window if stream_id else self._session_receive_window) // 2:
             return b""
         self._unacknowledged.forget(stream_id)
-        return _control(Type.WINDOW_UPDATE, _PAIR.pack(stream_id, total))
+        return _control(Type.WINDOW_UPDATE, _PAIR.pack(stream_id, min(total, LARGEST_WINDOW)))
 
     def send(self, event: Sendable) -> bytes:
         """The bytes of an event, which counts as sent. Raises LocalProtocolError, and then nothing has changed."""
@@ -614,12 +613,16 @@ class Connection:
         if size > self.window(event.stream_id):
             raise LocalProtocolError(f"{size} bytes do not fit the window of stream {event.stream_id}")
         self._step(event.stream_id, Step.CARRY)
-        self._streams[event.stream_id].window -= size
-        self._window -= size
+        self.passed_out(event.stream_id, size)
         if event.fin:
             self._step(event.stream_id, Step.FINISH)
-        header = _FRAME_HEADER.pack(event.stream_id, (_FIN << 24 if event.fin else 0) | size)
-        return b"".join((header, event.data))
+        return b"".join((data_header(event.stream_id, size, fin=event.fin), event.data))
+
+    def passed_out(self, stream_id: int, size: int) -> None:
+        """So many bytes of a stream's data have been sent, or are."""
+        self._window -= size
+        if (stream := self._streams.get(stream_id)) is not None:
+            stream.window -= size
 
     def _send_syn_stream(self, event: SynStream) -> bytes:
         if event.stream_id & 1 != self._parity or event.stream_id < self.next_stream_id():
@@ -651,6 +654,17 @@ class Connection:
             raise LocalProtocolError(f"stream {stream_id}: {step.name.lower()} while {stream.sending.name.lower()}")
         stream.sending = after
         self._forget_if_over(stream_id)
+
+
+def plain_data(header: bytes, stream_id: int) -> int:
+    """How much of a stream's data comes behind a frame header, if it is that, and does not end the stream; else 0."""
+    first, second = _FRAME_HEADER.unpack(header)
+    return second if first == stream_id and second <= LONGEST_FRAME else 0
+
+
+def data_header(stream_id: int, size: int, *, fin: bool = False) -> bytes:
+    """What is sent before ``size`` bytes of a stream's data."""
+    return _FRAME_HEADER.pack(stream_id, (_FIN << 24 if fin else 0) | size)
 
 
 def _control(frame: Type, body: bytes, flags: int = 0) -> bytes:

@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from streaming import spdy
 from streaming.errors import Disconnected
 from streaming.links import GOODBYE, LINGER
-from streaming.sockets import SocketStream
+from streaming.pump import Decode, Pump
+from streaming.sockets import SocketStream, duplicate
 from streaming.spdy_headers import Headers
-from streaming.splice import Splice
+from streaming.splice import LONG, Splice
 from streaming.streams import CHUNK, Inbox, hung_up
+from streaming.threads import is_one_free
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +25,13 @@ logger = logging.getLogger(__name__)
 _MOST_UNREAD_ANSWERS = 1024 * 1024
 #: A read of so much at once has not emptied the socket: its peer sends faster than we pass on.
 _SENDER_AHEAD = 128 * 1024
-#: Shorter frames cost less to copy than to move one by one, bytes.
-_LONG = 8 * 1024
 #: Bytes that are worth a write of their own.
 _MUCH = 4096
+#: A thread that moves less was not worth it, because others send, or use the interpreter, or the peer takes no more:
+#: bytes, and for each second that it ran. Seconds until the next.
+_WORTH_A_THREAD = 1024 * 1024
+_WORTH_A_SECOND = 32e6
+_WITHOUT_THREAD = 0.5
 
 
 class SpdyStream:
@@ -80,6 +85,18 @@ class SpdyStream:
         self.inbox.fail(reason)
         self._window_open.set()
 
+    @property
+    def is_cut(self) -> bool:
+        return bool(self._cut)
+
+    async def pump(
+        self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
+    ) -> list[tuple[int, bytes]]:
+        """What ``bulk.pump`` does, to streams of this one's connection."""
+        if any(stream._connection is not self._connection for stream in streams.values()):
+            return []
+        return await self._connection.pump(source, decode, streams)
+
     def window_opened(self) -> None:
         self._window_open.set()
 
@@ -128,6 +145,8 @@ class SpdyConnection(asyncio.Protocol):
         self._writable.set()
         self._reading_paused = False
         self._splicing = False
+        self._pumping = False
+        self._no_splice_before = self._no_pump_before = 0.0
         self._last_read = 0
         self._outgoing: list[bytes] = []
         self._loop = asyncio.get_running_loop()
@@ -224,27 +243,19 @@ class SpdyConnection(asyncio.Protocol):
             while stream.inbox.size:
                 await sink.write(await stream.read())
             await sink.flushed()
-            if (pipe := self._pipe_to(sink)) is None:
+            if (splice := self._splice_to(stream, sink)) is None:
                 return
-            with contextlib.closing(pipe):
+            with contextlib.closing(splice):
                 try:
-                    await self._splice(stream, pipe)
+                    await self._splice(stream, splice)
                 finally:
+                    self._machine.passed_by(stream.id, splice.ahead)
                     if not self._closing:
-                        # Of other streams, or not long enough, or behind the end.
-                        self.data_received(pipe.read(pipe.held))
+                        # Of other streams, or not long enough, or the end, or behind the turn.
+                        self.data_received(splice.rest())
         finally:
             self._splicing = False
             self._resume_reading()
-
-    def _pipe_to(self, sink: SocketStream) -> Splice | None:
-        if self._closing:
-            return None
-        try:
-            return Splice(self._transport, sink.transport)
-        except OSError as error:
-            logger.debug("input is copied, for which there is no pipe: %s", error)
-            return None
 
     def _can_splice(self, stream: SpdyStream, sink: SocketStream) -> bool:
         """Whether more than we can read is waiting, the next of it for this stream, and what is behind has room."""
@@ -254,45 +265,106 @@ class SpdyConnection(asyncio.Protocol):
             and sink.is_plain
             and not self._closing
             and not self._splicing
-            and self._machine.ahead(stream.id, _LONG) > 0
+            and self._machine.ahead(stream.id, LONG) > 0
             # What would be stuck behind the data of a peer that heeds windows are its own updates of ours.
             and not self._machine.windows_bind
             and not any(other.inbox.full for other in self._streams.values() if other is not stream)
+            and self._loop.time() >= self._no_splice_before
+            and is_one_free()
         )
 
-    async def _splice(self, stream: SpdyStream, pipe: Splice) -> None:
-        while self._give(stream, pipe):
-            taken = pipe.take()
-            if pipe.blocked:
-                await pipe.until_it_takes_more()
-            elif not taken:
-                return
-            else:
-                # A sink that takes all must not keep the loop from its other work.
-                await asyncio.sleep(0)
-
-    def _give(self, stream: SpdyStream, pipe: Splice) -> bool:
-        """Move what the pipe holds, or the sink takes, into the sink; False before what is not data of this stream."""
-        machine = self._machine
-        given = 0
+    def _splice_to(self, stream: SpdyStream, sink: SocketStream) -> Splice | None:
+        if not (ahead := self._machine.ahead(stream.id)):
+            return None
         try:
-            while pipe.held:
-                if not (ahead := machine.ahead(stream.id, _LONG)):
-                    if pipe.held < spdy.HEADER_SIZE:
-                        return True
-                    self.data_received(pipe.read(spdy.HEADER_SIZE))
-                    if not (ahead := machine.ahead(stream.id, _LONG)):
-                        return False
-                if not (size := pipe.give(ahead)):
-                    return True
-                given += size
-                if machine.pass_by(size):
-                    self._handle_events()
-            return True
-        finally:
-            if given:
-                self.last_activity = self._loop.time()
-                self.acknowledge(stream, given)
+            return Splice(self._transport, sink.transport, stream.id, ahead, lambda: self._closing)
+        except OSError as error:
+            logger.debug("input is copied, for which there is no pipe: %s", error)
+            return None
+
+    async def _splice(self, stream: SpdyStream, splice: Splice) -> None:
+        seconds = 0.0
+        while is_one_free() and not self._closing:
+            before, began = splice.given, self._loop.time()
+            splice.stuck = False
+            try:
+                await splice.run()
+            finally:
+                now = self._loop.time()
+                seconds += now - began
+                if given := splice.given - before:
+                    self.last_activity = now
+                    self.acknowledge(stream, given)
+            if not splice.stuck:
+                if not _was_worth_it(splice.given, seconds):
+                    self._no_splice_before = now + _WITHOUT_THREAD
+                return
+            await splice.until_it_takes_more()
+
+    async def pump(
+        self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
+    ) -> list[tuple[int, bytes]]:
+        if not self._can_pump(source):
+            return []
+        self._flush()
+        if self._transport.get_write_buffer_size():
+            return []
+        with contextlib.ExitStack() as stack:
+            try:
+                # Under numbers of their own, as a transport may close its socket at any time.
+                end = stack.enter_context(duplicate(source.transport))
+                own = stack.enter_context(duplicate(self._transport))
+            except OSError as error:
+                logger.debug("output is copied, for which there are no descriptors: %s", error)
+                return []
+            lose = stack.enter_context(source.lent())
+            ids = {number: stream.id for number, stream in streams.items()}
+            pump = Pump(end, own, decode, ids, lambda: self._is_pump_over(streams.values()))
+            self._pumping = True
+            began = self._loop.time()
+            try:
+                await pump.run()
+            finally:
+                self._pumping = False
+                if pump.failure is not None:
+                    lose(pump.failure)
+                self._settle(pump, self._loop.time() - began)
+        return pump.left
+
+    def _can_pump(self, source: SocketStream) -> bool:
+        """Whether much is coming, and it may go out behind what the transport has."""
+        return (
+            source.is_flow
+            and source.is_plain
+            and self._is_plain
+            and not self._closing
+            and not self._pumping
+            # A pump asks for no window.
+            and not self._machine.windows_bind
+            and self._loop.time() >= self._no_pump_before
+            and is_one_free()
+        )
+
+    def _is_pump_over(self, streams: Iterable[SpdyStream]) -> bool:
+        """Whether there is something else to send, or nobody to send to. Called in another thread."""
+        return (
+            bool(self._outgoing)
+            or self._closing
+            or self._machine.windows_bind
+            or any(stream.is_cut for stream in streams)
+        )
+
+    def _settle(self, pump: Pump, seconds: float) -> None:
+        """Go on behind what a pump has sent."""
+        for stream_id, size in pump.sent.items():
+            self._machine.passed_out(stream_id, size)
+        now = self._loop.time()
+        if not _was_worth_it(sum(pump.sent.values()), seconds):
+            self._no_pump_before = now + _WITHOUT_THREAD
+        self.last_activity = now
+        self._writable.set()
+        self._outgoing.insert(0, pump.tail)
+        self._flush()
 
     def acknowledge(self, stream: SpdyStream, size: int) -> None:
         if not self._closing:
@@ -330,6 +402,10 @@ class SpdyConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        if self._pumping:
+            # It ends for what waits; what else there is to send waits with whoever sends it.
+            self._writable.clear()
+            return
         if self._outgoing and not self._closing:
             self._transport.writelines(self._outgoing)
         self._outgoing.clear()
@@ -431,3 +507,7 @@ class SpdyConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._write(self._machine.send(event))
+
+
+def _was_worth_it(moved: int, seconds: float) -> bool:
+    return moved >= _WORTH_A_THREAD + _WORTH_A_SECOND * seconds

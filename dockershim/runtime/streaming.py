@@ -7,8 +7,10 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,7 @@ async def _run(node: Node, command: EngineCommand, tty: bool, streams: CommandSt
         hijack(node.engine, f"{command.path}/start", body=start) as connection,
         _client_input(node, command.path, connection, streams),
     ):
-        await _copy_output(partial(command.next_chunk, connection.read), tty, streams)
+        await _copy_output(connection, partial(command.next_chunk, connection.read), tty, streams)
     return await command.exit_code()
 
 
@@ -182,31 +184,34 @@ async def _resize(node: Node, path: str, streams: CommandStreams) -> None:
             logger.debug("a terminal was not resized: %s", error)
 
 
-async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams) -> None:
+async def _copy_output(
+    connection: Hijacked, read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams
+) -> None:
     """The output, to its end. A terminal's comes as it is, any other in frames. Raises Unavailable where it is cut."""
-    writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
+    all_writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
+    writers = {stream: writer for stream, writer in all_writers.items() if writer is not None}
     decoder = FrameDecoder()
+    decode = _terminal_output if tty else decoder.feed
     while chunk := await read():
-        for stream, data in [(STDOUT, chunk)] if tty else _merged(decoder.feed(chunk)):
-            if stream == SYSTEM_ERROR:
-                raise CommandFailed(bytes(data).decode(errors="replace"))
-            writer: Writer | None = writers.get(stream)
-            if writer is not None:
-                await writer.write(data)
+        await _deliver(decode(chunk), writers)
+        await _deliver(await connection.pump(decode, writers), writers)
     if not decoder.at_boundary:
         raise Unavailable("the engine's connection was cut in the middle of the output")
 
 
-def _merged(pieces: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, bytes | memoryview]]:
-    """The same with the neighbours of one stream in one piece: fewer and longer writes."""
-    at = 0
-    while at < len(pieces):
-        stream = pieces[at][0]
-        end = at
-        while end < len(pieces) and pieces[end][0] == stream:
-            end += 1
-        yield stream, pieces[at][1] if end == at + 1 else b"".join(data for _, data in pieces[at:end])
-        at = end
+def _terminal_output(chunk: bytes) -> list[tuple[int, memoryview]]:
+    return [(STDOUT, memoryview(chunk))]
+
+
+async def _deliver(pieces: Sequence[tuple[int, bytes | memoryview]], writers: Mapping[int, Writer]) -> None:
+    """Write pieces, the neighbours of one stream together: fewer and longer writes. Raises CommandFailed."""
+    for stream, run in groupby(pieces, itemgetter(0)):
+        first, *more = [data for _, data in run]
+        data = b"".join((first, *more)) if more else first
+        if stream == SYSTEM_ERROR:
+            raise CommandFailed(bytes(data).decode(errors="replace"))
+        if stream in writers:
+            await writers[stream].write(data)
 
 
 # -- Attach
@@ -228,7 +233,7 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
             hijack(node.engine, f"{path}/attach", params=params) as connection,
             _client_input(node, path, connection, streams),
         ):
-            await _copy_output(connection.read, bool(config["Tty"]), streams)
+            await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
         await _seen_to_end(node, container_id)
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,3 +36,29 @@ def connect(request: pytest.FixtureRequest) -> Connect:
     chosen: Any = request.param
     result: Connect = chosen
     return result
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def digest(data: bytes | bytearray) -> tuple[int, str]:
+    """What to compare where a difference would be megabytes long."""
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def rest_of(end: socket.socket) -> bytes:
+    """What a socket holds."""
+    found = bytearray()
+    with contextlib.suppress(BlockingIOError):
+        while data := end.recv(1 << 20):
+            found += data
+    return bytes(found)
+
+
+def no_thread(thread: object) -> None:
+    raise RuntimeError("can't start new thread")

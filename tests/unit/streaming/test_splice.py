@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import itertools
 import os
-import random
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any
 
 import pytest
@@ -21,27 +19,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Writer, splice
-from streaming.spdy import Connection, Data, Event, Side, SynStream
-from streaming.splice import Splice
+from streaming.spdy import HEADER_SIZE, Connection, Data, Event, Side, SynStream
+from streaming.splice import LONG, Splice
 from tests.streaming_client import Command, forwarding, open_forward, spdy_command
 from tests.unit.core.fake_engine import until
-from tests.unit.streaming.conftest import INPUT, TERMINAL
+from tests.unit.streaming.conftest import INPUT, TERMINAL, descriptors, digest, no_thread, noise, rest_of
 
 MUCH = 8_000_000  # bytes: more than the sockets on the way hold
 
 
 @pytest.fixture
 def spliced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each successful splice moved."""
+    """How many bytes each turn of a splice moved."""
     moved: list[int] = []
-    give = Splice.give
+    run = Splice.run
 
-    def counted(self: Splice, size: int) -> int:
-        if given := give(self, size):
-            moved.append(given)
-        return given
+    async def counted(self: Splice) -> None:
+        before = self.given
+        try:
+            await run(self)
+        finally:
+            moved.append(self.given - before)
 
-    monkeypatch.setattr(Splice, "give", counted)
+    monkeypatch.setattr(Splice, "run", counted)
     return moved
 
 
@@ -50,19 +50,6 @@ async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
     before = descriptors()
     yield
     await until(lambda: descriptors() <= before, 10)
-
-
-def noise(size: int) -> bytes:
-    return random.Random(size).randbytes(size)
-
-
-def digest(data: bytes | bytearray) -> tuple[int, str]:
-    """What to compare where a difference would be megabytes long."""
-    return len(data), hashlib.sha256(data).hexdigest()
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 class Process:
@@ -183,6 +170,79 @@ async def test_without_descriptors_for_a_pipe_it_is_copied(
     assert not spliced
 
 
+async def test_where_no_thread_is_free_it_is_copied(
+    server: Server, spliced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.threads._MOST", 0)
+    await runs_whole(server)
+    assert not spliced
+
+
+async def test_where_no_thread_can_begin_it_is_copied(
+    server: Server, spliced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.threads.threading.Thread.start", no_thread)
+    await runs_whole(server)
+    assert not sum(spliced)
+
+
+async def test_uploads_by_turns_are_not_worth_a_thread(server: Server, spliced: list[int]) -> None:
+    processes = [Process(), Process()]
+
+    async with AsyncExitStack() as connections:
+
+        async def connect(port: int) -> SocketStream:
+            return await connections.enter_async_context(processes[port - 1].connection())
+
+        data = noise(MUCH)
+        async with forwarding(server.port_forward_url(connect, [])) as connection:
+            forwards = [await open_forward(connection, port) for port in (1, 2)]
+            for process in processes:
+                process.takes.set()
+            for at in range(0, len(data), 20_000):
+                for each in forwards:
+                    await each.data.write(data[at : at + 20_000])
+            for each in forwards:
+                await each.data.close_write()
+            for process in processes:
+                await process.ended.wait()
+    assert [digest(process.received) for process in processes] == [digest(data)] * 2
+    assert len(spliced) < 10
+
+
+class Gate:
+    """What a process writes to, which it does before it reads on."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def write(self, data: bytes | memoryview) -> None:
+        await self.open.wait()
+
+
+@pytest.mark.parametrize(("name", "value"), [("_MOST", 0), ("threading.Thread.start", no_thread)])
+async def test_there_is_no_thread_any_more_when_the_process_takes_again(
+    server: Server, spliced: list[int], monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    process = Process()
+    process.takes.set()
+    gate = process.output = Gate()
+    data = noise(4 * MUCH)
+    async with spdy_command(server.command_url("exec", process, INPUT), stdin=True, stderr=False) as command:
+        sending = asyncio.create_task(send(command, data, 100_000))
+        await until(lambda: len(process.received) > MUCH / 2, 10)
+        gate.open.clear()
+        await until(lambda: bool(spliced), 10)
+        monkeypatch.setattr(f"streaming.threads.{name}", value)
+        moved = sum(spliced)
+        gate.open.set()
+        assert await command.exit_code() == 0
+        await sending
+    assert digest(process.received) == digest(data)
+    assert sum(spliced) == moved
+
+
 async def test_other_streams_between_are_heard(server: Server, spliced: list[int]) -> None:
     process = Process()
     sizes: list[Size] = []
@@ -266,12 +326,13 @@ async def test_a_process_that_goes_in_the_middle(server: Server, spliced: list[i
     async with spdy_command(server.command_url("exec", runs, INPUT), stdin=True, stderr=False) as command:
         process.takes.set()
         sending = asyncio.create_task(send(command, noise(MUCH * 8), 100_000))
-        await until(lambda: sum(spliced) > MUCH, 10)
+        await until(lambda: len(process.received) > MUCH, 10)
         process.takes.clear()
         assert await command.exit_code() == 3
         sending.cancel()
         await asyncio.wait([sending])
     assert len(failures) == 1
+    assert sum(spliced) > MUCH / 8
 
 
 async def test_a_forward_that_is_cut_is_not_in_the_way_of_another(server: Server, spliced: list[int]) -> None:
@@ -289,7 +350,7 @@ async def test_a_forward_that_is_cut_is_not_in_the_way_of_another(server: Server
             process.takes.set()
         for at in range(0, len(data), 100_000):
             await first.data.write(data[at : at + 100_000])
-        await until(lambda: sum(spliced) > MUCH / 8, 10)
+        await until(lambda: len(processes[0].received) > MUCH / 2, 10)
         processes[0].takes.clear()
         for at in range(0, len(data), 50_000):
             with suppress(Disconnected):
@@ -299,50 +360,92 @@ async def test_a_forward_that_is_cut_is_not_in_the_way_of_another(server: Server
         await processes[1].ended.wait()
     assert digest(processes[1].received) == digest(data)
     assert not processes[0].ended.is_set()
+    assert sum(spliced) > MUCH / 8
 
 
 @given(
-    frames=st.lists(st.tuples(st.sampled_from([1, 3]), st.integers(0, 40), st.booleans()), max_size=8),
-    cuts=st.lists(st.integers(1, 60), min_size=1),
+    frames=st.lists(st.tuples(st.sampled_from([1, 3]), st.integers(0, 4 * LONG), st.booleans()), max_size=8),
+    fed=st.integers(8, 8 + LONG),
+    in_source=st.integers(0, 100_000),
 )
-def test_what_is_passed_by_is_as_if_it_had_been_fed(frames: list[tuple[int, int, bool]], cuts: list[int]) -> None:
-    client = Connection(Side.CLIENT)
+async def test_what_has_gone_and_what_is_left_are_what_came(
+    frames: list[tuple[int, int, bool]], fed: int, in_source: int
+) -> None:
+    """Of a connection that has got ``fed`` bytes of a long frame when a splice begins."""
+    client, machine = Connection(Side.CLIENT), Connection(Side.SERVER)
     opening = b"".join(client.send(SynStream(stream_id, ())) for stream_id in (1, 3))
-    wire, ended = bytearray(), set[int]()
+    wire, ended = bytearray(client.send(Data(1, noise(2 * LONG)))), set[int]()
     for stream_id, size, fin in frames:
         if stream_id not in ended:
             wire += client.send(Data(stream_id, noise(size), fin))
             ended |= {stream_id} if fin else set()
-    fed, passing = Connection(Side.SERVER), Connection(Side.SERVER)
-    for machine in (fed, passing):
-        machine.receive_data(opening)
-        events_of(machine)
-    at, by_feeding, by_passing = 0, list[Event](), list[Event]()
-    for cut in itertools.chain(cuts, itertools.repeat(60)):
-        if at == len(wire):
-            break
-        ahead = passing.ahead(1)
-        piece = bytes(wire[at : at + (min(cut, ahead) or cut)])
-        at += len(piece)
-        fed.receive_data(piece)
-        by_feeding += events_of(fed)
-        if ahead:
-            told = passing.pass_by(len(piece))
-            events = events_of(passing)
-            assert told is bool(events)
-        else:
-            passing.receive_data(piece)
-            events = events_of(passing)
-        by_passing += events
-    assert without_data_of_first(by_passing) == without_data_of_first(by_feeding)
-    assert passing.ahead(1) == fed.ahead(1)
-    assert passing.ahead(3) == fed.ahead(3)
+    expected = events_of(machine_fed(opening, wire))
+    machine.receive_data(opening + bytes(wire[:fed]))
+    events = events_of(machine)
+    peer, source = await ends()
+    process, sink = await ends()
+    with peer, process, closing(source.transport), closing(sink.transport):
+        source.transport.pause_reading()
+        peer.sendall(wire[fed : fed + in_source])
+        with closing(Splice(source.transport, sink.transport, 1, machine.ahead(1), lambda: False)) as splice:
+            await splice.run()
+            passed = rest_of(process)
+            assert len(passed) == splice.given <= passes(frames) - (fed - HEADER_SIZE)
+            machine.passed_by(1, splice.ahead)
+            machine.receive_data(splice.rest())
+        events += [Data(1, passed), *events_of(machine)]
+        machine.receive_data(bytes(wire[fed + in_source :]))
+        events += events_of(machine)
+    assert by_stream(events) == by_stream(expected)
+    assert [event for event in events if not isinstance(event, Data)] == [
+        event for event in expected if not isinstance(event, Data)
+    ]
+
+
+async def test_half_a_header_is_waited_for_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.threads._TURN", 0.5)
+    monkeypatch.setattr("streaming.threads._PATIENCE", 0.5)
+    peer, source = await ends()
+    process, sink = await ends()
+    with peer, process, closing(source.transport), closing(sink.transport):
+        source.transport.pause_reading()
+        peer.sendall(bytes(1000) + b"\0\0\0\1")
+        with closing(Splice(source.transport, sink.transport, 1, 1000, lambda: False)) as splice:
+            began = time.process_time()
+            await splice.run()
+            assert time.process_time() - began < 0.25
+            assert (splice.given, splice.rest()) == (1000, b"\0\0\0\1")
+
+
+def passes(frames: list[tuple[int, int, bool]]) -> int:
+    """How much of a long frame and of those behind it may go without being read."""
+    first = itertools.takewhile(lambda each: each[0] == 1 and each[1] >= LONG and not each[2], frames)
+    return 2 * LONG + sum(size for _, size, _ in first)
+
+
+def machine_fed(*data: bytes | bytearray) -> Connection:
+    machine = Connection(Side.SERVER)
+    machine.receive_data(b"".join(data))
+    return machine
 
 
 def events_of(machine: Connection) -> list[Event]:
     return list(iter(machine.next_event, None))
 
 
-def without_data_of_first(events: list[Event]) -> list[Event]:
-    kept = [event for event in events if not (isinstance(event, Data) and event.stream_id == 1 and not event.fin)]
-    return [Data(1, b"", fin=True) if isinstance(event, Data) and event.stream_id == 1 else event for event in kept]
+def by_stream(events: list[Event]) -> dict[int, tuple[bytes, bool]]:
+    """What each stream has got, and whether that is all."""
+    found: dict[int, tuple[bytes, bool]] = {}
+    for event in events:
+        if isinstance(event, Data):
+            data, over = found.get(event.stream_id, (b"", False))
+            assert not over, "data behind the end"
+            found[event.stream_id] = (data + event.data, event.fin)
+    return found
+
+
+async def ends() -> tuple[socket.socket, SocketStream]:
+    its, ours = socket.socketpair()
+    its.setblocking(False)
+    _, stream = await asyncio.get_running_loop().create_unix_connection(SocketStream, sock=ours)
+    return its, stream

@@ -6,15 +6,18 @@ import contextlib
 import hashlib
 import random
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from streaming import Server, Wanted
 from tests.streaming_client import Command, spdy_command, websocket_command
+from tests.unit.core.fake_engine import until
 
 OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
 INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)
@@ -29,6 +32,26 @@ async def server() -> AsyncIterator[Server]:
     await running.start()
     yield running
     await running.close()
+
+
+@pytest.fixture
+async def encrypted() -> AsyncIterator[tuple[Server, ssl.SSLContext]]:
+    """A server that is reached by TLS, and what its clients trust."""
+    authority = trustme.CA()
+    ours, clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(ours)
+    authority.configure_trust(clients)
+    running = Server("127.0.0.1", 0, ssl_context=ours)
+    await running.start()
+    yield running, clients
+    await running.close()
+
+
+@pytest.fixture
+async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
+    before = descriptors()
+    yield
+    await until(lambda: descriptors() <= before, 10)
 
 
 @pytest.fixture(params=[pytest.param(spdy_command, id="SPDY"), pytest.param(websocket_command, id="WebSocket")])

@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,9 +39,11 @@ from streaming.spdy_connection import SpdyConnection, SpdyStream
 from streaming.streams import CHUNK
 from tests.streaming_client import forwarding, open_forward, spdy_command
 from tests.unit.core.fake_engine import until
-from tests.unit.streaming.conftest import OUTPUT, TERMINAL, descriptors, digest, no_thread, noise, rest_of
+from tests.unit.streaming.conftest import OUTPUT, TERMINAL, digest, no_thread, noise, rest_of
 
 IDS = {STDOUT: 1, STDERR: 3}
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
 MUCH = 16_000_000  # bytes: more than the sockets on the way hold
 
 
@@ -60,13 +61,6 @@ def pumped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Pump, "run", counted)
     return sent
-
-
-@pytest.fixture(autouse=True)
-async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
-    before = descriptors()
-    yield
-    await until(lambda: descriptors() <= before, 10)
 
 
 def frame(stream: int, data: bytes) -> bytes:
@@ -172,15 +166,9 @@ async def test_two_streams_by_turns(server: Server, pumped: list[int]) -> None:
     assert sum(pumped) > MUCH / 4
 
 
-async def test_what_is_encrypted_is_copied(pumped: list[int]) -> None:
-    authority = trustme.CA()
-    ours, clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(ours)
-    authority.configure_trust(clients)
-    server = Server("127.0.0.1", 0, ssl_context=ours)
-    await server.start()
+async def test_what_is_encrypted_is_copied(encrypted: tuple[Server, ssl.SSLContext], pumped: list[int]) -> None:
+    server, clients = encrypted
     await runs_whole(server, tls=clients)
-    await server.close()
     assert not pumped
 
 

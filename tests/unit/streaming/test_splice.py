@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any
 
 import pytest
-import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +22,9 @@ from streaming.spdy import HEADER_SIZE, Connection, Data, Event, Side, SynStream
 from streaming.splice import LONG, Splice
 from tests.streaming_client import Command, forwarding, open_forward, spdy_command
 from tests.unit.core.fake_engine import until
-from tests.unit.streaming.conftest import INPUT, TERMINAL, descriptors, digest, no_thread, noise, rest_of
+from tests.unit.streaming.conftest import INPUT, TERMINAL, digest, no_thread, noise, rest_of
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 MUCH = 8_000_000  # bytes: more than the sockets on the way hold
 
@@ -43,13 +44,6 @@ def spliced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Splice, "run", counted)
     return moved
-
-
-@pytest.fixture(autouse=True)
-async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
-    before = descriptors()
-    yield
-    await until(lambda: descriptors() <= before, 10)
 
 
 class Process:
@@ -147,15 +141,9 @@ async def test_a_process_that_reads_once_its_output_is_taken(server: Server, flo
         assert await command.exit_code() == 0
 
 
-async def test_what_is_encrypted_is_copied(spliced: list[int]) -> None:
-    authority = trustme.CA()
-    ours, clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(ours)
-    authority.configure_trust(clients)
-    server = Server("127.0.0.1", 0, ssl_context=ours)
-    await server.start()
+async def test_what_is_encrypted_is_copied(encrypted: tuple[Server, ssl.SSLContext], spliced: list[int]) -> None:
+    server, clients = encrypted
     await runs_whole(server, tls=clients)
-    await server.close()
     assert not spliced
 
 

@@ -22,6 +22,7 @@ import aiohttp
 from dockershim.engine.client import Engine
 from dockershim.engine.events import FILTERS, Event, EventDecoder
 from dockershim.errors import ShimError, Unavailable
+from dockershim.outage import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Follower:
         self._last_beat = 0.0
         self._resync_begun = 0
         self.counters = Counters()
+        self.outage = Outage()
         #: Why nothing can be answered, as far as is known; empty when all is well.
         self.problem = "the engine's state has not been read yet"
 
@@ -160,12 +162,15 @@ class Follower:
     def suspect(self, reason: str, cause: Cause = Cause.UNREAD) -> None:
         """Events may have been missed: read everything anew before the next answer."""
         if self._current:
-            logger.warning("%s: the engine's state is read anew", reason)
+            # What cannot be read is most often the first sign of an outage, which is told of by itself.
+            level = logging.DEBUG if cause is Cause.UNREAD else logging.WARNING
+            logger.log(level, "%s: the engine's state is read anew", reason)
             self._lose(reason, cause)
         self._suspected.set()
 
     def interrupt(self, reason: str) -> None:
         """The engine does not answer: give its event stream up, and wait for it to come back."""
+        self.outage.begin(reason)
         self._lose(reason, Cause.SILENT)
         if self._session is not None:
             self._session.cancel()
@@ -189,6 +194,7 @@ class Follower:
             self._attempt.set_result(None)
 
     def _fail(self, failure: Unavailable) -> None:
+        self.outage.begin(str(failure))
         self._lose(str(failure), Cause.CUT)
         assert self._attempt is not None, "the follower runs"
         failed, self._attempt = self._attempt, _future()
@@ -233,8 +239,6 @@ class Follower:
             return _Silent(self.problem or "the engine's event stream was given up")
         error = session.exception()
         if isinstance(error, ShimError):
-            if self._current:
-                logger.warning("%s", error)
             return error if isinstance(error, _Silent) else Unavailable(str(error))
         logger.error("following the engine failed", exc_info=error)
         return Unavailable(f"following the engine failed: {error}")
@@ -288,8 +292,10 @@ class Follower:
             self._resync_begun = time.time_ns()
             for copy in self._copies:
                 await copy.resync()
+            version = await self._engine.version() if self.outage.lasts else ""
             if not self._suspected.is_set():
                 self._gain()
+                self.outage.end(version)
                 await self._stay()
 
     async def _stay(self) -> None:

@@ -62,8 +62,6 @@ class Watchdog:
         try:
             await self._ping()
         except ShimError as error:
-            if not self.problem:
-                logger.warning("the engine does not answer: %s", error)
             self.problem = str(error)
             self._silent(self.problem)
             if time.monotonic() - self._last_sign > _GIVE_UP_AFTER:

@@ -172,6 +172,10 @@ class Engine:
         """A block that is one call, from its begin to what is to be known of its end."""
         return measured(self._calls, kind_of_call(method, path))
 
+    async def version(self) -> str:
+        """The engine's own version, as ``28.5.2``."""
+        return str((await self.get("/version")).get("Version", ""))
+
     async def ping(self, deadline: float) -> None:
         """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
         with self.counted("GET", "/_ping"):

@@ -66,7 +66,7 @@ class Server:
         return await handler(request)
 
     async def _version(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response({"ApiVersion": self.newest, "MinAPIVersion": self.oldest})
+        return web.json_response({"Version": "28.5.2", "ApiVersion": self.newest, "MinAPIVersion": self.oldest})
 
     async def _ping(self, request: web.Request) -> web.StreamResponse:
         return web.json_response("OK")

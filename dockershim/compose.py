@@ -35,6 +35,7 @@ from dockershim.rollback import settle
 from dockershim.runtime import Node, RuntimeService
 from dockershim.runtime.adoption import adopt
 from dockershim.runtime.background import in_background
+from dockershim.runtime.journal import Journal
 from dockershim.runtime.logs import logs_taken_up
 from dockershim.runtime.reconcile import reconcile
 from dockershim.runtime.sandbox import Sandboxes
@@ -60,13 +61,14 @@ class Services:
     ``runtime`` and ``images`` have one coroutine method per RPC that is built, in snake case
     (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. What is missing
     answers UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` is to be told of
-    every call.
+    every call, ``journal`` is to be asked what the log says of it.
     """
 
     runtime: object
     images: object
     reload: Callable[[Config], None]
     calls: Calls | None = None
+    journal: Journal | None = None
 
 
 class _Current:
@@ -143,7 +145,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(reconcile(node, sandboxes), "reconcile"))
         stack.push_async_callback(settle)
-        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None)
+        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None, Journal(node))
 
 
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
@@ -274,7 +276,8 @@ async def _look_at_engine(node: Node) -> None:
             await node.follower.current()
             can = await node.capabilities()
     except (ShimError, TimeoutError) as error:
-        logger.warning("%s; trying again with each call", str(error) or "the engine does not answer")
+        if not node.follower.outage.lasts:
+            logger.warning("%s; trying again with each call", str(error) or "the engine's state is not read yet")
         return
     logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
     if (lowest := node.lowest_oom_score()) > LOWEST_OOM_SCORE:

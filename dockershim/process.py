@@ -22,7 +22,7 @@ from dockershim import log
 from dockershim.config import Config, ConfigError, flag_name, merge_reload, without_effect
 from dockershim.errors import ShimError
 from dockershim.measure import Calls
-from dockershim.server import OpenStreams, make_server
+from dockershim.server import Journal, OpenStreams, make_server
 from dockershim.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instance_lock
 from dockershim.systemd import Notifier, PassedFd, take_passed_fds
 
@@ -40,6 +40,8 @@ class Services(Protocol):
     def reload(self) -> Callable[[Config], None]: ...
     @property
     def calls(self) -> Calls | None: ...
+    @property
+    def journal(self) -> Journal | None: ...
 
 
 Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
@@ -139,7 +141,7 @@ class _Process:
         if self._config.image_service_endpoint:
             own = "ImageService" if name == self._config.image_service_endpoint else "RuntimeService"
             offered = {own: offered[own]}
-        server = make_server(offered, self._open_streams, services.calls)
+        server = make_server(offered, self._open_streams, services.calls, services.journal)
         try:
             server.add_insecure_port(f"unix:{quote(str(endpoint.bind_path))}")
         except RuntimeError as error:

@@ -14,10 +14,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -62,8 +62,17 @@ V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
     "ImageService": frozenset({"ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"}),
 }
 
+# What changes pods. Of these the log tells at info, where they had something to do.
+CHANGES: Final = frozenset(
+    {
+        *("RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"),
+        *("CreateContainer", "StartContainer", "StopContainer", "RemoveContainer"),
+    }
+)
+
 # Ends only when one side goes away, so a server that stops cannot wait for it.
 OPEN_ENDED: Final = "GetContainerEvents"
+_SHOWN_OF_ID: Final = 12
 STOPPING: Final = "dockershim is stopping"
 
 
@@ -129,8 +138,24 @@ class OpenStreams:
             self._waiting.discard(task)
 
 
+class Journal(Protocol):
+    """What the node knows for the log. None of it waits, or asks anybody."""
+
+    def names(self, subject_id: str) -> Mapping[str, str]:
+        """The fields ``pod`` and ``container`` for an id of a sandbox or container, as far as they are known."""
+
+    def is_done(self, rpc: str, subject_id: str) -> bool:
+        """Whether there is nothing to do for this call of CHANGES."""
+
+    def refuse(self) -> bool:
+        """Count a call that ends UNAVAILABLE; whether the log tells of it already, as part of an outage."""
+
+
 def make_server(
-    services: Mapping[str, object], open_streams: OpenStreams, calls: Calls | None = None
+    services: Mapping[str, object],
+    open_streams: OpenStreams,
+    calls: Calls | None = None,
+    journal: Journal | None = None,
 ) -> grpc.aio.Server:
     """A server, not yet bound or started, of ``services``: RuntimeService, ImageService or both, by these names.
 
@@ -139,7 +164,7 @@ def make_server(
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
     for name, implementation in services.items():
-        handlers = _handlers(name, implementation, open_streams, calls)
+        handlers = _handlers(name, implementation, open_streams, calls, journal)
         older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
         server.add_generic_rpc_handlers(
             (
@@ -151,12 +176,12 @@ def make_server(
 
 
 def _handlers(
-    service: str, implementation: object, open_streams: OpenStreams, calls: Calls | None
+    service: str, implementation: object, open_streams: OpenStreams, calls: Calls | None, journal: Journal | None
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
         built = getattr(implementation, _snake_case(descriptor.name), None)
-        call = _Call(descriptor, built, open_streams, calls)
+        call = _Call(descriptor, built, open_streams, calls, journal)
         # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
         if descriptor.server_streaming:
             handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
@@ -178,10 +203,13 @@ class _Call:
         built: Callable[[Any], Any] | None,
         streams: OpenStreams,
         calls: Calls | None,
+        journal: Journal | None,
     ) -> None:
         self._name = method.name
         self._request = GetMessageClass(method.input_type)
         self._subject = _subject_of(method)
+        self._given = _ids_of(method.output_type)
+        self._journal = journal
         self._built = built
         self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
         self._calls = calls
@@ -194,15 +222,32 @@ class _Call:
 
     async def _unary(self, payload: bytes, context: Context) -> bytes:
         request, run = await self._prepare(payload, context)
-        with log.fields(rpc=self._name, **self._subject(request)):
+        with log.fields(rpc=self._name, **(about := self._about(request))):
+            level = self._level(about)
             started = time.perf_counter()
             try:
                 response: Message = await run(request)
                 body = response.SerializeToString()
+                given = self._given(response)
             except (Exception, asyncio.CancelledError) as error:
-                await self._end(error, started, context)
-            logger.debug("done in %.1f ms", _since(started))
+                await self._end(error, started, context, level)
+            with log.fields(**given):
+                logger.log(level, "done in %.1f ms", _since(started))
             return body
+
+    def _about(self, request: Message) -> dict[str, str]:
+        """Whom a call is about, as fields of the log. Read before the call: its names may be gone afterwards."""
+        found = self._subject(request)
+        if self._journal is not None and (subject_id := _id_in(found)):
+            found.update(self._journal.names(subject_id))
+        return found
+
+    def _level(self, about: Mapping[str, str]) -> int:
+        """How loud a call is that succeeds, or that its caller gives up."""
+        if self._name not in CHANGES:
+            return logging.DEBUG
+        done = self._journal is not None and self._journal.is_done(self._name, _id_in(about))
+        return logging.DEBUG if done else logging.INFO
 
     async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
         with nullcontext() if self._calls is None else _counted(self._calls, self._name, context):
@@ -212,7 +257,7 @@ class _Call:
 
     async def _stream(self, payload: bytes, context: Context) -> AsyncGenerator[bytes, None]:
         request, run = await self._prepare(payload, context)
-        with log.fields(rpc=self._name, **self._subject(request)):
+        with log.fields(rpc=self._name, **self._about(request)):
             started = time.perf_counter()
             try:
                 async with aclosing(run(request)) as responses:
@@ -223,7 +268,7 @@ class _Call:
                             break
                         yield response.SerializeToString()
             except (Exception, asyncio.CancelledError) as error:
-                await self._end(error, started, context)
+                await self._end(error, started, context, logging.DEBUG)
             logger.debug("done in %.1f ms", _since(started))
 
     async def _prepare(self, payload: bytes, context: Context) -> tuple[Message, Callable[[Message], Any]]:
@@ -238,13 +283,20 @@ class _Call:
                 grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {self._request.DESCRIPTOR.full_name}"
             )
 
-    async def _end(self, error: BaseException, started: float, context: Context) -> NoReturn:
+    async def _end(self, error: BaseException, started: float, context: Context, level: int) -> NoReturn:
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-            logger.debug("cancelled after %.1f ms", _since(started))
+            logger.log(level, "its caller has gone after %.1f ms", _since(started))
             raise error
         if isinstance(error, errors.ShimError):
             row = row_of(type(error))
-            logger.log(row.level, "failed after %.1f ms: %s: %s", _since(started), row.code.name, error)
+            told = isinstance(error, errors.Unavailable) and self._journal is not None and self._journal.refuse()
+            logger.log(
+                logging.DEBUG if told else row.level,
+                "failed after %.1f ms: %s: %s",
+                _since(started),
+                row.code.name,
+                _without_long_ids(str(error)),
+            )
             await context.abort(row.code, bounded(str(error)))
         # What nobody foresaw may hold anything, so the caller gets none of it. A cancellation that nobody asked of
         # this call is such a thing: it came out of something the handler waited for, and unanswered it would leave
@@ -303,26 +355,43 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
+# How messages name ids, and how the log does.
+_IDS: Final = (("container_id", "container_id"), ("sandbox_id", "pod_sandbox_id"))
+
+
+def _ids_of(message: Descriptor) -> Callable[[Any], dict[str, str]]:
+    """A reader of the ids in messages of a type, as fields of the log; decided once for each type."""
+    keys = [(key, name) for key, name in _IDS if name in message.fields_by_name]
+    return lambda found: {key: value for key, name in keys if (value := getattr(found, name))}
+
+
+def _id_in(fields: Mapping[str, str]) -> str:
+    """The id of whom a call is about: of its container, if it has one."""
+    return next((fields[key] for key, _ in _IDS if key in fields), "")
+
+
 def _subject_of(method: MethodDescriptor) -> Callable[[Any], dict[str, str]]:
     """A reader of what a request is about, as fields of the log; decided once for each method."""
-    names = method.input_type.fields_by_name
-    by_id = [
-        (key, name) for key, name in (("sandbox", "pod_sandbox_id"), ("container", "container_id")) if name in names
-    ]
-    pod = next(
-        (
-            field.name
-            for field in method.input_type.fields
-            if field.message_type and field.message_type.name == "PodSandboxConfig"
-        ),
-        None,
-    )
+    ids = _ids_of(method.input_type)
+    single = [field for field in method.input_type.fields if not field.is_repeated]
+    configs = {field.message_type.name: field.name for field in single if field.message_type}
+    pod, container = configs.get("PodSandboxConfig"), configs.get("ContainerConfig")
 
     def read(request: Any) -> dict[str, str]:
-        found = {key: value for key, name in by_id if (value := getattr(request, name))}
+        found = ids(request)
         if pod is not None and request.HasField(pod):
             metadata = getattr(request, pod).metadata
             found["pod"] = f"{metadata.namespace}/{metadata.name}"
+        if container is not None and request.HasField(container):
+            found["container"] = getattr(request, container).metadata.name
         return found
 
     return read
+
+
+def _without_long_ids(message: str) -> str:
+    """Ids that the record's fields have already, cut as `docker ps` shows them."""
+    for key, value in log.current_fields().items():
+        if key.endswith("_id"):
+            message = message.replace(value, value[:_SHOWN_OF_ID])
+    return message

@@ -79,16 +79,14 @@ async def _passed(world: World, call: str) -> list[tuple[str, str]]:
     """The steps of one call by place and name, each once."""
     run = Run(world, Case(Step(call, "", ""), ""))
     await run.prepare()
-    subjects = (run.subject, run.sandbox_id)
-    begun = [len(world.proxy.seen.get(run.subject, [])), *(len(orders.seen(one)) for one in subjects if one)]
+    subject = run.subject
+    requested, written = len(world.proxy.seen.get(subject, [])), len(orders.seen(subject))
     await run.begin()
-    requests = world.proxy.seen.get(run.subject, [])[begun[0] :]
-    written = [
-        line for subject, start in zip(subjects, begun[1:], strict=False) for line in orders.seen(subject)[start:]
-    ]
+    requests = world.proxy.seen.get(subject, [])[requested:]
+    lines = orders.seen(subject)[written:]
     await run.end()
     steps = [("engine", name) for name in requests]
-    steps += [("cni" if line.split()[0] in ("ADD", "DEL") else "point", line) for line in written]
+    steps += [("cni" if line.split()[0] in ("ADD", "DEL") else "point", line) for line in lines]
     return list(dict.fromkeys(steps))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import grpc
 import pytest
@@ -128,6 +129,18 @@ def every_call(cri: CRI, sandbox_id: str, container_id: str) -> dict[str, Callab
     }
 
 
+@contextmanager
+def told_of_one_outage(server: Server) -> Iterator[None]:
+    """In the block the engine is lost once and comes back: the log has a line for each, and none for each call."""
+    begun = server.log.stat().st_size
+    yield
+    lines = server.log.read_bytes()[begun:].decode().splitlines()
+    begin, *others, end = (line for line in lines if " WARNING " in line or " ERROR " in line)
+    assert "the engine cannot be used; calls that need it are refused until it answers: " in begin
+    assert re.search(r"answers again after \d+\.\d s: Docker Engine \d+\.\S+; calls refused meanwhile: \d\d+$", end)
+    assert others == []
+
+
 async def check_unavailable(cri: CRI, sandbox_id: str, container_id: str) -> None:
     """Every call fails soon, one after the other and all at the same time."""
 
@@ -143,20 +156,21 @@ async def check_unavailable(cri: CRI, sandbox_id: str, container_id: str) -> Non
 
 
 async def test_calls_on_a_hanging_engine_fail_soon_and_work_when_it_goes_on(
-    cri: CRI, engine: Engine, snapshot: Callable[[], Snapshot]
+    server: Server, cri: CRI, engine: Engine, snapshot: Callable[[], Snapshot]
 ) -> None:
     before = snapshot()
     async with pod(cri, config := sandbox_config()) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config(), config)
         pid = engine.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            assert "no answer" in await not_ready(cri)
-            await check_unavailable(cri, sandbox_id, container_id)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        await works_again(cri, lambda: sh(cri, container_id, "true"))
+        with told_of_one_outage(server):
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert "no answer" in await not_ready(cri)
+                await check_unavailable(cri, sandbox_id, container_id)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            await works_again(cri, lambda: sh(cri, container_id, "true"))
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
     assert snapshot().gained(before) == {}
 
@@ -180,14 +194,18 @@ async def test_a_call_under_way_when_the_engine_begins_to_hang_is_given_up(cri: 
         assert list(await sandboxes(cri)) == [sandbox_id]
 
 
-async def test_calls_without_an_engine_fail_soon_and_work_when_it_is_there(cri: CRI, engine: Engine) -> None:
+@pytest.mark.parametrize("end", [Engine.stop, Engine.kill], ids=["stopped", "crashed"])
+async def test_calls_without_an_engine_fail_soon_and_work_when_it_is_there(
+    server: Server, cri: CRI, engine: Engine, end: Callable[[Engine], None]
+) -> None:
     async with pod(cri, config := sandbox_config()) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config(), config)
-        await asyncio.to_thread(engine.stop)
-        assert "the engine" in await not_ready(cri)
-        await check_unavailable(cri, sandbox_id, container_id)
-        await asyncio.to_thread(engine.start)
-        await works_again(cri, lambda: remove_pod(cri, sandbox_id), lambda: _comes_and_goes(cri))
+        with told_of_one_outage(server):
+            await asyncio.to_thread(end, engine)
+            assert "the engine" in await not_ready(cri)
+            await check_unavailable(cri, sandbox_id, container_id)
+            await asyncio.to_thread(engine.start)
+            await works_again(cri, lambda: remove_pod(cri, sandbox_id), lambda: _comes_and_goes(cri))
 
 
 async def _comes_and_goes(cri: CRI) -> None:

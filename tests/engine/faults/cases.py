@@ -227,9 +227,7 @@ class Run:
         if step.place == "engine":
             self.order = self.world.proxy.order(subject, step.name, fault)
         else:
-            # Of these two calls the server knows the sandbox's id alone.
-            by_id = step.place == "point" and self.call in ("StopPodSandbox", "RemovePodSandbox")
-            self.order = orders.FileOrder(self.sandbox_id if by_id else subject, step.place, step.name, fault)
+            self.order = orders.FileOrder(subject, step.place, step.name, fault)
         return self.order
 
     async def meet_the_fault(self) -> None:

@@ -27,7 +27,7 @@ def clear() -> None:
 
 
 def file_name(subject: str, place: str, step: str) -> str:
-    """The name of an order's file; ``subject`` is a pod's name or a sandbox's id."""
+    """The name of an order's file; ``subject`` is a pod's name."""
     return f"{subject}.{place}.{re.sub('[^A-Za-z-]', '-', step)}"
 
 

@@ -20,8 +20,7 @@ _passed = steps.passed
 
 def passed(name: str, seconds: float) -> None:
     _passed(name, seconds)
-    fields = log.current_fields()
-    subject = fields.get("pod", "").partition("/")[2] or fields.get("sandbox", "")
+    subject = log.current_fields().get("pod", "").partition("/")[2]
     if not subject:
         return
     orders.note(subject, name)

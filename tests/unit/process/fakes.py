@@ -64,6 +64,7 @@ class FakeServices:
     images: FakeImages
     reload: Callable[[Config], None]
     calls: None = None
+    journal: None = None
 
 
 @asynccontextmanager
@@ -76,7 +77,7 @@ async def fake_compose(config: Config) -> AsyncIterator[FakeServices]:
         runtime.config = config
 
     yield FakeServices(runtime, FakeImages(), reload)
-    with log.fields(sandbox="none"):
+    with log.fields(pod="none"):
         logger.info("parts have ended")
 
 

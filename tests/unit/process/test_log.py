@@ -50,7 +50,11 @@ def test_a_text_record_is_one_line(message: str, pod: str | None, line: str) -> 
     assert text == f"2026-01-02T03:04:05.678Z INFO dockershim.test {line}"
 
 
-@given(message=st.text(st.characters(exclude_categories=())), pod=st.text(st.characters(exclude_categories=())))
+#: So short that it is not cut, whatever it is escaped to.
+SHORT = st.text(st.characters(exclude_categories=()), max_size=80)
+
+
+@given(message=SHORT, pod=SHORT)
 def test_nothing_breaks_a_line(message: str, pod: str) -> None:
     with log.fields(pod=pod):
         text = log.TextFormatter().format(record("%s", message))
@@ -63,6 +67,35 @@ def test_nothing_breaks_a_line(message: str, pod: str) -> None:
     assert decoded["pod"] == json.loads(json.dumps(pod))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("x", id="letters"),
+        pytest.param('"', id="quotes"),
+        pytest.param("\x1b[2J\n", id="terminal sequences"),
+        pytest.param("\U0001f600", id="characters beyond the first plane"),
+        pytest.param("\udc80", id="bytes that are not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("times", [log.LONGEST_FIELD, 1_000_000])
+def test_no_record_is_longer_than_journald_takes(text: str, times: int) -> None:
+    """It would make the rest a record of its own, whose text is somebody else's."""
+    huge = text * times
+    with log.fields(rpc="RunPodSandbox", pod=huge, container=huge, sandbox_id=huge, container_id=huge):
+        lines = [form().format(record("%s", huge)) for form in (log.TextFormatter, log.JsonFormatter)]
+        traces = log.TextFormatter().format(record("failed", error=ValueError(huge))).splitlines()
+    for line in (*lines, *traces):
+        assert len(line.encode()) < 48 * 1024
+    assert json.loads(lines[1])["pod"].endswith("...")
+    assert sum(map(len, traces)) < 2 * log.LONGEST_MESSAGE
+
+
+def test_what_is_long_enough_stays_whole() -> None:
+    pod, message = f"{'n' * 63}/{'p' * 253}", "m" * (log.LONGEST_MESSAGE - 3)
+    with log.fields(pod=pod):
+        assert log.TextFormatter().format(record(message)).endswith(f" {message} pod={pod}")
+
+
 def test_a_traceback_cannot_pretend_to_be_a_record() -> None:
     error = ValueError("one\n2026-01-02T03:04:05.678Z ERROR forged\x1b")
     lines = log.TextFormatter().format(record("failed", error=error)).split("\n")
@@ -73,8 +106,8 @@ def test_a_traceback_cannot_pretend_to_be_a_record() -> None:
 
 def test_fields_nest_and_end() -> None:
     with log.fields(pod="default/web", rpc="RunPodSandbox"):
-        with log.fields(sandbox="abc", rpc=None):
-            assert log.current_fields() == {"pod": "default/web", "rpc": "RunPodSandbox", "sandbox": "abc"}
+        with log.fields(sandbox_id="abc", rpc=None):
+            assert log.current_fields() == {"pod": "default/web", "rpc": "RunPodSandbox", "sandbox_id": "abc"}
         assert log.current_fields() == {"pod": "default/web", "rpc": "RunPodSandbox"}
     assert log.current_fields() == {}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -61,9 +62,12 @@ def serve(tmp_path: Path) -> Serve:
 
     @asynccontextmanager
     async def run(
-        calls: Calls, streams: OpenStreams | None = None, told: Told | None = None
+        calls: Calls,
+        streams: OpenStreams | None = None,
+        told: Told | None = None,
+        journal: server.Journal | None = None,
     ) -> AsyncIterator[tuple[CRI, CRI]]:
-        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams(), told)
+        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams(), told, journal)
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
@@ -478,28 +482,161 @@ async def test_streams_of_events_end_with_the_server(pause: float, serve: Serve)
     assert closed == 20
 
 
-async def test_a_call_logs_what_it_is_about(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+class Known:
+    """A journal of one container, whose pod is default/web, and of nothing else."""
+
+    def __init__(self) -> None:
+        self.done: set[str] = set()
+        self.outage = False
+        self.refused = 0
+
+    def names(self, subject_id: str) -> dict[str, str]:
+        return {"pod": "default/web", "container": "main"} if subject_id == ID else {}
+
+    def is_done(self, rpc: str, subject_id: str) -> bool:
+        return rpc in self.done
+
+    def refuse(self) -> bool:
+        self.refused += self.outage
+        return self.outage
+
+
+ID, OTHER_ID = "ab" * 32, "cd" * 32
+
+
+async def test_a_call_logs_what_it_is_about(serve: Serve) -> None:
     seen: list[dict[str, str]] = []
 
     async def answer(request: Any) -> Any:
         seen.append(dict(log.current_fields()))
-        return api_pb2.CreateContainerResponse()
+        return api_pb2.VersionResponse()
 
-    caplog.set_level(logging.DEBUG, "dockershim.server")
-    calls: Calls = {"create_container": answer, "start_container": answer, "run_pod_sandbox": answer, "version": answer}
-    async with serve(calls) as (v1, _):
-        config = v1.api.PodSandboxConfig(metadata={"name": "web\n", "namespace": "default"})
-        await v1.runtime.CreateContainer(v1.api.CreateContainerRequest(pod_sandbox_id="abc", sandbox_config=config))
-        await v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id="def"))
-        await v1.runtime.RunPodSandbox(v1.api.RunPodSandboxRequest(config=config))
+    calls: Calls = dict.fromkeys(("start_container", "stop_pod_sandbox", "exec_sync", "version"), answer)
+    async with serve(calls, journal=Known()) as (v1, _):
+        await v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id=ID))
+        await v1.runtime.StopPodSandbox(v1.api.StopPodSandboxRequest(pod_sandbox_id=OTHER_ID))
+        await v1.runtime.ExecSync(v1.api.ExecSyncRequest(container_id=ID))
         await v1.runtime.Version(v1.api.VersionRequest())
+    names = {"pod": "default/web", "container": "main", "container_id": ID}
     assert seen == [
-        {"rpc": "CreateContainer", "sandbox": "abc", "pod": "default/web\n"},
-        {"rpc": "StartContainer", "container": "def"},
-        {"rpc": "RunPodSandbox", "pod": "default/web\n"},
+        {"rpc": "StartContainer", **names},
+        {"rpc": "StopPodSandbox", "sandbox_id": OTHER_ID},
+        {"rpc": "ExecSync", **names},
         {"rpc": "Version"},
     ]
-    assert sum("done in" in record.message for record in caplog.records) == 4
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What an operator sees of the calls at the level info, as text without the time."""
+    seen: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(re.sub(r"\d+\.\d ms", "? ms", log.TextFormatter().format(record).partition(" ")[2]))
+
+    logger = logging.getLogger("dockershim.server")
+    logger.addHandler(handler := Handler())
+    logger.setLevel(logging.INFO)
+    yield seen
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+async def test_the_log_tells_what_became_of_pods_at_info_and_of_nothing_else(serve: Serve, lines: list[str]) -> None:
+    async def run_pod_sandbox(request: Any) -> Any:
+        return api_pb2.RunPodSandboxResponse(pod_sandbox_id=OTHER_ID)
+
+    async def create_container(request: Any) -> Any:
+        return api_pb2.CreateContainerResponse(container_id=ID)
+
+    async def answer(request: Any) -> Any:
+        return api_pb2.VersionResponse()
+
+    changes = ("start_container", "stop_container", "remove_container", "stop_pod_sandbox", "remove_pod_sandbox")
+    reads = ("version", "container_status", "list_containers", "exec_sync")
+    calls: Calls = {"run_pod_sandbox": run_pod_sandbox, "create_container": create_container}
+    calls |= dict.fromkeys((*changes, *reads), answer)
+    journal = Known()
+    async with serve(calls, journal=journal) as (v1, _):
+        api, runtime = v1.api, v1.runtime
+        config = api.PodSandboxConfig(metadata={"name": "web", "namespace": "default"})
+        container = api.ContainerConfig(metadata={"name": "main"})
+        await runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config))
+        await runtime.CreateContainer(
+            api.CreateContainerRequest(pod_sandbox_id=OTHER_ID, config=container, sandbox_config=config)
+        )
+        for _ in range(2):
+            await runtime.StartContainer(api.StartContainerRequest(container_id=ID))
+            await runtime.StopContainer(api.StopContainerRequest(container_id=ID))
+            await runtime.RemoveContainer(api.RemoveContainerRequest(container_id=ID))
+            await runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=OTHER_ID))
+            await runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=OTHER_ID))
+            journal.done = {"".join(word.title() for word in name.split("_")) for name in changes}
+        await runtime.Version(api.VersionRequest())
+        await runtime.ContainerStatus(api.ContainerStatusRequest(container_id=ID))
+        await runtime.ListContainers(api.ListContainersRequest())
+        await runtime.ExecSync(api.ExecSyncRequest(container_id=ID))
+    head, named = "INFO dockershim.server done in ? ms", f"pod=default/web container=main container_id={ID}"
+    assert lines == [
+        f"{head} rpc=RunPodSandbox pod=default/web sandbox_id={OTHER_ID}",
+        f"{head} rpc=CreateContainer pod=default/web container=main sandbox_id={OTHER_ID} container_id={ID}",
+        f"{head} rpc=StartContainer {named}",
+        f"{head} rpc=StopContainer {named}",
+        f"{head} rpc=RemoveContainer {named}",
+        f"{head} rpc=StopPodSandbox sandbox_id={OTHER_ID}",
+        f"{head} rpc=RemovePodSandbox sandbox_id={OTHER_ID}",
+    ]
+
+
+async def test_a_failure_is_told_with_names_and_each_id_once(serve: Serve, lines: list[str]) -> None:
+    async def fail(request: Any) -> Any:
+        raise errors.EngineFailure(f"POST /containers/{ID}/start: engine: {ID} is broken")
+
+    async with serve({"start_container": fail, "run_pod_sandbox": fail}, journal=Known()) as (v1, _):
+        code, message = await failing(v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id=ID)))
+        config = v1.api.PodSandboxConfig(metadata={"name": "web\n2026-01-01T00:00:00Z INFO", "namespace": "a b"})
+        await failing(v1.runtime.RunPodSandbox(v1.api.RunPodSandboxRequest(config=config)))
+    assert (code, message) == (grpc.StatusCode.INTERNAL, f"POST /containers/{ID}/start: engine: {ID} is broken")
+    failed, short = "WARNING dockershim.server failed after ? ms: INTERNAL:", ID[:12]
+    fields = f"rpc=StartContainer pod=default/web container=main container_id={ID}"
+    hostile = r'rpc=RunPodSandbox pod="a b/web\n2026-01-01T00:00:00Z INFO"'
+    assert lines == [
+        f"{failed} POST /containers/{short}/start: engine: {short} is broken {fields}",
+        f"{failed} POST /containers/{ID}/start: engine: {ID} is broken {hostile}",
+    ]
+
+
+async def test_a_caller_that_goes_away_from_a_change_is_told_of(serve: Serve, lines: list[str]) -> None:
+    async def wait(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    told = Told()
+    async with serve({"exec_sync": wait, "stop_container": wait}, told=told, journal=Known()) as (v1, _):
+        await failing(v1.runtime.ExecSync(v1.api.ExecSyncRequest(container_id=ID), timeout=0.05))
+        await failing(v1.runtime.StopContainer(v1.api.StopContainerRequest(container_id=ID), timeout=0.05))
+        async with asyncio.timeout(2):
+            while len(told.ended_with) < 2:
+                await told.has_ended.wait()
+                told.has_ended.clear()
+    fields = f"rpc=StopContainer pod=default/web container=main container_id={ID}"
+    assert lines == [f"INFO dockershim.server its caller has gone after ? ms {fields}"]
+
+
+async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(serve: Serve, lines: list[str]) -> None:
+    async def status(request: Any) -> Any:
+        raise errors.Unavailable("no engine")
+
+    async def list_images(request: Any) -> Any:
+        raise errors.ResourceExhausted("too many")
+
+    journal = Known()
+    async with serve({"status": status, "list_images": list_images}, journal=journal) as (v1, _):
+        for journal.outage in (False, True):
+            await failing(v1.runtime.Status(v1.api.StatusRequest()))
+            await failing(v1.images.ListImages(v1.api.ListImagesRequest()))
+    assert [line.split(": ")[1] for line in lines] == ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+    assert journal.refused == 1
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=3000))

@@ -12,6 +12,7 @@ from deploy.cri import CRI
 from deploy.pod import Pod
 from deploy.terminal import say
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.netns import Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def _look(client: DockerClient, connection: CRI, place: Place, pod: Pod) -> Iter
     if not pod.image_was_there:
         yield "image", [image.id for image in client.images.list(all=True) if image.id == pod.image_id]
     yield "checkpoint", _existing(place.root / "sandbox" / pod.sandbox_id)
-    yield "network namespace", _existing(place.state / "netns" / pod.sandbox_id)
+    yield "network namespace", _existing(Pins(place.state).path(pod.sandbox_id))
     yield "log", [str(path) for path in pod.logs.iterdir()] if pod.logs.exists() else []
 
 

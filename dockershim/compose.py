@@ -88,7 +88,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
     async with AsyncExitStack() as stack:
         instruments = _instruments(config, stack)
         engine = await stack.enter_async_context(_engine(current, instruments))
-        pins = Pins(config.state_directory / "netns")
+        pins = await asyncio.to_thread(_pins, config.state_directory)
         cni_network = await _cni_network(config, pins, stack, instruments)
         store = Store(config.root_directory / "sandbox")
         others = await asyncio.to_thread(_adopt, config.adopt_from)
@@ -183,6 +183,15 @@ def _engine(current: _Current, instruments: Instruments | None) -> Engine:
         tls=tls,
         calls=instruments.engine if instruments else None,
     )
+
+
+def _pins(state: Path) -> Pins:
+    pins = Pins(state)
+    try:
+        pins.share()
+    except OSError as error:
+        logger.warning("CNI daemons in pods may not see the pods' network namespaces: %s", error)
+    return pins
 
 
 async def _cni_network(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import re
 import signal
@@ -12,13 +13,18 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+#: Where runtimes pin network namespaces. CNI daemons in pods mount it, with mount propagation, by this very name.
+FOLDER: Final = Path("/var/run/netns")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_SHARED = 1 << 20
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNET = 0x40000000
@@ -32,29 +38,64 @@ def _check(result: int, path: Path) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
 
-def _is_namespace(path: Path) -> bool:
-    class Statfs(ctypes.Structure):
-        _fields_ = (("f_type", ctypes.c_long), ("rest", ctypes.c_byte * 512))
+class _Statfs(ctypes.Structure):
+    _fields_ = (("f_type", ctypes.c_long), ("rest", ctypes.c_byte * 512))
 
-    result = Statfs()
+
+def _is_namespace(path: Path) -> bool:
+    result = _Statfs()
     found = _libc.statfs(os.fsencode(path), ctypes.byref(result)) == 0
     return found and bool(result.f_type == _NSFS_MAGIC)
 
 
 class Pins:
-    """The folder of pinned network namespaces, one file a sandbox."""
+    """The pinned network namespaces of one server, a file a sandbox, in a ``folder`` that it shares with others.
 
-    def __init__(self, folder: Path) -> None:
+    The names tell whose they are: ``dockershim-``, then what stands for the server's folder ``state``, and the
+    sandbox's id. Earlier versions pinned at ``<state>/netns/<id>``; a pod of theirs keeps that pin to its end.
+    """
+
+    def __init__(self, state: Path, folder: Path = FOLDER) -> None:
         self._folder = folder
+        self._prefix = f"dockershim-{hashlib.sha256(bytes(state.resolve())).hexdigest()[:8]}-"
+        self._earlier = state / "netns"
 
-    @property
-    def folder(self) -> Path:
-        """Where all pins are."""
-        return self._folder
+    def share(self) -> None:
+        """Let whoever mounts the folder see what is pinned later. Raises OSError.
+
+        Where its mount does not propagate, as with an init that leaves / private, the folder becomes a shared mount
+        of its own, which is what ``ip netns`` makes of it too.
+        """
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder = os.fsencode(self._folder)
+        below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _propagates(below) or _libc.mount(None, folder, None, _MS_SHARED, None) == 0:
+                return
+            _check(_libc.mount(folder, folder, None, _MS_BIND | _MS_REC, None), self._folder)
+            _check(_libc.mount(None, folder, None, _MS_SHARED | _MS_REC, None), self._folder)
+            # Others' pins are there twice now; the one out of sight would keep their owners from removing the file.
+            for hidden in Path(f"/proc/self/fd/{below}").iterdir():
+                _libc.umount2(os.fsencode(hidden), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+        finally:
+            os.close(below)
 
     def path(self, sandbox_id: str) -> Path:
         """Where a sandbox's namespace is, or would be, pinned."""
-        return self._folder / sandbox_id
+        now, earlier = self._places(sandbox_id)
+        return earlier if _is_namespace(earlier) else now
+
+    def is_place(self, sandbox_id: str, path: Path) -> bool:
+        """Whether this is where this server pins, or an earlier version has pinned, a sandbox's namespace."""
+        return path in self._places(sandbox_id)
+
+    def _places(self, sandbox_id: str) -> tuple[Path, Path]:
+        return self._folder / f"{self._prefix}{sandbox_id}", self._earlier / sandbox_id
+
+    def pinned(self) -> set[str]:
+        """The sandboxes of which this server has a pin, however far it came. Raises OSError."""
+        here = {name for name in names_in(self._folder) if name.startswith(self._prefix)}
+        return {name.removeprefix(self._prefix) for name in here} | names_in(self._earlier)
 
     def is_pinned(self, sandbox_id: str) -> bool:
         """Whether the pin is there and is a namespace."""
@@ -62,9 +103,9 @@ class Pins:
 
     def pin(self, sandbox_id: str, source: Path) -> Path:
         """Bind the namespace at ``source`` to this sandbox's path. Raises OSError, leaving nothing."""
-        target = self.path(sandbox_id)
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.unpin(sandbox_id)
+        target = self.path(sandbox_id)
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
         try:
             _check(_libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND, None), source)
@@ -89,14 +130,30 @@ class Pins:
 
     def unpin(self, sandbox_id: str) -> None:
         """Undo a pin, however far it came; none is fine."""
-        target = self.path(sandbox_id)
-        while _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
-            pass
-        if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
-            # Neither of "no mount point" and "not there".
-            _check(-1, target)
-        with contextlib.suppress(FileNotFoundError):
-            target.unlink()
+        for target in self._places(sandbox_id):
+            while _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+                pass
+            if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
+                # Neither of "no mount point" and "not there".
+                _check(-1, target)
+            with contextlib.suppress(FileNotFoundError):
+                target.unlink()
+
+
+def _propagates(folder: int) -> bool:
+    """Whether mounts made in an open folder appear wherever its file system is mounted as well (proc(5), mountinfo)."""
+    of_it = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{folder}").read_text(), re.MULTILINE)
+    assert of_it is not None, "the kernel tells the mount of each descriptor"
+    rows = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return any(row[0] == of_it[1] and any(tag.startswith("shared:") for tag in row[6 : row.index("-")]) for row in rows)
+
+
+def names_in(folder: Path) -> set[str]:
+    """The files of a folder; none where there is no folder. Raises OSError."""
+    try:
+        return {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        return set()
 
 
 def restore_link(netns: Path, interface: str, addresses: Sequence[str]) -> bool:

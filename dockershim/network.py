@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
-from dockershim.netns import Pins, addresses, restore_link
+from dockershim.netns import Pins, addresses, names_in, restore_link
 from dockershim.readiness import Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
@@ -216,14 +216,14 @@ class CNINetwork:
         """
         try:
             attachments = self._runtime.cached_attachments()
-            left = {*_names(self._pins.folder), *_names(self._locks)}
+            left = self._pins.pinned() | names_in(self._locks)
         except (cni.CNIError, OSError) as error:
             raise NetworkFailure(f"the networks of pods cannot be told: {error}") from error
         return left | {one.attachment.container_id for one in attachments if self._is_ours(one)}
 
     def _is_ours(self, cached: cni.CachedAttachment) -> bool:
         netns = cached.attachment.netns
-        return netns is not None and Path(netns) == self._pins.path(cached.attachment.container_id)
+        return netns is not None and self._pins.is_place(cached.attachment.container_id, Path(netns))
 
     async def collect_garbage(self, known: Callable[[], Collection[str]]) -> None:
         """Have the plugins remove what belongs to none of the ``known`` sandboxes, where they can (GC, spec 1.1.0).
@@ -372,11 +372,3 @@ def _masqueraded(added: cni.CachedAttachment) -> list[str]:
     if not masquerades or added.result is None:
         return []
     return [str(ip.address) for ip in added.result.ips]
-
-
-def _names(folder: Path) -> list[str]:
-    """The files of a folder; none where there is no folder. Raises OSError."""
-    try:
-        return [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []

@@ -162,7 +162,7 @@ async def test_after_a_reboot_lost_pods_give_back_their_addresses(
         sandbox_id = await run_pod(cri, sandbox_config())
     server.stop()
     engine_api.containers.get(sandbox_id).remove(force=True)
-    Pins(Path("/run/dockershim/netns")).unpin(sandbox_id)
+    Pins(Path("/run/dockershim")).unpin(sandbox_id)
     shutil.rmtree("/run/dockershim")
     for tool, saved in rules.items():
         await spawn(f"{tool}-restore", saved)

@@ -18,11 +18,13 @@ from docker import DockerClient
 from pyroute2 import NetNS
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
     container,
     container_config,
+    linux_container,
     linux_sandbox,
     pod,
     process,
@@ -40,6 +42,7 @@ from tests.node.server import Server
 from tests.node.state import Snapshot
 
 CONFIGURATIONS = Path("/etc/cni/net.d")
+PINS = Pins(Path("/run/dockershim"))
 PLUGINS = Path("/opt/cni/bin")
 REFUSED = r"refused|unreachable|timed out"
 GREETER = "mkdir /tmp/www; hostname >/tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
@@ -240,7 +243,7 @@ async def test_plugins_are_told_of_the_pod_and_its_wishes(cri: CRI, recorder: Pa
     )
     for env in (add, delete):
         assert env["CNI_CONTAINERID"] == sandbox_id
-        assert env["CNI_NETNS"] == f"/run/dockershim/netns/{sandbox_id}"
+        assert env["CNI_NETNS"] == str(PINS.path(sandbox_id))
         assert env["CNI_IFNAME"] == "eth0"
         assert dict(pair.split("=") for pair in env["CNI_ARGS"].split(";")) == {
             "IgnoreUnknown": "1",
@@ -260,6 +263,25 @@ async def test_plugins_are_told_of_the_pod_and_its_wishes(cri: CRI, recorder: Pa
     }
     assert (wishes["bandwidth"]["ingressRate"], wishes["bandwidth"]["egressRate"]) == (1_000_000, 2_000_000)
     assert wishes["dns"] == {"servers": ["10.96.0.10"], "searches": ["svc"], "options": ["ndots:5"]}
+
+
+async def test_a_daemon_in_a_pod_enters_the_namespace_that_plugins_are_told_of(cri: CRI, recorder: Path) -> None:
+    """As CNI daemons do, which run before the pods that they serve and mount where all runtimes pin."""
+    mount = api.Mount(
+        host_path="/var/run/netns",
+        container_path="/host/var/run/netns",
+        propagation=api.PROPAGATION_HOST_TO_CONTAINER,
+        readonly=True,
+    )
+    config = container_config(mounts=[mount], linux=linux_container(privileged=True))
+    async with container(cri, config, sandbox_config(linux=linux_sandbox(privileged=True))) as daemon:
+        recorder.unlink()
+        async with pod(cri) as sandbox_id:
+            ((told, _),) = map(json.loads, recorder.read_text().splitlines())
+            netns = f"/host{told['CNI_NETNS']}"
+            address = (await sandbox_status(cri, sandbox_id)).network.ip
+            assert f" {address}/" in await sh(cri, daemon, f"nsenter --net={netns} ip -o addr show dev eth0")
+        assert (await run(cri, daemon, "ls", netns)).exit_code == 1
 
 
 async def test_bandwidth_annotations_shape_the_pods_traffic(cri: CRI) -> None:
@@ -323,7 +345,7 @@ async def test_a_pod_can_be_ended_after_the_configuration_has_gone(
 
 async def test_a_network_namespace_is_pinned_for_as_long_as_it_is_attached(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
-        pin = Path("/run/dockershim/netns", sandbox_id)
+        pin = PINS.path(sandbox_id)
         address = (await sandbox_status(cri, sandbox_id)).network.ip
         assert address in await asyncio.to_thread(_addresses, pin)
         await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies, started
 from tests.engine.pods import (
@@ -32,7 +34,7 @@ from tests.node.state import Snapshot
 
 CHECKPOINTS = Path("/var/lib/dockershim/sandbox")
 CNI_CACHE = Path("/var/lib/cni/cache/results")
-PINS = Path("/run/dockershim/netns")
+PINS = Pins(Path("/run/dockershim"))
 CONFIGURATION = Path("/etc/cni/net.d/10-test.conflist")
 NEVER_RAN = ["create the infra container", "write the checkpoint"]
 WITHOUT_NETWORK = [
@@ -69,7 +71,7 @@ async def test_a_sandbox_whose_network_was_never_finished_is_stopped_and_stays_l
     async with CRI(server.target) as cri:
         (sandbox_id,) = await sandboxes(cri)
         assert not engine_api.api.inspect_container(sandbox_id)["State"]["Running"]
-        assert not (PINS / sandbox_id).exists()
+        assert not PINS.path(sandbox_id).exists()
         assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_NOTREADY
         await remove_pod(cri, sandbox_id)
 
@@ -140,6 +142,29 @@ async def test_pods_that_are_well_are_left_alone(server: Server, snapshot: Calla
         assert states == {running: api.SANDBOX_READY, ended: api.SANDBOX_NOTREADY}
         for sandbox_id in states:
             await remove_pod(cri, sandbox_id)
+
+
+async def test_a_pod_keeps_the_pin_that_an_earlier_version_made(
+    server: Server, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, sandbox_config(port_mappings=PORT))
+    server.stop()
+    pin, earlier = PINS.path(sandbox_id), Path("/run/dockershim/netns", sandbox_id)
+    earlier.parent.mkdir(exist_ok=True)
+    earlier.touch()
+    subprocess.run(["mount", "--bind", pin, earlier], check=True)
+    subprocess.run(["umount", pin], check=True)
+    pin.unlink()
+    (cached,) = CNI_CACHE.glob(f"*{sandbox_id}*")
+    cached.write_text(json.dumps({**json.loads(cached.read_text()), "netns": str(earlier)}))
+    assert await restarted(server) == "nothing was half-made"
+    async with CRI(server.target) as cri:
+        assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_READY
+        await remove_pod(cri, sandbox_id)
+    assert not earlier.exists()
+    assert snapshot().gained(before) == {}
 
 
 async def test_what_others_made_is_left_alone(server: Server, engine_api: DockerClient) -> None:

@@ -19,8 +19,11 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from dockershim.netns import Pins, addresses, end_processes, release_others
 
+def mounts():
+    return Path("/proc/self/mounts").read_text().splitlines()
+
 folder = Path(sys.argv[1])
-pins, own = Pins(folder / "netns"), Path("/proc/self/ns/net")
+pins, own = Pins(folder / "state", folder / "netns"), Path("/proc/self/ns/net")
 told = {}
 with IPRoute() as route:
     route.link("add", ifname="eth0", kind="veth", peer="peer")
@@ -45,14 +48,14 @@ def enter():
     assert ctypes.CDLL(None).setns(os.open(target, os.O_RDONLY), 0x40000000) == 0
 
 inside, outside = (subprocess.Popen(["sleep", "100"], preexec_fn=one) for one in (enter, None))
-others = Pins(folder / "others")
+others = Pins(folder / "others", folder / "others")
 others.pin("b", target)
 others.pin("c", own)
 (folder / "link").symlink_to(folder / "netns")
 told["ended"] = [end_processes(target), inside.wait(), outside.poll(), end_processes(target)]
 outside.kill()
 outside.wait()
-told["released"] = [release_others(folder / "link" / "a") == [str(others.path("b"))], others.path("b").exists()]
+told["released"] = [release_others(folder / "link" / target.name) == [str(others.path("b"))], others.path("b").exists()]
 told["not released"] = [pins.is_pinned("a"), others.is_pinned("c")]
 others.unpin("c")
 try:
@@ -75,7 +78,40 @@ for name, source in (("no namespace", file), ("nothing", folder / "none")):
         pins.pin(name, source)
     except OSError as error:
         told[name] = [errno.errorcode[error.errno], pins.path(name).exists()]
-told["mounts"] = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+
+upgraded = Pins(folder, folder / "now")
+upgraded.pin("new", own)
+(folder / "netns" / "old").touch()
+subprocess.run(["mount", "--bind", own, folder / "netns" / "old"], check=True)
+told["earlier"] = [
+    upgraded.path("old") == folder / "netns" / "old",
+    upgraded.is_pinned("old"),
+    upgraded.is_place("old", folder / "netns" / "old"),
+    sorted(upgraded.pinned()),
+]
+for sandbox_id in ("old", "new"):
+    upgraded.unpin(sandbox_id)
+told["earlier unpinned"] = [upgraded.is_pinned("old"), sorted(upgraded.pinned())]
+
+shared = folder / "shared"
+neighbour, late = Pins(folder / "neighbour", shared), Pins(folder / "late", shared)
+neighbour.pin("x", own)
+late.share()
+told["neighbour seen"] = neighbour.is_pinned("x")
+slave = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", f"echo; cat; stat -fc %t {shared}/*"]
+with subprocess.Popen(slave, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as daemon:
+    daemon.stdout.readline()
+    late.pin("y", own)
+    told["seen by a daemon"] = daemon.communicate()[0].split()
+late.share()
+told["a mount of its own"] = sum(f" {shared} " in line for line in mounts())
+told["whose they are"] = [sorted(late.pinned()), sorted(neighbour.pinned())]
+neighbour.unpin("x")
+late.unpin("y")
+told["after all"] = [len(os.listdir(shared)), sum(f" {shared}/" in line for line in mounts())]
+subprocess.run(["umount", shared], check=True)
+
+told["mounts"] = [line for line in mounts() if str(folder) in line]
 print(json.dumps(told))
 """
 
@@ -118,6 +154,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         pytest.param("after", [False, False], id="an unpinned one is gone, also when unpinned again"),
         pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned"),
         pytest.param("nothing", ["ENOENT", False], id="nor what is not there"),
+        pytest.param("earlier", [True, True, True, ["new", "old"]], id="a pin of an earlier version is one"),
+        pytest.param("earlier unpinned", [False, []], id="and is undone as others are"),
+        pytest.param("a mount of its own", 1, id="a folder that does not propagate becomes a mount once"),
+        pytest.param("neighbour seen", True, id="which has the pins that were in the folder before"),
+        pytest.param("seen by a daemon", ["6e736673"] * 2, id="and shows later ones to whoever has mounted it"),
+        pytest.param("whose they are", [["y"], ["x"]], id="servers that share a folder know their own pins"),
+        pytest.param("after all", [0, 0], id="and each can undo its own"),
         pytest.param("mounts", [], id="no mount is left"),
     ],
 )

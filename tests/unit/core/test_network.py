@@ -89,7 +89,7 @@ def source() -> Source:
 @pytest.fixture
 def network(runtime: FakeRuntime, source: Source, tmp_path: Path) -> CNINetwork:
     return CNINetwork(
-        cast("cni.Runtime", runtime), source, Pins(tmp_path / "netns"), tmp_path / "locks", ["10.1.0.0/24"]
+        cast("cni.Runtime", runtime), source, Pins(tmp_path, tmp_path / "pins"), tmp_path / "locks", ["10.1.0.0/24"]
     )
 
 
@@ -309,18 +309,22 @@ def test_what_is_left_of_ours_is_told_and_nothing_of_others(
 ) -> None:
     assert network.remembered() == set()
 
-    pins, locks = tmp_path / "netns", tmp_path / "locks"
-    for path in (pins / "pinned", locks / "locked"):
-        path.parent.mkdir()
+    pins, earlier, locks = tmp_path / "pins", tmp_path / "netns", tmp_path / "locks"
+    ours = Pins(tmp_path, pins)
+    others = Pins(tmp_path / "of-another-server", pins)
+    for path in (ours.path("pinned"), others.path("no"), pins / "cni-5a", earlier / "pinned-earlier", locks / "locked"):
+        path.parent.mkdir(exist_ok=True)
         path.touch()
     runtime.cached = [
-        attached("ours", pins / "ours"),
+        attached("ours", ours.path("ours")),
+        attached("ours-earlier", earlier / "ours-earlier"),
+        attached("of-another-server", others.path("of-another-server")),
         attached("of-another-runtime", "/run/netns/x"),
         attached("of-a-process", "/proc/4711/ns/net"),
-        attached("at-a-pin-of-another", pins / "ours"),
+        attached("at-a-pin-of-another", ours.path("ours")),
     ]
 
-    assert network.remembered() == {"pinned", "locked", "ours"}
+    assert network.remembered() == {"pinned", "pinned-earlier", "locked", "ours", "ours-earlier"}
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,14 @@ class Runtime:
                 return (versions.OLDEST,)
             raise
 
+    def find_plugins(self, network: NetworkList) -> None:
+        """See that each plugin of a network is there, and execute none: cheap enough for each request.
+
+        Raises :class:`PluginNotFound` for the first that is not.
+        """
+        for plugin in network.plugins:
+            _find_plugin(plugin.type, self._bin_dirs)
+
     async def validate(self, network: NetworkList) -> None:
         """See that each plugin of a network is there and supports its version.
 

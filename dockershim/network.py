@@ -43,11 +43,11 @@ class PodNetwork(Protocol):
     engine_mode: str
     publishes_ports: bool
 
-    def problem(self) -> str:
-        """Why no pod can get a network now, as far as is known without asking anybody; empty when one can."""
+    async def problem(self) -> str:
+        """Why no pod can get a network now; empty when one can.
 
-    async def examine(self) -> str:
-        """Like ``problem``, but whoever makes the network is asked where that has not been done lately."""
+        Who makes the network is asked where that has not been done lately; within seconds there is an answer.
+        """
 
     def set_pod_cidr(self, text: str) -> None:
         """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
@@ -66,10 +66,7 @@ class EngineNetwork:
     engine_mode = "default"
     publishes_ports = True
 
-    def problem(self) -> str:
-        return ""
-
-    async def examine(self) -> str:
+    async def problem(self) -> str:
         return ""
 
     def set_pod_cidr(self, text: str) -> None:
@@ -149,11 +146,8 @@ class CNINetwork:
     async def __aexit__(self, *exc: object) -> None:
         await self._readiness.close()
 
-    def problem(self) -> str:
-        return "" if self._source.network is not None else self._source.reason
-
-    async def examine(self) -> str:
-        return self.problem() or await self._readiness.problem()
+    async def problem(self) -> str:
+        return self._source.reason if self._source.network is None else await self._readiness.problem()
 
     def set_pod_cidr(self, text: str) -> None:
         self._pod_cidrs = parse_pod_cidrs(text)

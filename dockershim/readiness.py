@@ -29,8 +29,16 @@ class Readiness:
     async def problem(self) -> str:
         """Why no pod can be attached, or the empty string. Answers within seconds even when a plugin hangs."""
         network = self._network()
-        if network is None or (network is self._examined and time.monotonic() < self._due):
-            return self._problem if network is not None else ""
+        if network is None:
+            return ""
+        try:
+            self._runtime.find_plugins(network)
+        except cni.PluginNotFound as error:
+            # What comes back may be another version.
+            self._examined = self._validated = None
+            return _told(network, error)
+        if network is self._examined and time.monotonic() < self._due:
+            return self._problem
         if self._examination is None or self._examination.done():
             self._examination = asyncio.create_task(self._examine(network), name=f"examine CNI network {network.name}")
         done, _ = await asyncio.wait([self._examination], timeout=_PATIENCE)
@@ -49,8 +57,12 @@ class Readiness:
                 self._validated = network
             await self._runtime.status(network)
         except cni.CNIError as error:
-            self._problem = f"CNI network {network.name!r}: {error}"
+            self._problem = _told(network, error)
         else:
             self._problem = ""
         self._examined = network
         self._due = time.monotonic() + (_AGAIN_WHEN_NOT if self._problem else _AGAIN_WHEN_READY)
+
+
+def _told(network: cni.NetworkList, error: cni.CNIError) -> str:
+    return f"CNI network {network.name!r}: {error}"

@@ -59,7 +59,7 @@ _ALL: Final = (
     Family("dockershim_engine_up", "gauge", (), "1 while the engine answers its ping, which is sent every 1.5 s."),
     Family("dockershim_engine_info", "gauge", ("version", "api"), "1, with the engine's version and API version."),
     Family("dockershim_engine_events_total", "counter", (), "Events that the engine has sent."),
-    Family("dockershim_network_up", "gauge", (), "1 while there is a configuration to attach new pods by."),
+    Family("dockershim_network_up", "gauge", (), "1 while new pods can get a network, as NetworkReady says."),
     Family("dockershim_inventory_sandboxes", "gauge", ("state",), "Sandboxes that are known, ready or not_ready."),
     Family(
         "dockershim_inventory_containers",

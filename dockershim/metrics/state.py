@@ -51,7 +51,7 @@ class State(Collector):
             logs = None
         self._values = {
             **_process(),
-            **_engine(parts),
+            **_engine(parts, await parts.node.network.problem()),
             **_inventory(parts),
             **_logs(logs, parts.node.logs.restarts),
             **_streams(parts.node),
@@ -89,7 +89,7 @@ def _process() -> dict[str, Values]:
     return {"dockershim_build_info": {(__version__, platform.python_version()): 1}}
 
 
-def _engine(parts: Parts) -> dict[str, Values]:
+def _engine(parts: Parts, network_problem: str) -> dict[str, Values]:
     node = parts.node
     can = node.last_capabilities
     info: Values = {(can.version, "{}.{}".format(*can.api)): 1} if can is not None else {}
@@ -98,7 +98,7 @@ def _engine(parts: Parts) -> dict[str, Values]:
         **_alone(
             engine_up=not parts.watchdog.problem,
             engine_events_total=node.follower.counters.events,
-            network_up=not node.network.problem(),
+            network_up=not network_problem,
         ),
     }
 

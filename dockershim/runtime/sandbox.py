@@ -77,7 +77,7 @@ class Sandboxes:
             # It may have been added to the engine since.
             can = await node.read_capabilities()
             _check_handler(request.runtime_handler, can)
-        if not is_host_network(config) and (problem := node.network.problem()):
+        if not is_host_network(config) and (problem := await node.network.problem()):
             raise FailedPrecondition(f"no pod network: {problem}")
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with node.locks.hold(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:

@@ -43,7 +43,7 @@ class NodeStatus:
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
         engine_problem = self._node.follower.problem
-        network_problem = await self._node.network.examine()
+        network_problem = await self._node.network.problem()
         can = self._node.last_capabilities
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(

@@ -399,7 +399,8 @@ def bad_plugin() -> Iterator[Callable[[str], None]]:
     plugin, config_file = Path("/opt/cni/bin/bad"), Path("/etc/cni/net.d/00-bad.conflist")
 
     def make(script: str) -> None:
-        plugin.write_text(f"#!/bin/sh\n{script}\n")
+        version = """echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}'"""
+        plugin.write_text(f"#!/bin/sh\n[ $CNI_COMMAND != VERSION ] || exec {version}\n{script}\n")
         plugin.chmod(0o755)
 
     make("exit 0")

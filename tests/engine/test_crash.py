@@ -93,6 +93,7 @@ def slow_plugin() -> Iterator[Path]:
     config["plugins"].insert(1, {"type": "slow"})
     plugin.write_text(
         "#!/bin/sh\n"
+        """[ $CNI_COMMAND != VERSION ] || exec echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}'\n"""
         f'if [ "$CNI_COMMAND" = ADD ]; then touch {begun}; sleep 1.5; python3 -c \'import json, sys\n'
         'print(json.dumps(json.load(sys.stdin)["prevResult"]))\'; fi\n'
     )

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from docker import DockerClient
 from pyroute2 import NetNS
@@ -213,6 +214,8 @@ def recorder(tmp_path: Path) -> Iterator[Path]:
         "import json, os, sys\n"
         "given = json.load(sys.stdin)\n"
         "env = {k: v for k, v in os.environ.items() if k.startswith('CNI_')}\n"
+        "if env['CNI_COMMAND'] == 'VERSION':\n"
+        '    sys.exit(print(\'{"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}\'))\n'
         f"open({str(record)!r}, 'a').write(json.dumps([env, given]) + '\\n')\n"
         "if env['CNI_COMMAND'] == 'ADD':\n"
         "    print(json.dumps(given['prevResult']))\n"
@@ -327,6 +330,34 @@ async def test_network_is_not_ready_without_a_configuration_and_ready_when_one_c
         assert config.name in (await network_ready(cri, False)).message
         config.unlink()
         await network_ready(cri, False)
+
+
+async def test_without_one_of_its_plugins_a_network_is_not_ready_and_nothing_is_made(
+    start_server: Callable[..., Server], tmp_path: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    for plugin in PLUGINS.iterdir():
+        (tmp_path / plugin.name).symlink_to(plugin)
+    missing = tmp_path / "portmap"
+    server = start_server(f"--cni-bin-dir={tmp_path}", "--metrics-bind-addr=127.0.0.1:9324")
+    async with CRI(server.target) as cri:
+        assert (await conditions(cri))["NetworkReady"].status
+        assert "dockershim_network_up 1.0" in await metrics("127.0.0.1:9324")
+        missing.unlink()
+        before = snapshot()
+        async with refused("FAILED_PRECONDITION", "portmap"):
+            await run_pod(cri, sandbox_config(port_mappings=port()))
+        assert snapshot().gained(before) == {}
+        assert "portmap" in (await conditions(cri))["NetworkReady"].message
+        await asyncio.sleep(1)  # for which a text of metrics is good
+        assert "dockershim_network_up 0.0" in await metrics("127.0.0.1:9324")
+        missing.symlink_to(PLUGINS / "portmap")
+        async with pod(cri, sandbox_config(port_mappings=port())):
+            assert (await conditions(cri))["NetworkReady"].status
+
+
+async def metrics(address: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
+        return await answer.text()
 
 
 async def test_a_pod_can_be_ended_after_the_configuration_has_gone(

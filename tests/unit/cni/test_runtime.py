@@ -389,6 +389,15 @@ class TestVersion:
         with pytest.raises(cni.PluginNotFound):
             await runtime.version(plugin)
 
+    async def test_plugins_are_found_without_being_executed(
+        self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path
+    ) -> None:
+        runtime.find_plugins(network(*CHAIN))
+        (tmp_path / "bin/portmap").unlink()
+        with pytest.raises(cni.PluginNotFound, match="no plugin portmap"):
+            runtime.find_plugins(network(*CHAIN))
+        assert recorder.calls == []
+
     async def test_validate_asks_each_plugin_once_and_lists_what_is_wrong(
         self, runtime: cni.Runtime, recorder: Recorder
     ) -> None:

@@ -64,8 +64,20 @@ class FakeRuntime:
     ) -> None:
         self.valid = valid(self.cached)
 
+    def find_plugins(self, network: cni.NetworkList) -> None:
+        self._fail("find_plugins")
+
+    async def validate(self, network: cni.NetworkList) -> None:
+        self._fail("validate")
+
+    async def status(self, network: cni.NetworkList) -> None:
+        self._fail("status")
+
     def _call(self, name: str, network: cni.NetworkList, attachment: cni.Attachment) -> None:
         self.calls.append((name, network, attachment))
+        self._fail(name)
+
+    def _fail(self, name: str) -> None:
         if name in self.failures:
             raise self.failures[name]
 
@@ -203,13 +215,32 @@ async def test_a_network_without_an_address_is_none(runtime: FakeRuntime, networ
 async def test_without_a_configuration_nothing_is_set_up(
     runtime: FakeRuntime, source: Source, network: CNINetwork
 ) -> None:
-    assert network.problem() == ""
+    assert await network.problem() == ""
     source.network = None
 
-    assert network.problem() == "no configuration in the folder"
+    assert await network.problem() == "no configuration in the folder"
     with pytest.raises(FailedPrecondition, match="no configuration in the folder"):
         await network.set_up(SANDBOX, sandbox_config())
     assert runtime.calls == []
+
+
+async def test_a_plugin_that_goes_is_missed_at_once_and_one_that_comes_back_is_asked(
+    runtime: FakeRuntime, network: CNINetwork
+) -> None:
+    assert await network.problem() == ""
+    runtime.failures["find_plugins"] = cni.PluginNotFound("no plugin bridge in /opt/cni/bin")
+    assert await network.problem() == "CNI network 'pods': no plugin bridge in /opt/cni/bin"
+
+    del runtime.failures["find_plugins"]
+    runtime.failures["validate"] = cni.PluginNotFound("it has no version 1.0.0")
+    assert await network.problem() == "CNI network 'pods': it has no version 1.0.0"
+
+
+async def test_plugins_are_not_asked_at_each_call(runtime: FakeRuntime, network: CNINetwork) -> None:
+    assert await network.problem() == ""
+    runtime.failures["status"] = cni.PluginNotFound("not now")
+
+    assert await network.problem() == ""
 
 
 async def test_a_delete_takes_back_what_the_cache_says(
@@ -276,14 +307,14 @@ async def test_a_second_life_of_a_sandbox_is_torn_down_again(runtime: FakeRuntim
     assert [call for call, _, _ in runtime.calls] == ["add", "delete"] * 2
 
 
-def test_kubenet_waits_for_the_nodes_pod_cidrs(runtime: FakeRuntime, tmp_path: Path) -> None:
+async def test_kubenet_waits_for_the_nodes_pod_cidrs(runtime: FakeRuntime, tmp_path: Path) -> None:
     source = KubenetSource(mtu=0, hairpin_mode="none")
     network = CNINetwork(cast("cni.Runtime", runtime), source, Pins(tmp_path), tmp_path, [])
-    assert "--pod-cidr" in network.problem()
+    assert "--pod-cidr" in await network.problem()
 
     network.set_pod_cidr("10.1.0.0/24,fd00::/64")
 
-    assert network.problem() == ""
+    assert await network.problem() == ""
     assert source.network is not None
     assert [plugin.type for plugin in source.network.plugins] == ["bridge", "portmap", "firewall", "bandwidth"]
     with pytest.raises(InvalidArgument, match="pod_cidr"):

@@ -8,6 +8,7 @@ then renamed to its place, ready and with its mode set, and connections on a pas
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -25,6 +26,8 @@ PRIVATE_MODE: Final = 0o700
 PUMP_BYTES: Final = 64 * 1024
 # How long to let descriptors come back when there are none left to accept with.
 ACCEPT_PAUSE: Final = 0.1
+# For reading only, as the disk may become read-only meanwhile; and not to wait at a pipe that somebody has put there.
+_LOCK_FLAGS: Final = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class InUse(Exception):
@@ -33,17 +36,46 @@ class InUse(Exception):
 
 @contextmanager
 def instance_lock(root: Path) -> Iterator[None]:
-    """Hold ``root``, made if missing, against other servers. Raises InUse; the kernel lets go if we are killed."""
-    root.mkdir(parents=True, exist_ok=True)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Hold ``root``, made if missing, against other servers. Raises InUse; the kernel lets go if we are killed.
+
+    Whoever can open what is locked can lock it and keep every server from starting. So it is a file that nobody else
+    can open; in a folder that nobody else can enter, unless it was there before, and may have other uses.
+    """
+    root.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+    lock = _open_lock(root)
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUse(f"another dockershim uses the root directory {root}") from None
         yield
     finally:
-        os.close(fd)
+        os.close(lock)
+
+
+def _open_lock(root: Path) -> int:
+    path = root / ".lock"
+    try:
+        lock = os.open(path, _LOCK_FLAGS, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            raise
+        # No disk keeps a server from the pods that the engine has.
+        return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_private(lock, path)
+    except InUse:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _check_private(lock: int, path: Path) -> None:
+    """In a folder that others may write to, it may be the file of one of them, who holds it open."""
+    status = os.fstat(lock)
+    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+    if not ours or stat.S_IMODE(status.st_mode) & 0o077:
+        raise InUse(f"{path} can be opened by others than this server; look at who made it, and remove it")
 
 
 class Endpoint(Protocol):

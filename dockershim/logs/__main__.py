@@ -26,7 +26,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     positions = Path(sys.argv[1])
     positions.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(positions / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(positions / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with socket.socket(fileno=0) as control, contextlib.suppress(BrokenPipeError):
         Follower(control, positions).run()

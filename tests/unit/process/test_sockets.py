@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import multiprocessing
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,48 @@ def test_one_server_holds_a_root_directory(tmp_path: Path) -> None:
     with instance_lock(root):
         assert _in_another_process(root) == f"another dockershim uses the root directory {root}"
     assert _in_another_process(root) == "held"
+
+
+@pytest.mark.parametrize("folder_mode", [0o700, 0o755], ids=["a folder of ours", "a folder that others can enter"])
+def test_nobody_else_can_open_what_is_locked(tmp_path: Path, folder_mode: int) -> None:
+    """Whoever can open a file can lock it: a reader's lock keeps a server away as well as any."""
+    root = tmp_path / "root"
+    with instance_lock(root):
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    root.chmod(folder_mode)
+    opened = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH)
+        assert _in_another_process(root) == "held"
+    finally:
+        os.close(opened)
+    assert stat.S_IMODE(root.stat().st_mode) == folder_mode, "what is in it may have other uses"
+    assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in root.iterdir()] == [(".lock", 0o600)]
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _second_name(path: Path) -> None:
+    path.with_name("elsewhere").touch(0o600)
+    path.hardlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(_link, id="a link"),
+        pytest.param(_second_name, id="a second name of another file"),
+        pytest.param(os.mkfifo, id="a pipe"),
+        pytest.param(lambda path: path.touch(0o644), id="a file that others can open"),
+        pytest.param(Path.mkdir, id="a folder"),
+    ],
+)
+def test_a_lock_that_somebody_else_has_put_there_is_not_taken(plant: Callable[[Path], object], tmp_path: Path) -> None:
+    plant(tmp_path / ".lock")
+    with pytest.raises((InUse, OSError), match=r"\.lock"), instance_lock(tmp_path):
+        pytest.fail("it was taken")
 
 
 @pytest.fixture

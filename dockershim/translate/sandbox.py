@@ -109,7 +109,8 @@ def _check_dns(dns: cri.DNSConfig) -> None:
 def _check_sysctls(config: cri.PodSandboxConfig) -> None:
     options = config.linux.security_context.namespace_options
     for key, value in config.linux.sysctls.items():
-        check_text(value, f"config.linux.sysctls[{key}]")
+        # The kernel itself writes several numbers of one sysctl with tabs between them.
+        check_text(value.replace("\t", " "), f"config.linux.sysctls[{key}]")
         name = key.replace("/", ".")
         if _NET_SYSCTLS.fullmatch(name):
             if options.network == cri.NODE:

@@ -189,12 +189,17 @@ async def test_resolv_conf_is_exactly_what_was_asked_for(
 async def test_sysctls_are_set(cri: CRI) -> None:
     sandbox = sandbox_config(
         linux=api.LinuxPodSandboxConfig(
-            sysctls={"net.ipv4.ip_unprivileged_port_start": "80", "kernel/shm_rmid_forced": "1"}
+            sysctls={
+                "net.ipv4.ip_unprivileged_port_start": "80",
+                "kernel/shm_rmid_forced": "1",
+                "net.ipv4.ip_local_port_range": "2048\t61000",
+            }
         )
     )
     async with container(cri, sandbox=sandbox) as container_id:
         assert await sh(cri, container_id, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start") == "80"
         assert await sh(cri, container_id, "cat /proc/sys/kernel/shm_rmid_forced") == "1"
+        assert await sh(cri, container_id, "cat /proc/sys/net/ipv4/ip_local_port_range") == "2048\t61000"
 
 
 async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: CRI, engine_api: DockerClient) -> None:

@@ -158,6 +158,7 @@ def test_what_cannot_be_is_refused(change: Change, error: type[Exception], field
         pytest.param(setting("dns_config.searches", ["."]), id="a kubelet's search domain where the node has none"),
         pytest.param(setting("log_directory", ""), id="no logs"),
         pytest.param(with_sysctl("net/ipv4/ip_forward"), id="a sysctl with slashes"),
+        pytest.param(with_sysctl("net.ipv4.ip_local_port_range", "1024\t65000"), id="as the kernel writes two numbers"),
         pytest.param(with_sysctl("kernel.shm_rmid_forced"), id="an IPC sysctl"),
         pytest.param(with_sysctl("fs.mqueue.msg_max"), id="a sysctl of message queues"),
         pytest.param(with_sysctl("kernel.domainname"), id="a UTS sysctl"),

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: A client has so long to open all streams of a command, seconds.
 OPEN_TIMEOUT = 30.0
-_LONGEST_SIZE = 4096
+#: Of the JSON object of a terminal's size, bytes: what clients send is 30 or so.
+_LONGEST_SIZE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +46,52 @@ class Size:
 
 
 class Sizes:
-    """The sizes that a client's terminal takes; one that nobody took before the next one came is left out."""
+    """The sizes that a client's terminal takes. Of those that come before the next one is asked for only the newest
+    counts, and it alone is parsed: a client may send as many as it likes."""
 
     def __init__(self) -> None:
-        self._latest: Size | None = None
+        self._latest = b""
+        self._begun = b""
+        self._bad = False
         self._news = asyncio.Event()
-        self._text = ""
 
     async def next(self) -> Size:
-        """The newest size that was not taken yet."""
-        while self._latest is None:
-            self._news.clear()
-            await self._news.wait()
-        size, self._latest = self._latest, None
-        return size
+        """The newest size that was not taken yet. It never comes after something that is none."""
+        while True:
+            while not self._latest:
+                self._news.clear()
+                await self._news.wait()
+            text, self._latest = self._latest, b""
+            try:
+                if (size := _read_size(text)) is not None:
+                    return size
+            except (ValueError, RecursionError) as error:
+                self._stop(str(error))
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the resize channel: JSON objects of Width and Height. What is none is skipped."""
-        *lines, self._text = (self._text + data.decode("latin-1")).replace("}", "}\n").split("\n")
-        self._text = self._text[-_LONGEST_SIZE:]
-        for size in filter(None, map(_read_size, lines)):
-            self._latest = size
+        """Bytes of the resize channel: flat JSON objects of Width and Height. Behind what is none, nothing is read."""
+        if self._bad:
+            return
+        *objects, self._begun = (self._begun + data).rsplit(b"}", 1)
+        if objects:
+            self._latest = objects[0][-_LONGEST_SIZE:] + b"}"
             self._news.set()
+        if len(self._begun) > _LONGEST_SIZE:
+            self._stop("it is too long")
+
+    def _stop(self, reason: str) -> None:
+        logger.debug("a client's terminal is not resized any more: %s", reason)
+        self._bad = True
+        self._latest = self._begun = b""
 
 
-def _read_size(line: str) -> Size | None:
-    try:
-        given = json.loads(line)
-        width, height = given["Width"], given["Height"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    valid = all(type(number) is int and 0 < number <= 0xFFFF for number in (width, height))
-    return Size(width, height) if valid else None
+def _read_size(text: bytes) -> Size | None:
+    """The last of some JSON objects; None where it names no size to set. Raises ValueError and RecursionError."""
+    given = json.loads(text[max(0, text.rfind(b"{")) :].decode())
+    numbers = [given.get(name, 0) for name in ("Width", "Height")]
+    if not all(type(number) is int and 0 <= number <= 0xFFFF for number in numbers):
+        raise ValueError(f"no 16 bits: {numbers}")
+    return Size(*numbers) if all(numbers) else None
 
 
 @dataclass(frozen=True, slots=True)

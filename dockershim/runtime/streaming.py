@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 #: them back until the next one comes. Kubernetes has no such keys: these nobody types.
 _DETACH_KEYS = ",".join(["ctrl-@", "ctrl-_"] * 4)
 _CONNECT_TIMEOUT = 30.0
+#: Seconds: a client may send sizes without end, and each is a call of the engine.
+_BETWEEN_SIZES = 0.05
 #: After the end of an attached container's output its own end may take so long to be seen, seconds.
 _END_SEEN = 2.0
 
@@ -182,6 +184,7 @@ async def _resize(node: Node, path: str, streams: CommandStreams) -> None:
             await node.engine.post(f"{path}/resize", params={"w": str(size.width), "h": str(size.height)})
         except ShimError as error:
             logger.debug("a terminal was not resized: %s", error)
+        await asyncio.sleep(_BETWEEN_SIZES)
 
 
 async def _copy_output(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -116,20 +117,54 @@ async def test_terminal_sizes(server: Server, connect: Connect) -> None:
         pytest.param([b'{"Width":80,"Height":24}\n'], Size(80, 24), id="one"),
         pytest.param([b'{"Width":80,"Height":24}{"Width":1,"Height":2}'], Size(1, 2), id="the newest of two"),
         pytest.param([b'{"Width":8', b'0,"Height":24}\n'], Size(80, 24), id="in two pieces"),
-        pytest.param([b'{"Width":80}\n{"Width":0,"Height":9}\n[]\n{}7\n'], None, id="none that is a size"),
-        pytest.param([b'{"Width":true,"Height":24}', b'{"Width":70000,"Height":24}'], None, id="no 16 bits"),
-        pytest.param([b"[" * 10000, b'\n{"Width":80,"Height":24}\n'], Size(80, 24), id="garbage before it"),
+        pytest.param([bytes([byte]) for byte in b'{"Width":80,"Height":24}'], Size(80, 24), id="byte by byte"),
+        pytest.param([b'{"Width":80}\n{"Width":0,"Height":9}\n{}\n'], None, id="none that can be set"),
+        pytest.param([b'{"Width":true,"Height":24}'], None, id="no number"),
+        pytest.param([b'{"Width":70000,"Height":24}'], None, id="no 16 bits"),
+        pytest.param([b"}" * 10], None, id="no object"),
+        pytest.param([b"[" * 10000], None, id="too long"),
+        pytest.param([b'{"Width":' + b"0" * 10000 + b"}"], None, id="too long an object"),
+        pytest.param([b'{"Width":0,"Height":0}', b'{"Width":80,"Height":24}'], Size(80, 24), id="behind one of nothing"),
     ],
 )
 async def test_sizes(chunks: list[bytes], expected: Size | None) -> None:
     sizes = Sizes()
     for chunk in chunks:
         sizes.feed(chunk)
-    if expected is None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(sizes.next(), 0.01)
-    else:
-        assert await asyncio.wait_for(sizes.next(), 1) == expected
+    assert await _next(sizes) == expected
+
+
+@pytest.mark.parametrize("bad", [b"}", b"[" * 10000, b'{"Width":-1,"Height":24}', b'{"Width":"80"}', b"\xff{}\x00}"])
+async def test_behind_what_is_no_size_nothing_is_read(bad: bytes) -> None:
+    sizes = Sizes()
+    sizes.feed(bad)
+    assert await _next(sizes) is None
+    sizes.feed(b'{"Width":80,"Height":24}')
+    assert await _next(sizes) is None
+
+
+async def _next(sizes: Sizes) -> Size | None:
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(sizes.next(), 0.01)
+    return None
+
+
+@pytest.mark.parametrize("sent", [b"}", b'{"Width":80,"Height":24}', b'{"Width":', b"{}"])
+async def test_of_sizes_that_come_together_one_is_parsed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    real = json.loads
+
+    def loads(text: str) -> object:
+        parsed.append(text)
+        return real(text)
+
+    monkeypatch.setattr(json, "loads", loads)
+    sizes = Sizes()
+    for _ in range(10):
+        sizes.feed(sent * 30_000)
+    await _next(sizes)
+    assert len(parsed) <= 1
+    assert all(len(text) < 2000 for text in parsed)
 
 
 async def test_garbage_on_the_resize_channel_is_not_kept() -> None:
@@ -140,6 +175,50 @@ async def test_garbage_on_the_resize_channel_is_not_kept() -> None:
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert used < 300_000
+
+
+@pytest.mark.parametrize(
+    "piece", [pytest.param(b"}" * 32768, id="garbage"), pytest.param(b'{"Width":80,"Height":24}\n' * 1300, id="sizes")]
+)
+async def test_a_flood_on_the_resize_channel_holds_nobody_up(server: Server, connect: Connect, piece: bytes) -> None:
+    async def terminal(streams: CommandStreams) -> int:
+        assert streams.sizes is not None
+        assert streams.stdin is not None
+        asking = asyncio.create_task(_ask(streams.sizes))
+        await streams.stdin.read()
+        asking.cancel()
+        return 0
+
+    async def _ask(sizes: Sizes) -> None:
+        while True:
+            await sizes.next()
+
+    async with connect(server.command_url("exec", terminal, TERMINAL), stdin=True, stderr=False, tty=True) as command:
+        async with longest_turn() as turns:
+            for _ in range(100):
+                await command.channels["resize"].write(piece)
+            await command.channels["stdin"].write(b"the next channel")
+            assert await command.exit_code() == 0
+    assert max(turns) < 1
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """For how long the event loop was kept busy at a time, seconds."""
+    turns: list[float] = []
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0)
+            turns.append(loop.time() - before)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield turns
+    finally:
+        looking.cancel()
 
 
 # What went wrong

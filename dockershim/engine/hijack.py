@@ -35,6 +35,7 @@ class Hijacked:
         self._stream = stream
         self._what = what
         self._first = first
+        self.finished_writing = False
 
     async def read(self) -> bytes:
         """The next bytes, empty at the end."""
@@ -59,6 +60,7 @@ class Hijacked:
 
     async def close_write(self) -> None:
         """No more input. An engine that is reached by TLS cannot be told this without the end of the connection."""
+        self.finished_writing = True
         with self._border():
             await self._stream.close_write()
 
@@ -72,7 +74,7 @@ class Hijacked:
 
 @contextlib.asynccontextmanager
 async def hijack(
-    engine: Engine, path: str, *, params: Mapping[str, str] | None = None, body: Any = None
+    engine: Engine, path: str, *, params: Mapping[str, str | bytes] | None = None, body: Any = None
 ) -> AsyncIterator[Hijacked]:
     """POST a request whose answer is a stream in both directions; leaving the block closes it.
 

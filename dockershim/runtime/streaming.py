@@ -38,8 +38,10 @@ from streaming import (
 logger = logging.getLogger(__name__)
 
 #: The engine watches a terminal's input for keys that detach from it, by default Ctrl-P Ctrl-Q, and holds the first of
-#: them back until the next one comes. Kubernetes has no such keys: these nobody types.
-_DETACH_KEYS = ",".join(["ctrl-@", "ctrl-_"] * 4)
+#: them back until the next one comes. Kubernetes has no such keys. In the body of a request they have to be ASCII: of
+#: that, programs use Ctrl-^ the least. In a query they may be bytes that no text has.
+_EXEC_DETACH_KEYS = ",".join(["ctrl-^", "ctrl-@", "ctrl-_"] * 3)
+_ATTACH_DETACH_KEYS = b",".join([b"\xff", b"\xfe"] * 4)
 _CONNECT_TIMEOUT = 30.0
 #: Seconds: a client may send sizes without end, and each is a call of the engine.
 _BETWEEN_SIZES = 0.05
@@ -65,7 +67,7 @@ class Streaming:
             "AttachStdout": wanted.stdout,
             "AttachStderr": wanted.stderr,
             "Tty": wanted.tty,
-            "DetachKeys": _DETACH_KEYS,
+            "DetachKeys": _EXEC_DETACH_KEYS,
         }
         with _border():
             url = self._node.streaming.command_url("exec", partial(_exec, self._node, container_id, body), wanted)
@@ -145,18 +147,21 @@ async def _run(node: Node, command: EngineCommand, tty: bool, streams: CommandSt
     command.asked_to_start = True
     async with (
         hijack(node.engine, f"{command.path}/start", body=start) as connection,
-        _client_input(node, command.path, connection, streams),
+        # A terminal has no end of input. Told of one, the engine would give no more output, of a command that goes on.
+        _client_input(node, command.path, connection, streams, has_end=not tty),
     ):
         await _copy_output(connection, partial(command.next_chunk, connection.read), tty, streams)
     return await command.exit_code()
 
 
 @contextlib.asynccontextmanager
-async def _client_input(node: Node, path: str, connection: Hijacked, streams: CommandStreams) -> Any:
-    """For the length of a block, pass on what the client types, and how large its terminal is."""
+async def _client_input(
+    node: Node, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool
+) -> Any:
+    """For the length of a block, pass on what the client types, with or without its end, and its terminal's size."""
     tasks = []
     if streams.stdin is not None:
-        tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection), name="streaming stdin"))
+        tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection, has_end), name="streaming stdin"))
     if streams.sizes is not None:
         tasks.append(asyncio.create_task(_resize(node, path, streams), name="streaming size"))
     try:
@@ -168,13 +173,14 @@ async def _client_input(node: Node, path: str, connection: Hijacked, streams: Co
             await asyncio.wait(tasks)
 
 
-async def _copy_input(stdin: Reader, connection: Hijacked) -> None:
+async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> None:
     # What goes wrong with the input is the end of the client or of the command, which others hear of.
     with contextlib.suppress(Disconnected, Unavailable):
         while data := await stdin.read():
             await connection.write(data)
             await connection.splice(stdin)
-        await connection.close_write()
+        if has_end:
+            await connection.close_write()
 
 
 async def _resize(node: Node, path: str, streams: CommandStreams) -> None:
@@ -231,13 +237,15 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
             "stdout": wanted.stdout,
             "stderr": wanted.stderr or bool(config["Tty"]),
         }
-        params = {name: "1" if value else "0" for name, value in given.items()} | {"detachKeys": _DETACH_KEYS}
+        params: dict[str, str | bytes] = {name: "1" if value else "0" for name, value in given.items()}
+        params["detachKeys"] = _ATTACH_DETACH_KEYS
         async with (
             hijack(node.engine, f"{path}/attach", params=params) as connection,
-            _client_input(node, path, connection, streams),
+            _client_input(node, path, connection, streams, has_end=True),
         ):
             await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
-        await _seen_to_end(node, container_id)
+        # The engine hangs up behind the end of the input, unless that ends the container's own (stdinOnce).
+        await _seen_to_end(node, container_id, may_go_on=given["stdin"] and connection.finished_writing)
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error
     except ShimError as error:
@@ -245,12 +253,12 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
     return 0
 
 
-async def _seen_to_end(node: Node, container_id: str) -> None:
-    """Tell the end of a container from an engine that hung up. Raises Unavailable."""
+async def _seen_to_end(node: Node, container_id: str, *, may_go_on: bool) -> None:
+    """Tell the end of a container, or of what was attached to it, from an engine that is gone. Raises Unavailable."""
     end = asyncio.get_running_loop().time() + _END_SEEN
     while True:
         container = await node.inventory.find_container(container_id)
-        if container is None or container.state != cri.CONTAINER_RUNNING:
+        if may_go_on or container is None or container.state != cri.CONTAINER_RUNNING:
             return
         if asyncio.get_running_loop().time() > end:
             raise Unavailable(f"the engine has ended the connection to container {container_id}, which still runs")

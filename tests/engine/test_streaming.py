@@ -15,7 +15,7 @@ import signal
 import ssl
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -144,13 +144,40 @@ async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
         await command.resize(91, 17)
-        await command.channels["stdin"].write(b"\x10")  # the engine's own first key to detach is nothing special here
         await asyncio.sleep(0.5)
-        await command.channels["stdin"].write(b"\x15tty; stty size; exit 3\n")
+        await command.channels["stdin"].write(b"tty; stty size; exit 3\n")
         output = await command.all("stdout")
         assert await command.exit_code() == 3
     assert b"/dev/pts/" in output
     assert b"17 91\r\n" in output
+
+
+async def test_a_terminals_command_outlives_the_end_of_its_input(cri: CRI, running: str, connect: Connect) -> None:
+    url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
+    async with connect(url, stdin=True, stderr=False, tty=True) as command:
+        await command.channels["stdin"].write(b"sleep 1; echo still $((40 + 2)); exit 3\n")
+        await command.channels["stdin"].close_write()
+        assert b"still 42\r\n" in await command.all("stdout")
+        assert await command.exit_code() == 3
+
+
+#: It gives back each key at once.
+ECHO = "stty raw -echo; echo ready; exec cat"
+
+
+async def gives_back(command: Command, keys: Iterable[int]) -> None:
+    stdin, stdout = command.channels["stdin"], command.channels["stdout"]
+    for key in keys:
+        await stdin.write(bytes([key]))
+        async with asyncio.timeout(5):
+            assert await stdout.read() == bytes([key])
+
+
+async def test_every_key_reaches_a_terminal_at_once(cri: CRI, running: str, connect: Connect) -> None:
+    url = await exec_url(cri, running, "sh", "-c", ECHO, stdin=True, stderr=False, tty=True)
+    async with connect(url, stdin=True, stderr=False, tty=True) as command:
+        assert (await command.channels["stdout"].read()).startswith(b"ready")
+        await gives_back(command, (key for key in range(256) if key != 0x1E))
 
 
 async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Connect) -> None:
@@ -402,6 +429,35 @@ async def test_attach_to_a_terminal(cri: CRI, connect: Connect) -> None:
             await asyncio.sleep(0.5)
             await command.channels["stdin"].write(b"stty size; exit\n")
             assert b"17 91\r\n" in await asyncio.wait_for(command.all("stdout"), 10)
+
+
+async def test_every_key_reaches_an_attached_terminal_at_once(cri: CRI, connect: Connect) -> None:
+    config = container_config(f"read line; {ECHO}", stdin=True, tty=True)
+    async with container(cri, config) as container_id:
+        url = await attach_url(cri, container_id, stdin=True, stderr=False, tty=True)
+        async with connect(url, stdin=True, stderr=False, tty=True) as command:
+            await command.channels["stdin"].write(b"go\n")
+            output = b""
+            while b"ready" not in output:
+                output += await command.channels["stdout"].read()
+            await gives_back(command, range(255))
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_attach_ends_well_with_its_input(cri: CRI, connect: Connect, tty: bool) -> None:
+    script = "while read line; do echo got $line; done"
+    streams = {"stdin": True, "stderr": not tty, "tty": tty}
+    async with container(cri, container_config(script, stdin=True, tty=tty)) as container_id:
+        for line in (b"one", b"two"):
+            async with connect(await attach_url(cri, container_id, **streams), **streams) as command:
+                await command.channels["stdin"].write(line + b"\n")
+                output = b""
+                while b"got " + line not in output:
+                    output += await command.channels["stdout"].read()
+                await command.channels["stdin"].close_write()
+                async with asyncio.timeout(10):
+                    assert (await command.status())["status"] == "Success"
+        assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
 # PortForward

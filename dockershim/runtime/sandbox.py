@@ -73,7 +73,7 @@ class Sandboxes:
         node, config = self._node, request.config
         check_sandbox(config, os.uname().nodename)
         can = await node.capabilities()
-        if request.runtime_handler and request.runtime_handler not in can.runtimes:
+        if request.runtime_handler not in can.handlers:
             # It may have been added to the engine since.
             can = await node.read_capabilities()
             _check_handler(request.runtime_handler, can)
@@ -419,8 +419,8 @@ class Sandboxes:
 
 
 def _check_handler(handler: str, can: Capabilities) -> None:
-    if handler not in can.runtimes:
-        known = ", ".join(sorted(can.runtimes))
+    if handler not in can.handlers:
+        known = ", ".join(filter(None, can.handlers))
         raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
 
 

@@ -100,6 +100,12 @@ def _condition(kind: str, reason: str, problem: str) -> cri.RuntimeCondition:
 
 
 def _handlers(can: Capabilities) -> list[cri.RuntimeHandler]:
-    """The default handler, which has no name, and each runtime of the engine."""
-    features = cri.RuntimeHandlerFeatures(recursive_read_only_mounts=can.recursive_read_only, user_namespaces=False)
-    return [cri.RuntimeHandler(name=name, features=features) for name in ("", *sorted(can.runtimes))]
+    return [
+        cri.RuntimeHandler(
+            name=name,
+            features=cri.RuntimeHandlerFeatures(
+                recursive_read_only_mounts=can.has_recursive_read_only(name), user_namespaces=False
+            ),
+        )
+        for name in can.handlers
+    ]

@@ -66,7 +66,7 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
         )
     if config.working_dir and not config.working_dir.startswith("/"):
         raise InvalidArgument(f"config.working_dir: {config.working_dir!r} is not an absolute path")
-    check_mounts(config.mounts, can)
+    check_mounts(config.mounts)
     check_resources(config.linux.resources, "config.linux.resources")
     log_path(config, sandbox_config)
 
@@ -139,7 +139,7 @@ def to_engine_container(
         **to_engine_resources(resources, swap_limit=can.swap_limit),
         "OomScoreAdj": to_oom_score(resources.oom_score_adj, lowest_oom_score),
         "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
-        "Mounts": to_engine_mounts(config.mounts, can),
+        "Mounts": to_engine_mounts(config.mounts, runtime, can),
         "Binds": to_engine_binds(config.mounts, can),
         "Devices": to_engine_devices(config.devices),
         "DeviceRequests": to_device_requests(config.CDI_devices, can),
@@ -162,8 +162,8 @@ def to_engine_container(
         # An empty list is the API's way to ask for an unmasked /proc; null would be the engine's own list.
         host_config["MaskedPaths"] = list(security.masked_paths)
         host_config["ReadonlyPaths"] = list(security.readonly_paths)
-    if runtime:
-        host_config["Runtime"] = runtime
+    if engine_runtime := can.runtime_of(runtime):
+        host_config["Runtime"] = engine_runtime
     body: dict[str, Any] = {
         "Image": image,
         "User": to_user(security),

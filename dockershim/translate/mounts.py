@@ -26,7 +26,7 @@ _TO_CRI_PROPAGATION = {
 }
 
 
-def check_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> None:
+def check_mounts(mounts: Iterable[cri.Mount]) -> None:
     """Raises InvalidArgument or Unsupported naming the mount and the field."""
     seen: set[str] = set()
     for mount in mounts:
@@ -46,16 +46,14 @@ def check_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> None:
             raise InvalidArgument(f"{where}: another mount has the same container_path")
         seen.add(target)
         if mount.recursive_read_only:
-            _check_recursive_read_only(mount, where, can)
+            _check_recursive_read_only(mount, where)
 
 
-def _check_recursive_read_only(mount: cri.Mount, where: str, can: Capabilities) -> None:
+def _check_recursive_read_only(mount: cri.Mount, where: str) -> None:
     if not mount.readonly:
         raise InvalidArgument(f"{where}.recursive_read_only: needs readonly beside it")
     if mount.propagation != cri.PROPAGATION_PRIVATE:
         raise InvalidArgument(f"{where}.recursive_read_only: needs private propagation")
-    if not can.recursive_read_only:
-        raise Unsupported(f"{where}.recursive_read_only: needs Docker 25 (API 1.44) and Linux 5.12")
 
 
 def container_path(path: str) -> str:
@@ -64,13 +62,18 @@ def container_path(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def to_engine_mounts(mounts: Iterable[cri.Mount], can: Capabilities) -> list[dict[str, Any]]:
-    """HostConfig.Mounts. Propagation is always given: left to the engine it depends on where the source lies."""
-    return [_to_engine_mount(mount, can) for mount in mounts if not _relabels(mount, can)]
+def to_engine_mounts(mounts: Iterable[cri.Mount], runtime_handler: str, can: Capabilities) -> list[dict[str, Any]]:
+    """HostConfig.Mounts. Raises Unsupported for what the handler's runtime cannot do."""
+    return [_to_engine_mount(mount, runtime_handler, can) for mount in mounts if not _relabels(mount, can)]
 
 
-def _to_engine_mount(mount: cri.Mount, can: Capabilities) -> dict[str, Any]:
-    options: dict[str, Any] = {"Propagation": _PROPAGATION[mount.propagation]}
+def _to_engine_mount(mount: cri.Mount, runtime_handler: str, can: Capabilities) -> dict[str, Any]:
+    if mount.recursive_read_only and not can.has_recursive_read_only(runtime_handler):
+        raise Unsupported(
+            f"mounts[{mount.container_path}].recursive_read_only: needs Docker 25, Linux 5.12 and an OCI runtime that"
+            f" says it can; {can.runtime_of(runtime_handler) or can.default_runtime} does not"
+        )
+    options: dict[str, Any] = {"Propagation": _propagation(mount, can)}
     if mount.readonly and can.api >= _API_NON_RECURSIVE_READ_ONLY:
         # From Docker 25 on a read-only bind is recursively so unless told otherwise.
         options["ReadOnlyForceRecursive" if mount.recursive_read_only else "ReadOnlyNonRecursive"] = True
@@ -83,6 +86,21 @@ def _to_engine_mount(mount: cri.Mount, can: Capabilities) -> dict[str, Any]:
     }
 
 
+def _propagation(mount: cri.Mount, can: Capabilities) -> str:
+    """Empty, which leaves it to the engine, where it refuses private ones: whoever holds a private copy of a mount in
+    its data root keeps it from unmounting that. What it takes there is as private as it allows: mounts of the host are
+    seen, those of the container stay its own.
+
+    The comparison is the engine's own, of mere text: a path beside the root that begins like it is refused too, and
+    one that leads there by a symlink is not.
+    """
+    private = mount.propagation == cri.PROPAGATION_PRIVATE
+    root, source = can.root_dir, mount.host_path
+    if private and root and (source.startswith(root) or root.startswith(source)):
+        return ""
+    return _PROPAGATION[mount.propagation]
+
+
 def to_engine_binds(mounts: Iterable[cri.Mount], can: Capabilities) -> list[str]:
     """HostConfig.Binds of the mounts that want an SELinux label: only this older form of a mount can ask for one."""
     binds = []
@@ -93,9 +111,8 @@ def to_engine_binds(mounts: Iterable[cri.Mount], can: Capabilities) -> list[str]
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not for a path with ':'")
         if mount.recursive_read_only:
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not with recursive_read_only")
-        mode = "ro" if mount.readonly else "rw"
-        target = container_path(mount.container_path)
-        binds.append(f"{mount.host_path}:{target}:{mode},Z,{_PROPAGATION[mount.propagation]}")
+        mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", _propagation(mount, can))))
+        binds.append(f"{mount.host_path}:{container_path(mount.container_path)}:{mode}")
     return binds
 
 

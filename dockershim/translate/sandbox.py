@@ -217,8 +217,8 @@ def to_infra_container(
     }
     if config.hostname and not is_host_network(config):
         body["Hostname"] = config.hostname
-    if runtime_handler:
-        body["HostConfig"]["Runtime"] = runtime_handler
+    if runtime := can.runtime_of(runtime_handler):
+        body["HostConfig"]["Runtime"] = runtime
     if publish_ports:
         body["ExposedPorts"], body["HostConfig"]["PortBindings"] = _port_bindings(config)
     return body

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -378,12 +379,52 @@ async def test_read_only_is_not_recursive_unless_asked_for(cri: CRI, folder: Pat
 async def test_recursive_read_only_is_honoured_and_advertised_from_docker_25_on(cri: CRI, folder: Path) -> None:
     able = ENGINE != "20"
     handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
-    assert {handler.features.recursive_read_only_mounts for handler in handlers} == {able}
+    advertised = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
+    assert {advertised[name] for name in ("", "docker", "runc")} == {able}
     if able:
         assert await _write_below(cri, folder, recursive_read_only=True) != 0
     else:
         async with refused("INVALID_ARGUMENT", "recursive_read_only", "Docker 25"):
             await _write_below(cri, folder, recursive_read_only=True)
+
+
+async def test_host_paths_around_the_engines_data_root(cri: CRI, engine_api: DockerClient, tmp_path: Path) -> None:
+    """Engines refuse private propagation there; what log agents and node agents mount is there."""
+    root = Path(engine_api.info()["DockerRootDir"])
+    (tmp_path / "link").symlink_to(root)
+    names = [
+        f"{root}/containers",
+        f"{root}/containers/",
+        f"{tmp_path}/link/containers",
+        f"{root}/../{root.name}/containers",
+    ]
+    # Each of the others holds the containers' own mounts, so in one container they would multiply.
+    groups = [names, *([str(folder)] for folder in root.parents), [f"{root}/"]]
+    async with pod(cri) as sandbox_id:
+        for number, group in enumerate(groups):
+            await _check_mounts_of_the_data_root(cri, sandbox_id, root, f"agent-{number}", group)
+
+
+async def _check_mounts_of_the_data_root(
+    cri: CRI, sandbox_id: str, root: Path, container: str, names: Sequence[str]
+) -> None:
+    """A container with each of ``names``, which hold its own folder in the engine's data root, in each way."""
+    ways = [{}, {"readonly": True}, {"readonly": True, "recursive_read_only": True}][: 2 if ENGINE == "20" else 3]
+    asked = list(itertools.product(names, ways))
+    mounts = [api.Mount(host_path=name, container_path=f"/mounts/{n}", **way) for n, (name, way) in enumerate(asked)]
+    admin = linux_container(capabilities=api.Capability(add_capabilities=["SYS_ADMIN"]))
+    container_id = await start(cri, sandbox_id, container_config(name=container, mounts=mounts, linux=admin))
+    assert list((await status(cri, container_id)).mounts) == mounts
+    own = root / "containers" / container_id
+    for n, (name, way) in enumerate(asked):
+        inside = f"/mounts/{n}/{os.path.relpath(own, Path(name).resolve())}"
+        assert await sh(cri, container_id, f"ls -d {inside}") == inside
+        # Not recursively read-only: what is mounted below stays writable.
+        below = f"/mounts/{n}" if way == {"readonly": True} else inside
+        assert ((await run(cri, container_id, "touch", f"{below}/{n}")).exit_code == 0) is (not way)
+        await sh(cri, container_id, f"mount -t tmpfs none {inside}")
+        assert (own / "config.v2.json").exists(), f"{name}: a mount of the container is the host's"
+    await remove(cri, container_id)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.engine.pods import (
     container,
     container_config,
     containers,
+    create,
     linux_container,
     linux_sandbox,
     pod,
@@ -42,6 +43,8 @@ from tests.engine.pods import (
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+
+ENGINE = os.environ.get("TEST_NODE_ENGINE")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -457,16 +460,38 @@ async def test_the_engines_runtime_is_a_handler_and_is_reported(cri: CRI) -> Non
         assert (await sandbox_status(cri, sandbox_id)).runtime_handler == ""
 
 
+async def test_the_handler_of_every_dockershim_is_the_engines_default_runtime(
+    cri: CRI, engine_api: DockerClient
+) -> None:
+    handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
+    assert [handler.name for handler in handlers].count("docker") == 1
+    default = engine_api.info()["DefaultRuntime"]
+    async with pod(cri, runtime_handler="docker") as sandbox_id:
+        assert (await sandbox_status(cri, sandbox_id)).runtime_handler == "docker"
+        container_id = await start(cri, sandbox_id)
+        used = {engine_api.api.inspect_container(one)["HostConfig"]["Runtime"] for one in (sandbox_id, container_id)}
+        assert used == {default}
+
+
 async def test_another_runtime_of_the_engine_runs_the_infra_container_and_the_containers(
     server: Server, engine: Engine, engine_api: DockerClient, tmp_path: Path
 ) -> None:
     second = tmp_path / "second-runtime"
-    second.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nexec {shutil.which("runc")} "$@"\n')
+    # It does not tell its features, as runtimes did before the specification had any.
+    second.write_text(f"""#!/bin/sh
+        [ "$1" = features ] && exit 1
+        echo "$@" >>{tmp_path}/called
+        exec {shutil.which("runc")} "$@"
+    """)
     second.chmod(0o755)
     engine.restart(f"--add-runtime=second={second}")
     async with CRI(server.target) as cri, pod(cri, runtime_handler="second") as sandbox_id:
         handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
-        assert {"", "runc", "second"} <= {handler.name for handler in handlers}
+        able = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
+        assert (able[""], able["runc"], able["second"]) == (ENGINE != "20", ENGINE != "20", False)
+        mount = api.Mount(host_path="/etc", container_path="/mounted", readonly=True, recursive_read_only=True)
+        async with refused("INVALID_ARGUMENT", "recursive_read_only", "second does not"):
+            await create(cri, sandbox_id, container_config(mounts=[mount]))
         container_id = await start(cri, sandbox_id)
         called = (tmp_path / "called").read_text()
         assert sandbox_id in called

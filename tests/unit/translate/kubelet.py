@@ -27,6 +27,7 @@ ENGINE_28 = Capabilities(
     architecture="x86_64",
     runtimes=frozenset({"runc", "io.containerd.runc.v2", "kata"}),
     default_runtime="runc",
+    recursive_read_only=frozenset({"runc"}),
     cgroup_driver="systemd",
     cgroup_version=2,
     apparmor=True,
@@ -37,7 +38,14 @@ ENGINE_28 = Capabilities(
     kernel=(6, 12),
 )
 ENGINE_20 = replace(
-    ENGINE_28, api=(1, 41), version="20.10.24", cgroup_driver="cgroupfs", cgroup_version=1, cdi=False, kernel=(5, 4)
+    ENGINE_28,
+    api=(1, 41),
+    version="20.10.24",
+    recursive_read_only=frozenset(),
+    cgroup_driver="cgroupfs",
+    cgroup_version=1,
+    cdi=False,
+    kernel=(5, 4),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from typing import Any
 
 import pytest
@@ -10,12 +10,19 @@ import pytest
 from dockershim.translate.capabilities import read_capabilities
 from tests.unit.translate.kubelet import ENGINE_28
 
+
+def features(*options: str) -> dict[str, Any]:
+    """A runtime as engines from 25 on tell of it, with the mount options that it knows."""
+    told = json.dumps({"ociVersionMax": "1.2.0", "mountOptions": options})
+    return {"path": "runc", "status": {"org.opencontainers.runtime-spec.features": told}}
+
+
 INFO: dict[str, Any] = {
     "ServerVersion": "28.5.1",
     "DockerRootDir": "/var/lib/docker",
     "Driver": "overlay2",
     "Architecture": "x86_64",
-    "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {}, "kata": {}},
+    "Runtimes": {"runc": features("ro", "rro"), "io.containerd.runc.v2": {"path": "runc"}, "kata": features("ro")},
     "DefaultRuntime": "runc",
     "CgroupDriver": "systemd",
     "CgroupVersion": "2",
@@ -34,6 +41,7 @@ def test_an_engine_that_says_nothing() -> None:
     can = read_capabilities((1, 41), {"Runtimes": None, "SecurityOptions": None, "CDISpecDirs": None})
 
     assert (can.cgroup_version, can.runtimes, can.kernel) == (1, frozenset(), (0, 0))
+    assert can.handlers == ("", "docker")
     assert (can.apparmor, can.selinux, can.seccomp, can.swap_limit, can.cdi) == (False,) * 5
 
 
@@ -52,13 +60,50 @@ def test_kernels(release: str, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "kernel", "expected"),
-    [((1, 44), (5, 12), True), ((1, 43), (6, 1), False), ((1, 51), (5, 11), False), ((2, 0), (10, 0), True)],
+    ("runtime", "kernel", "expected"),
+    [
+        pytest.param(features("ro", "rro"), "5.12", True, id="a runtime that says so"),
+        pytest.param(features("ro", "rro"), "5.11", False, id="a kernel without mount_setattr"),
+        pytest.param(features("ro"), "6.1", False, id="a runtime that does not know the option"),
+        pytest.param({"path": "runc"}, "6.1", False, id="an engine before 25, or a runtime without features"),
+        pytest.param({"status": None}, "6.1", False, id="no status"),
+        pytest.param(
+            {"status": {"org.opencontainers.runtime-spec.features": "{}"}}, "6.1", False, id="features without mounts"
+        ),
+        pytest.param(
+            {"status": {"org.opencontainers.runtime-spec.features": "?"}}, "6.1", False, id="features that are none"
+        ),
+    ],
 )
-def test_mounts_that_are_read_only_all_the_way_down(
-    api: tuple[int, int], kernel: tuple[int, int], expected: bool
-) -> None:
-    assert replace(ENGINE_28, api=api, kernel=kernel).recursive_read_only is expected
+def test_mounts_that_are_read_only_all_the_way_down(runtime: dict[str, Any], kernel: str, expected: bool) -> None:
+    info = {"Runtimes": {"runc": runtime}, "DefaultRuntime": "runc", "KernelVersion": kernel}
+    can = read_capabilities((1, 51), info)
+
+    assert {can.has_recursive_read_only(handler) for handler in ("", "docker", "runc")} == {expected}
+
+
+def test_each_runtime_has_its_own_features() -> None:
+    can = read_capabilities((1, 51), INFO)
+
+    able = {name: can.has_recursive_read_only(name) for name in can.handlers}
+    assert able == {"": True, "docker": True, "runc": True, "io.containerd.runc.v2": False, "kata": False}
+    assert read_capabilities((1, 51), INFO | {"DefaultRuntime": "kata"}).has_recursive_read_only("docker") is False
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "handler", "expected"),
+    [
+        pytest.param(("runc",), "", "", id="none"),
+        pytest.param(("runc",), "docker", "", id="the name of the default in every dockershim"),
+        pytest.param(("runc", "docker"), "docker", "docker", id="a runtime that has this name"),
+        pytest.param(("runc",), "runc", "runc", id="a runtime"),
+    ],
+)
+def test_the_runtime_of_a_handler(runtimes: tuple[str, ...], handler: str, expected: str) -> None:
+    can = read_capabilities((1, 51), {"Runtimes": {name: {} for name in runtimes}, "DefaultRuntime": "runc"})
+
+    assert handler in can.handlers
+    assert can.runtime_of(handler) == expected
 
 
 def test_selinux() -> None:

@@ -53,29 +53,31 @@ def mount(**fields: Any) -> cri.Mount:
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception], field: str) -> None:
     with pytest.raises(error, match=field) as caught:
-        check_mounts([mount(**fields)], ENGINE_28)
+        check_mounts([mount(**fields)])
     assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("again", ["/data", "/data/", "data", "//data", "/x/../data"])
 def test_two_mounts_at_one_place_are_refused(again: str) -> None:
     with pytest.raises(InvalidArgument, match="same container_path"):
-        check_mounts([mount(), mount(container_path=again)], ENGINE_28)
+        check_mounts([mount(), mount(container_path=again)])
 
 
 @pytest.mark.parametrize(
-    "can",
+    ("handler", "can"),
     [
-        pytest.param(replace(ENGINE_28, api=(1, 43)), id="an engine before 25"),
-        pytest.param(replace(ENGINE_28, kernel=(5, 11)), id="a kernel without mount_setattr"),
+        pytest.param("", ENGINE_20, id="an engine before 25"),
+        pytest.param("kata", ENGINE_28, id="a runtime that cannot"),
+        pytest.param("", replace(ENGINE_28, default_runtime="kata"), id="a default runtime that cannot"),
     ],
 )
-def test_recursively_read_only_needs_engine_and_kernel(can: Any) -> None:
+def test_recursively_read_only_needs_engine_and_runtime(handler: str, can: Any) -> None:
     asked = mount(recursive_read_only=True, readonly=True)
-    check_mounts([asked], ENGINE_28)
+    check_mounts([asked])
+    assert to_engine_mounts([asked], "", ENGINE_28)
 
-    with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25"):
-        check_mounts([asked], can)
+    with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25.*(runc|kata) does not"):
+        to_engine_mounts([asked], handler, can)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_mounts_of_the_engine(fields: dict[str, Any], can: Any, read_only: bool,
         "BindOptions": options,
     }
 
-    assert to_engine_mounts([mount(**fields)], can) == [expected]
+    assert to_engine_mounts([mount(**fields)], "", can) == [expected]
     assert to_engine_binds([mount(**fields)], can) == []
 
 
@@ -133,7 +135,38 @@ def test_a_label_is_asked_for_by_a_bind(fields: dict[str, Any], expected: str) -
     asked = [mount(selinux_relabel=True, **fields)]
 
     assert to_engine_binds(asked, SELINUX) == [expected]
-    assert to_engine_mounts(asked, SELINUX) == []
+    assert to_engine_mounts(asked, "", SELINUX) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        pytest.param("/", True, id="all"),
+        pytest.param("/var", True, id="above"),
+        pytest.param("/var/lib/", True, id="above, with a slash"),
+        pytest.param("/var/lib/docker", True, id="the very place"),
+        pytest.param("/var/lib/docker/", True, id="the very place, with a slash"),
+        pytest.param("/var/lib/docker/containers", True, id="within"),
+        pytest.param("/var/lib/docker-data", True, id="beside, and it begins alike: engines refuse that too"),
+        pytest.param("/var/lib/doc", True, id="what the root begins with: likewise"),
+        pytest.param("/var/lib/kubelet", False, id="beside"),
+        pytest.param("/data/var/lib/docker", False, id="elsewhere"),
+        pytest.param("/var/../var/lib/docker", False, id="the same by a detour, which engines do not look through"),
+    ],
+)
+def test_private_propagation_is_left_to_the_engine_at_its_data_root(path: str, left: bool) -> None:
+    asked = [mount(host_path=path, propagation=one) for one in cri.MountPropagation.values()]
+    made = to_engine_mounts(asked, "", ENGINE_28)
+    labelled = mount(host_path=path, selinux_relabel=True)
+
+    assert [one["BindOptions"]["Propagation"] for one in made] == ["" if left else "rprivate", "rslave", "rshared"]
+    assert to_engine_binds([labelled], SELINUX) == [f"{path}:/data:rw,Z" + ("" if left else ",rprivate")]
+    assert to_cri_mounts({"Mounts": made}) == asked
+
+
+def test_an_engine_that_does_not_tell_its_data_root() -> None:
+    [made] = to_engine_mounts([mount()], "", replace(ENGINE_28, root_dir=""))
+    assert made["BindOptions"]["Propagation"] == "rprivate"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +195,7 @@ def test_a_label_that_a_bind_cannot_ask_for_is_refused(fields: dict[str, Any]) -
     )
 )
 def test_mounts_come_back(mounts: list[cri.Mount]) -> None:
-    assert to_cri_mounts({"Mounts": to_engine_mounts(mounts, ENGINE_28)}) == mounts
+    assert to_cri_mounts({"Mounts": to_engine_mounts(mounts, "", ENGINE_28)}) == mounts
 
 
 @given(

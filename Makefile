@@ -26,13 +26,38 @@ help: ## Show this list
 .PHONY: install
 install: $(VENV)/.installed ## Make .venv with the server and the tools (apt-get brings python3-venv when it is missing)
 
-$(VENV)/.installed: pyproject.toml hatch_build.py $(PROTOS)
+# The server without the tools.
+.PHONY: install-server
+install-server: $(VENV)/.server
+
+INSTALLED_FROM := pyproject.toml hatch_build.py $(PROTOS)
+
+# $(call pip_install,what,stamps): one at a time, as `make run` and `make demo` may be begun together in two terminals.
+# What is cut short leaves no .whole, and the next one begins anew, as pip takes what it has half installed for
+# installed. An install that fails by itself has changed nothing, or undone it; what worked before is kept.
+define pip_install
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends python3 python3-venv; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -e '.[dev]'
-	touch $@
+	@exec 9<Makefile; flock 9; trap 'exit 1' HUP INT TERM; \
+	if test -e $(VENV)/.whole -a -e $@ && test -z "$$(find $(INSTALLED_FROM) -newer $@)"; then exit; fi; \
+	if ! test -e $(VENV)/.whole -a -x $(BIN)/python; then \
+	  echo '$(PYTHON) -m venv --clear $(VENV)'; $(PYTHON) -m venv --clear $(VENV); \
+	fi; \
+	rm -f $(VENV)/.whole; \
+	echo "pip install -e '$(1)'"; \
+	$(BIN)/python -m pip install -q -e '$(1)' || { code=$$?; test $$code -gt 128 || touch $(VENV)/.whole; exit $$code; }; \
+	touch $(VENV)/.whole $(2)
+endef
+
+.PHONY: cut-short
+IF_CUT_SHORT := $(if $(wildcard $(VENV)/.whole),,cut-short)
+
+$(VENV)/.server: $(INSTALLED_FROM) $(IF_CUT_SHORT)
+	$(call pip_install,.,$@)
+
+$(VENV)/.installed: $(INSTALLED_FROM) $(IF_CUT_SHORT)
+	$(call pip_install,.[dev],$(VENV)/.server $@)
 
 .PHONY: lint
 lint: install ## Check style, types and the layers

@@ -1,9 +1,9 @@
 ##@ Use
 
 .PHONY: run
-run: install ## Serve on this machine; an engine is installed and started if there is none (ARGS=flags of the server)
+run: install-server ## Serve on this machine; an engine is installed and started if there is none (ARGS=flags of the server)
 	$(BIN)/python -m deploy.run $(ARGS)
 
 .PHONY: demo
-demo: install ## Show the life of a pod through the CRI socket, step by step (IMAGE=name for an image of yours)
+demo: install-server ## Show the life of a pod through the CRI socket, step by step (IMAGE=name for an image of yours)
 	$(BIN)/python -m deploy.demo $(if $(IMAGE),'--image=$(IMAGE)')

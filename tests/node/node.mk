@@ -93,9 +93,13 @@ cluster: install ## Run pods by a real kubelet, and kubectl into them (ENGINE=20
 
 FUZZING ?= 600
 
+comma := ,
+
+$(VENV)/.fuzz: $(INSTALLED_FROM) $(IF_CUT_SHORT)
+	$(call pip_install,.[dev$(comma)fuzz],$(VENV)/.server $(VENV)/.installed $@)
+
 .PHONY: fuzz
-fuzz: install ## Feed random bytes to the SPDY machine (FUZZING=seconds)
-	$(BIN)/python -m pip install -q -e '.[dev,fuzz]'
+fuzz: $(VENV)/.fuzz ## Feed random bytes to the SPDY machine (FUZZING=seconds)
 	mkdir -p build/fuzz/spdy
 	$(BIN)/python -m tests.fuzz.spdy -max_total_time=$(FUZZING) -max_len=4096 \
 	  -artifact_prefix=build/fuzz/ build/fuzz/spdy tests/fuzz/corpus/spdy

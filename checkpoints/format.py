@@ -58,7 +58,6 @@ class Checkpoint:
     uid: str = ""
     attempt: int = 0
     network: str = ""
-    cni_network: str = ""
     log_directory: str = ""
     cgroup_parent: str = ""
     runtime_handler: str = ""
@@ -68,7 +67,7 @@ class Checkpoint:
     checksum_differs: bool = field(default=False, compare=False)
 
 
-_EXTENSION_TEXTS: Final = ("uid", "network", "cni_network", "log_directory", "cgroup_parent", "runtime_handler")
+_EXTENSION_TEXTS: Final = ("uid", "network", "log_directory", "cgroup_parent", "runtime_handler")
 _EXTENSION_NUMBERS: Final = ("attempt", "created_at")
 _EXTENSION_MAPS: Final = ("labels", "annotations")
 
@@ -157,7 +156,6 @@ def decode(sandbox_id: str, content: bytes) -> Checkpoint:
         uid=_text(extension, "uid"),
         attempt=_number(extension, "attempt", 2**32 - 1, default=0),
         network=_text(extension, "network"),
-        cni_network=_text(extension, "cni_network"),
         log_directory=_text(extension, "log_directory"),
         cgroup_parent=_text(extension, "cgroup_parent"),
         runtime_handler=_text(extension, "runtime_handler"),

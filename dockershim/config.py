@@ -391,7 +391,12 @@ class Config:
         "How kubenet lets a pod reach itself through a service.",
     )
     pod_cidr: str = _option("", _cidrs, "Addresses of pods, used until the kubelet sends some.")
-    ipv6_dual_stack: bool = _option(False, _boolean, "Report one address of each IP family for a pod.")
+    ipv6_dual_stack: bool = _option(
+        False,
+        _boolean,
+        "Accepted for unit files of cri-dockerd: one address of each IP family of a pod is always reported.",
+        effective=False,
+    )
     cgroup_driver: str = _option(
         "", _choice("", "cgroupfs", "systemd"), "The engine's cgroup driver. Empty: ask the engine."
     )

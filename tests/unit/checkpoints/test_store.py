@@ -63,8 +63,8 @@ def test_what_is_written_is_read_and_listed(store: Store, folder: Path) -> None:
 
 def test_a_second_write_replaces_the_first(store: Store, folder: Path) -> None:
     store.write(RECORD)
-    store.write(replace(RECORD, cni_network="pods"))
-    assert store.read(ID).cni_network == "pods"
+    store.write(replace(RECORD, log_directory="pods"))
+    assert store.read(ID).log_directory == "pods"
     assert names(folder) == [ID]
 
 
@@ -211,13 +211,13 @@ def test_a_first_write_that_fails_leaves_nothing(
 def test_a_replacement_that_fails_leaves_one_whole_content(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, content: str
 ) -> None:
-    store.write(replace(RECORD, cni_network="old"))
+    store.write(replace(RECORD, log_directory="old"))
     with monkeypatch.context() as patch:
         fail_nth_call(patch, name, nth, errno.EIO)
         with pytest.raises(CheckpointError):
-            store.write(replace(RECORD, cni_network="new"))
+            store.write(replace(RECORD, log_directory="new"))
     assert names(folder) == [ID]
-    assert store.read(ID).cni_network == content
+    assert store.read(ID).log_directory == content
 
 
 def test_a_short_write_is_continued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +398,7 @@ def test_a_file_of_another_user_is_damaged(store: Store, monkeypatch: pytest.Mon
 def test_a_write_replaces_a_link_and_not_what_it_names(store: Store, folder: Path) -> None:
     folder.mkdir(parents=True)
     make_link_to_a_checkpoint(folder / ID)
-    store.write(replace(RECORD, cni_network="new"))
+    store.write(replace(RECORD, log_directory="new"))
     assert not (folder / ID).is_symlink()
     assert b"new" not in (folder.parent / "elsewhere").read_bytes()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 
 from dockershim import config
 from dockershim.config import OPTIONS, Config, ConfigError, format_duration, load, merge_reload, parse_duration
+
+PACKAGE = Path(config.__file__).parent
 
 # cri-dockerd's flags, as its users have them in unit files.
 CRI_DOCKERD_FLAGS = {
@@ -273,9 +277,23 @@ def test_every_flag_of_cri_dockerd_is_known() -> None:
     assert ours >= CRI_DOCKERD_FLAGS
 
 
+def keys_that_are_read() -> set[str]:
+    """The options that some module of the server takes from the configuration, by name."""
+    keys = {option.key for option in OPTIONS}
+    modules = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "config.py" and "_pb2" not in path.name]
+    nodes = (node for module in modules for node in ast.walk(ast.parse(module.read_text())))
+    found = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr in keys)
+    return {node.attr for node in found if re.search(r"\b(_?config|settings)$", ast.unparse(node.value))}
+
+
+def test_every_option_is_read_or_told_to_have_no_effect() -> None:
+    assert keys_that_are_read() == {option.key for option in OPTIONS if option.effective}
+
+
 def test_a_flag_without_effect_is_told_when_it_is_set() -> None:
     assert config.without_effect(Config()) == ()
     assert config.without_effect(Config(runtime_cgroups="/system.slice")) == ("runtime_cgroups",)
+    assert config.without_effect(Config(ipv6_dual_stack=True)) == ("ipv6_dual_stack",)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)

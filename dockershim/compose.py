@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from dockershim.runtime.reconcile import reconcile
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.steps import listening, step
 from dockershim.stats.disk import DiskUsage
+from dockershim.tls import ServerTLS
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.watchdog import Watchdog
@@ -166,7 +166,7 @@ async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts,
     state = State(parts)
     state.register(instruments.registry)
     host, _, port = config.metrics_bind_addr.rpartition(":")
-    context = _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca)
+    context = await _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca, stack)
     server = MetricsServer(Exposition(instruments.registry, state), host.strip("[]"), int(port), context)
     await stack.enter_async_context(server)
     logger.info("metrics are served on %s", server.url)
@@ -226,7 +226,7 @@ def _engine_log(config: Config) -> EngineLog | None:
 
 async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
     host, _, port = config.streaming_bind_addr.rpartition(":")
-    context = _tls(config.streaming_tls_cert, config.streaming_tls_key, config.streaming_tls_client_ca)
+    context = await _tls(config.streaming_tls_cert, config.streaming_tls_key, config.streaming_tls_client_ca, stack)
     server = streaming.Server(
         host.strip("[]"), int(port), ssl_context=context, idle_timeout=config.streaming_idle_timeout
     )
@@ -236,14 +236,12 @@ async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
     return server
 
 
-def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
-    """How a server of ours speaks TLS; None without a certificate. Clients have to show one where there is a CA."""
-    if cert is None:
+async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stack: AsyncExitStack) -> ServerTLS | None:
+    """How a server of ours speaks TLS; None without a certificate."""
+    if cert is None or key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
-    context.load_cert_chain(cert, key)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+    context = await asyncio.to_thread(ServerTLS, cert, key, client_ca)
+    await stack.enter_async_context(in_background(context.follow(), "tls"))
     return context
 
 

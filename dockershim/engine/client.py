@@ -26,6 +26,7 @@ from dockershim.engine.errors import error_from_response
 from dockershim.engine.kinds import kind_of_call
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
 from dockershim.measure import Calls, measured
+from dockershim.tls import check_certificates, load_pair
 
 #: Docker 20.10, the oldest engine that is supported, and the newest API whose changes were read.
 OLDEST_API = (1, 41)
@@ -49,12 +50,15 @@ class TLS:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
+        """Raises FailedPrecondition, which names the file."""
+        if self.ca is not None:
+            check_certificates(self.ca)
         context = ssl.create_default_context(cafile=self.ca)
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if self.cert is not None:
-            context.load_cert_chain(self.cert, self.key)
+        if self.cert is not None and self.key is not None:
+            load_pair(context, self.cert, self.key)
         return context
 
 

@@ -155,9 +155,7 @@ async def _run(node: Node, command: EngineCommand, tty: bool, streams: CommandSt
 
 
 @contextlib.asynccontextmanager
-async def _client_input(
-    node: Node, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool
-) -> Any:
+async def _client_input(node: Node, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool) -> Any:
     """For the length of a block, pass on what the client types, with or without its end, and its terminal's size."""
     tasks = []
     if streams.stdin is not None:

@@ -396,6 +396,24 @@ async def test_tls_is_for_clients_with_a_certificate_of_the_right_authority(
             assert await command.exit_code() == 7
 
 
+async def test_certificates_are_replaced_without_a_restart(
+    cri: CRI, running: str, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    first, second, clients = Authority(tmp_path), Authority(tmp_path), Authority(tmp_path)
+    async with CRI(start_server(*first.server_flags(clients)).target) as other:
+        async with spdy_command(await exec_url(other, running, "true"), tls=first.client(clients)) as command:
+            assert await command.exit_code() == 0
+        second.server_flags(clients)
+        async with asyncio.timeout(15):
+            while True:
+                url = await exec_url(other, running, "true")
+                with contextlib.suppress(ssl.SSLError):
+                    async with spdy_command(url, tls=second.client(clients)) as command:
+                        assert await command.exit_code() == 0
+                    return
+                await asyncio.sleep(0.2)
+
+
 # Attach
 
 

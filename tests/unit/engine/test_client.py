@@ -482,8 +482,9 @@ async def test_a_unix_endpoint_reads_no_certificates(tmp_path: Path) -> None:
     tls = TLS(ca=tmp_path / "absent.pem")
     async with Engine(f"unix://{tmp_path}/socket", request_timeout=lambda: 5.0, tls=tls) as engine:
         assert engine.tls is None
-    with pytest.raises(OSError, match="No such file"):
-        Engine("tcp://127.0.0.1:1", request_timeout=lambda: 5.0, tls=tls)
+    for wrong in (tls, TLS(cert=tmp_path / "absent.pem", key=tmp_path / "key.pem")):
+        with pytest.raises(FailedPrecondition, match=r"absent\.pem cannot be read: No such file"):
+            Engine("tcp://127.0.0.1:1", request_timeout=lambda: 5.0, tls=wrong)
 
 
 async def test_over_tcp() -> None:

@@ -1,0 +1,108 @@
+"""TLS by files in PEM that may be replaced at any time. What is wrong with one is told by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from dockershim.errors import FailedPrecondition
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for files that were replaced.
+LOOK_EVERY: Final = 5.0
+
+
+class ServerTLS(ssl.SSLContext):
+    """How a server speaks TLS: each connection by what the files held at the last look. Clients have to show a
+    certificate where there is a ``client_ca``. Raises FailedPrecondition."""
+
+    def __new__(cls, cert: Path, key: Path, client_ca: Path | None) -> ServerTLS:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._cert = cert
+        self._key = key
+        self._client_ca = client_ca
+        self._told = ""
+        self._seen = self._versions()
+        self._context = self._load()
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """One more connection."""
+        return self._context.wrap_bio(*args, **options)
+
+    async def follow(self) -> None:
+        """Take new files up, for as long as this runs."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Take new files up. Those that do not go together, or are not whole yet, are told of once, and tried again."""
+        if (versions := self._versions()) == self._seen:
+            return
+        try:
+            self._context = self._load()
+        except FailedPrecondition as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.error("%s; new connections are served with what it held before", error)
+        else:
+            self._seen, self._told = versions, ""
+            logger.info("TLS: new connections are served with what %s holds now", self._cert)
+
+    def _versions(self) -> list[tuple[int, ...]]:
+        return [_version(file) for file in (self._cert, self._key, self._client_ca) if file is not None]
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        load_pair(context, self._cert, self._key)
+        if self._client_ca is not None:
+            load_authorities(context, self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def load_authorities(context: ssl.SSLContext, ca: Path) -> None:
+    """Have the other side's certificate checked by those of a file. Raises FailedPrecondition."""
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise FailedPrecondition(f"TLS: {ca} holds no certificates in PEM: {error}") from error
+    except OSError as error:
+        raise FailedPrecondition(f"TLS: {ca} cannot be read: {error.strerror}") from error
+
+
+def check_certificates(file: Path) -> None:
+    """Raises FailedPrecondition where there are none."""
+    load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), file)
+
+
+def load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    """Show the certificate of a file. Raises FailedPrecondition."""
+    check_certificates(cert)
+    try:
+        key.open("rb").close()
+        context.load_cert_chain(cert, key, password=lambda: _refuse(key))
+    except ssl.SSLError as error:
+        what = "not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "no key in PEM for"
+        raise FailedPrecondition(f"TLS: {key} holds {what} the certificate in {cert}: {error}") from error
+    except OSError as error:
+        raise FailedPrecondition(f"TLS: {key} cannot be read: {error.strerror}") from error
+
+
+def _refuse(key: Path) -> str:
+    raise FailedPrecondition(f"TLS: the key in {key} is encrypted; it has to be there as it is")
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    """What differs in a file that was written or replaced; nothing for one that is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

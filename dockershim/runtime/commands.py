@@ -69,32 +69,36 @@ class EngineCommand:
         """SIGKILL the command and what it started, and wait until the engine has seen its end."""
         try:
             async with asyncio.timeout(_KILL_DEADLINE):
-                await self._until_ended(lambda pid: kill_command(pid, self._container_id))
+                await self._until_ended(lambda pid, is_over: kill_command(pid, self._container_id, is_over))
         except NotFound:
             return  # The container has ended, and with it all that ran in it.
         except (TimeoutError, ShimError) as error:
             logger.warning("a command in container %s could not be killed: %s", self._container_id, error)
 
-    async def _until_ended(self, act: Callable[[int], None]) -> None:
-        """Act on its first process, again and again, until the engine has seen the end of it."""
+    async def _until_ended(self, act: Callable[[int, bool], None]) -> None:
+        """Act on the command of its first process, again and again, until the engine has seen the end of that one.
+
+        ``act`` is told whether it has: others of the command may be left, and its number may be anybody's by now.
+        """
         while self.asked_to_start:
             state = await self._inspect()
+            is_over = _has_ended(state)
             if state["Pid"]:
-                await asyncio.to_thread(act, int(state["Pid"]))
-            if _has_ended(state):
+                await asyncio.to_thread(act, int(state["Pid"]), is_over)
+            if is_over:
                 return
             await asyncio.sleep(_LONGEST_POLL / 10)
 
 
-def _term_once(container_id: str) -> Callable[[int], None]:
+def _term_once(container_id: str) -> Callable[[int, bool], None]:
     """SIGTERM to a command, the first time only: a handler of it should not be started over and over."""
     done = False
 
-    def act(pid: int) -> None:
+    def act(pid: int, is_over: bool) -> None:
         nonlocal done
         if not done:
             done = True
-            signal_command(pid, container_id, signal.SIGTERM)
+            signal_command(pid, container_id, is_over, signal.SIGTERM)
 
     return act
 

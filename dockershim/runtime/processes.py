@@ -18,8 +18,9 @@ class _Process:
     session: int
 
 
-def kill_command(leader: int, container_id: str) -> None:
-    """SIGKILL the command that an exec started as process ``leader``, with all that it started itself.
+def kill_command(leader: int, container_id: str, is_over: bool) -> None:
+    """SIGKILL the command that an exec started as process ``leader``, which may be over, with all that it started
+    itself.
 
     That is what descends from it and what is in the session that an exec has to itself, so also what outlived its
     parent; a daemon that has left both is none of it. Each is stopped before its children are looked for, or one
@@ -28,7 +29,7 @@ def kill_command(leader: int, container_id: str) -> None:
     with contextlib.ExitStack() as stack:
         handles: dict[int, int] = {}
         seen: set[int] = set()
-        while new := _members(leader) - seen:
+        while new := _members(leader, is_over) - seen:
             seen |= new
             for pid in new:
                 handle = _open(pid, container_id)
@@ -40,17 +41,20 @@ def kill_command(leader: int, container_id: str) -> None:
             _send(handle, signal.SIGKILL)
 
 
-def signal_command(leader: int, container_id: str, number: signal.Signals) -> None:
+def signal_command(leader: int, container_id: str, is_over: bool, number: signal.Signals) -> None:
     """Send a signal to the same processes as ``kill_command``, as far as they are there at this moment."""
-    for pid in _members(leader):
+    for pid in _members(leader, is_over):
         handle = _open(pid, container_id)
         if handle is not None:
             _send(handle, number)
             os.close(handle)
 
 
-def _members(leader: int) -> set[int]:
+def _members(leader: int, is_over: bool) -> set[int]:
     everything = dict(_processes())
+    if is_over and leader in everything:
+        # Another process has got the number, and so nothing of its session is left: the kernel keeps it for that.
+        return set()
     found = {pid for pid, process in everything.items() if leader in (pid, process.session)}
     while more := {pid for pid, process in everything.items() if process.parent in found} - found:
         found |= more

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,6 +36,8 @@ _CONNECT_DEADLINE: Final = 2.0
 _PATIENCE: Final = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _TICK: Final = 1.0
+#: Of what a comparison has found, so many are named in the log.
+_SHOWN: Final = 5
 
 
 class _Silent(Unavailable):
@@ -48,8 +50,8 @@ class Copy(Protocol):
     async def resync(self) -> None:
         """Read everything anew. Events that come meanwhile are taken as always."""
 
-    async def compare(self) -> int:
-        """Repair cheaply what events did not tell, and give how much that was."""
+    async def compare(self) -> Sequence[str]:
+        """Repair cheaply what events did not tell, and give what that was, in words."""
 
     def tick(self) -> None:
         """Once in a second: look at what no event tells of."""
@@ -296,16 +298,25 @@ class Follower:
             if not self._suspected.is_set():
                 self._gain()
                 self.outage.end(version)
-                await self._stay()
+                await self._stay_until_suspected()
+
+    async def _stay_until_suspected(self) -> None:
+        """Return when events may have been missed, whatever is being compared then. Raises ShimError."""
+        staying = asyncio.create_task(self._stay(), name="stay in step")
+        suspected = asyncio.create_task(self._suspected.wait(), name="suspicion")
+        try:
+            await asyncio.wait([staying, suspected], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            staying.cancel()
+            suspected.cancel()
+            await asyncio.wait([staying, suspected])
+        if not staying.cancelled():
+            staying.result()
 
     async def _stay(self) -> None:
-        """Return when events may have been missed."""
         compared = time.monotonic()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK):
-                    await self._suspected.wait()
-                    return
+            await asyncio.sleep(_TICK)
             for copy in self._copies:
                 copy.tick()
             if time.monotonic() - compared > self._compare_every:
@@ -315,9 +326,12 @@ class Follower:
     async def _compare(self) -> None:
         for copy in self._copies:
             found = await copy.compare()
-            self.counters.repairs += found
+            self.counters.repairs += len(found)
             if found:
-                logger.warning("a comparison with the engine found %d changes that no event had told", found)
+                shown = ", ".join(found[:_SHOWN])
+                logger.warning(
+                    "a comparison with the engine found %d changes that no event had told: %s", len(found), shown
+                )
         self.counters.compared = time.time()
 
 

@@ -19,6 +19,8 @@ from dockershim.translate.reference import may_be_id, parse_reference
 logger = logging.getLogger(__name__)
 
 _INSPECTS_AT_ONCE: Final = 8
+#: A change that a comparison has found was missed if no event comes within these seconds.
+_ON_ITS_WAY: Final = 2.0
 
 
 class ImageRecords:
@@ -111,16 +113,19 @@ class ImageRecords:
         self.changed()
         await self._relist()
 
-    async def compare(self) -> int:
-        """List the images anew; whether any was different."""
+    async def compare(self) -> list[str]:
+        """List the images anew; those that differ, by their ids, unless an event tells of a change meanwhile."""
         if not self._is_fresh():
-            return 0
-        known = self._records
+            return []
+        known = set(self._records)
         self.changed()
         asked = self._changed
         await self._relist()
-        told_meanwhile = asked != self._changed
-        return int(set(known) != set(self._records) and not told_meanwhile)
+        differing = sorted({f"image {one.id}" for one in known.symmetric_difference(self._records)})
+        if differing and asked == self._changed:
+            # The engine lists a change before it tells of it.
+            await asyncio.sleep(_ON_ITS_WAY)
+        return differing if asked == self._changed else []
 
     def tick(self) -> None:
         """List again what has changed, before somebody has to wait for that."""

@@ -38,8 +38,8 @@ _INSPECTS_AT_ONCE: Final = 16
 #: An inspect waits for whatever the engine does with the container, as its start.
 _INSPECT_DEADLINE: Final = 10.0
 _OURS: Final = {"label": [TYPE_LABEL]}
-#: A change that a list shows and memory does not is one that was missed if no event tells of it within these seconds.
-_ON_ITS_WAY: Final = 0.5
+#: A change that a comparison has found was missed if no event tells of it within these seconds: it may be on its way.
+_ON_ITS_WAY: Final = 2.0
 #: There are few of these, and each is looked at once a second unless there are more.
 NEVER_RAN_AT_ONCE: Final = 16
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -75,7 +75,10 @@ class Inventory:
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
         #: Containers that are being inspected, and whether the answer still counts.
         self._under_way: dict[str, bool] = {}
-        self._refreshes: set[asyncio.Task[None]] = set()
+        #: What events and ticks make be read, each with the id.
+        self._refreshes: dict[asyncio.Task[None], str] = {}
+        #: During a comparison: what events have told of that was not read before it, or is told meanwhile.
+        self._told: set[str] | None = None
         self._listeners: list[Listener] = []
         follower.attach(self)
 
@@ -264,15 +267,17 @@ class Inventory:
                 return
         elif event.kind != CONTAINER or _type(event.attributes) not in (SANDBOX_TYPE, CONTAINER_TYPE):
             return
-        elif event.action == DESTROY:
+        if self._told is not None:
+            self._told.add(container_id)
+        if event.kind == CONTAINER and event.action == DESTROY:
             self.forget(container_id)
-            return
-        self._spawn(container_id)
+        else:
+            self._spawn(container_id)
 
     def _spawn(self, container_id: str) -> None:
         task = asyncio.create_task(self._refresh_in_background(container_id), name=f"refresh {container_id}")
-        self._refreshes.add(task)
-        task.add_done_callback(self._refreshes.discard)
+        self._refreshes[task] = container_id
+        task.add_done_callback(self._refreshes.pop)
 
     async def _refresh_in_background(self, container_id: str) -> None:
         try:
@@ -299,18 +304,26 @@ class Inventory:
         listed = {item["Id"] for item in await self._list(_OURS)}
         await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
 
-    async def compare(self) -> int:
-        """Find by one list what events did not tell; the number of changes."""
-        asked = next(self._count)
-        listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
-        known: dict[str, Record] = {**self._sandboxes, **self._containers}
-        differing = [one for one in {*listed, *known} if not _same(listed.get(one), known.get(one))]
-        if differing:
-            await asyncio.sleep(_ON_ITS_WAY)
-        missed = [one for one in differing if self._begun.get(one, 0) < asked]
-        before = {one: self._known(one) for one in missed}
-        await self._all(self._refresh_or_summarize(one) for one in missed)
-        return sum(before[one] != self._known(one) for one in missed)
+    async def compare(self) -> list[str]:
+        """Find by one list what events did not tell, and read it anew; what has changed by that, in words.
+
+        The engine shows a change in its list before it tells of it, and answers an inspect only when it is done with
+        the container. So what an event has told of may not be read yet, as during a start; and the event of a change
+        may come only after an inspect has shown it.
+        """
+        told = self._told = set(self._refreshes.values())
+        try:
+            listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
+            known: dict[str, Record] = {**self._sandboxes, **self._containers}
+            doubtful = {*listed, *known} - told
+            before = {one: self._known(one) for one in doubtful if not _same(listed.get(one), known.get(one))}
+            await self._all(map(self._refresh_or_summarize, before))
+            changed = [one for one in before if before[one] != self._known(one)]
+            if changed:
+                await asyncio.sleep(_ON_ITS_WAY)
+            return [f"{one}: {_state(before[one])} -> {_state(self._known(one))}" for one in changed if one not in told]
+        finally:
+            self._told = None
 
     def tick(self) -> None:
         """Look at containers that never ran: a start that fails is told by no event, and by no list."""
@@ -381,6 +394,13 @@ def _same(summary: Record | None, known: Record | None) -> bool:
         state = cri.CONTAINER_CREATED if failed_to_start and summary.state == cri.CONTAINER_CREATED else known.state
         return (summary.state, summary.name) == (state, known.name)
     return summary is known
+
+
+def _state(record: Record | None) -> str:
+    """What a list shows of it, for who reads the log."""
+    if isinstance(record, SandboxRecord):
+        return "sandbox that runs" if record.running else "sandbox that does not run"
+    return "none" if record is None else cri.ContainerState.Name(record.state)
 
 
 def _with_current_score(record: ContainerRecord) -> ContainerRecord:

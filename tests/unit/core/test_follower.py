@@ -160,6 +160,24 @@ async def test_comparisons_come_by_themselves_and_are_counted(
     assert follower.counters.compared >= follower.counters.resynced > 0
 
 
+async def test_a_comparison_that_takes_long_holds_up_no_resync(
+    server: Server, client: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK", 0.01)
+    follower = Follower(client, compare_every=0.02)
+    inventory = Inventory(client, follower)
+    listing = server.handlers["GET /containers/json"]
+    async with follower:
+        assert await state(inventory) == cri.CONTAINER_RUNNING
+        hanging = server.handlers["GET /containers/json"] = Hanging()
+        await until(lambda: hanging.begun.is_set())
+        server.handlers["GET /containers/json"] = listing
+        fake.end(CONTAINER)
+        follower.suspect("a test")
+        async with asyncio.timeout(1):
+            assert await state(inventory) == cri.CONTAINER_EXITED
+
+
 async def test_resyncs_are_counted_by_what_made_them_necessary(
     fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from dockershim.engine.events import Event
 from dockershim.errors import NotFound
 from dockershim.follower import Follower
 from dockershim.image_records import ImageRecords
+from tests.unit.core.fake_engine import until
 
 ID, OTHER = (f"sha256:{digit * 64}" for digit in "12")
 
@@ -114,9 +115,21 @@ async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageReco
     await records.close()
 
 
-async def test_a_comparison_counts_what_no_event_told(records: ImageRecords, engine: FakeEngine) -> None:
+async def test_a_comparison_tells_what_no_event_told(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.image_records._ON_ITS_WAY", 0.01)
     await records.all()
-    assert await records.compare() == 0
+    assert not await records.compare()
     engine.images = []
-    assert await records.compare() == 1
+    assert await records.compare() == [f"image {ID}"]
     assert await records.all() == []
+
+
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(records: ImageRecords, engine: FakeEngine) -> None:
+    await records.all()
+    engine.images = []
+    comparing = asyncio.create_task(records.compare())
+    await until(lambda: engine.lists == 2)
+    records.take(event("image", "delete"))
+    assert not await comparing

@@ -1,52 +1,93 @@
-"""Limits that an engine has no field for, written into a container's cgroup files."""
+"""A container's cgroup, and limits that an engine has no field for, written into its files."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from dockershim.errors import FailedPrecondition
 
 ROOT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
+_USED_PAGES = re.compile(r"(hugetlb\.[0-9]+[KMGT]B)\.(max|limit_in_bytes)")
 
-def cgroup_folder(pid: int, controller: str, *, root: Path = ROOT, proc: Path = PROC) -> Path:
-    """The cgroup folder of a process that has this controller's files. Raises FailedPrecondition where none has,
-    OSError where the process or its cgroup has ended.
+#: A container that may make cgroups, as an engine or systemd in one does, makes as many as it likes.
+MOST_CGROUPS: Final = 2000
+
+
+def own_cgroup(path: str, container_id: str) -> str | None:
+    """The cgroup of a container, by the path of one of its processes; None where that is no process of it.
+
+    Both drivers of an engine have the id in its name: ``…/<id>`` and ``….slice/docker-<id>.scope``. What is below is
+    the container's doing: an engine or systemd in a container moves its first process there.
+    """
+    before, found, behind = path.partition(container_id)
+    return before + found + behind.partition("/")[0] if found else None
+
+
+def cgroup_folder(pid: int, container_id: str, controller: str, *, root: Path = ROOT, proc: Path = PROC) -> Path:
+    """The folder of a container's cgroup that has this controller's files, by the first process. Raises
+    FailedPrecondition where none has, OSError where the process or the cgroup has ended, or is another's by now.
 
     cgroups(7): a line of /proc/<pid>/cgroup is ``id:controllers:path``; controllers are empty for cgroup v2.
     """
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "" and (root / "cgroup.controllers").exists():
-            folder = root / path.lstrip("/")
+            folder = root / _owned(pid, container_id, path)
             if controller == "cgroup" or controller in (folder / "cgroup.controllers").read_text().split():
                 return folder
         elif controller in controllers.split(","):
-            return root / controllers / path.lstrip("/")
+            return root / controllers / _owned(pid, container_id, path)
     raise FailedPrecondition(f"the node's kernel or its mounts have no cgroup controller {controller!r}")
 
 
-def apply_files(pid: int, files: Mapping[str, str], *, root: Path = ROOT, proc: Path = PROC) -> None:
+def _owned(pid: int, container_id: str, path: str) -> str:
+    own = own_cgroup(path, container_id)
+    if own is None:
+        raise ProcessLookupError(f"process {pid} is not of container {container_id}")
+    return own.lstrip("/")
+
+
+def apply_files(pid: int, container_id: str, files: Mapping[str, str], *, root: Path = ROOT, proc: Path = PROC) -> None:
     """Write each ``controller.name`` file of a container's cgroup; one that has ended needs no limits.
 
     A limit of 0 huge pages needs no controller: without it there is nothing to limit, and kubelets always send it.
-    Raises FailedPrecondition.
+    What may be used of huge pages is also what may be reserved of them, on kernels that tell the two apart (Linux 5.7):
+    what a container reserves, no other can use. Raises FailedPrecondition.
     """
     for name, value in files.items():
         controller = name.split(".", 1)[0]
+        if "/" in name:
+            # What comes from a label may be anybody's.
+            raise FailedPrecondition(f"{name!r} is no file of a cgroup")
         try:
-            _write(cgroup_folder(pid, controller, root=root, proc=proc) / name, value)
+            folder = cgroup_folder(pid, container_id, controller, root=root, proc=proc)
+            _write(folder / name, value)
+            reserved = _reserved_file(name)
+            if reserved and reserved not in files and (folder / reserved).exists():
+                _write(folder / reserved, value)
         except FailedPrecondition:
             if controller != "hugetlb" or value != "0":
                 raise
+        except ProcessLookupError:
+            return
         except OSError as error:
             if not (proc / str(pid)).exists():
                 return
             raise FailedPrecondition(f"cgroup file {name} does not take {value!r}: {error}") from error
+
+
+def _reserved_file(name: str) -> str:
+    """The file that limits reservations beside ``hugetlb.<size>.max`` or ``.limit_in_bytes``; empty beside others."""
+    match = _USED_PAGES.fullmatch(name)
+    return f"{match[1]}.rsvd.{match[2]}" if match else ""
 
 
 def _write(path: Path, value: str) -> None:
@@ -58,12 +99,12 @@ def _write(path: Path, value: str) -> None:
         os.close(fd)
 
 
-def set_oom_score(pid: int, score: int, *, root: Path = ROOT, proc: Path = PROC) -> None:
+def set_oom_score(pid: int, container_id: str, score: int, *, root: Path = ROOT, proc: Path = PROC) -> None:
     """Give every process of the container the score; a process that ends meanwhile is none.
 
     Raises FailedPrecondition where this process may not lower it so far.
     """
-    for process in _processes(pid, root, proc):
+    for process in _processes(pid, container_id, root, proc):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             try:
                 _write(proc / str(process) / "oom_score_adj", str(score))
@@ -71,9 +112,32 @@ def set_oom_score(pid: int, score: int, *, root: Path = ROOT, proc: Path = PROC)
                 raise FailedPrecondition(f"oom_score_adj {score} cannot be set: {error}") from error
 
 
-def _processes(pid: int, root: Path, proc: Path) -> Iterator[int]:
+def _processes(pid: int, container_id: str, root: Path, proc: Path) -> Iterator[int]:
     # A cgroup that is removed while it is read answers with ENODEV, which no class of exceptions stands for.
     with contextlib.suppress(OSError):
-        for path, _, _ in os.walk(cgroup_folder(pid, "memory", root=root, proc=proc)):
+        folder = cgroup_folder(pid, container_id, "memory", root=root, proc=proc)
+        for path in (str(folder), *cgroups_below(str(folder))):
             with contextlib.suppress(OSError):
-                yield from map(int, (Path(path) / "cgroup.procs").read_text().split())
+                yield from map(int, Path(path, "cgroup.procs").read_text().split())
+
+
+def cgroups_below(folder: str, fd: int | None = None) -> Iterator[str]:
+    """The folders of the cgroups below this one, ``fd`` if it is open, the nearest first; at most ``MOST_CGROUPS``.
+
+    Those that end meanwhile are left out, and so are those that lie too deep to have a path. Raises OSError where the
+    first has ended.
+    """
+    found = _folders(folder, fd, MOST_CGROUPS)
+    for path in found:  # which grows meanwhile
+        yield path
+        if len(found) < MOST_CGROUPS:
+            with contextlib.suppress(OSError):
+                found += _folders(path, None, MOST_CGROUPS - len(found))
+
+
+def _folders(folder: str, fd: int | None, most: int) -> list[str]:
+    """The cgroups in this one. Two of its links are its own, each further one is a cgroup's."""
+    if os.stat(folder if fd is None else fd).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
+        return []
+    with os.scandir(folder) as entries:
+        return list(itertools.islice((one.path for one in entries if one.is_dir(follow_symlinks=False)), most))

@@ -193,8 +193,9 @@ def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, s
     """What ``to_cgroup_files`` made of limits that the engine has no field for."""
     for name, value in files.items():
         controller, _, rest = name.partition(".")
-        if controller == "hugetlb" and value.isdecimal():
-            into.hugepage_limits.add(page_size=rest.rpartition(".")[0], limit=int(value))
+        size, _, kind = rest.partition(".")
+        if controller == "hugetlb" and value.isdecimal() and "." not in kind:
+            into.hugepage_limits.add(page_size=size, limit=int(value))
         else:
             into.unified[name] = value
 

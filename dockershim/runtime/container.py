@@ -185,7 +185,7 @@ class Containers:
         if not files or not record.pid:
             return
         try:
-            await asyncio.to_thread(apply_files, record.pid, files)
+            await asyncio.to_thread(apply_files, record.pid, record.id, files)
         except FailedPrecondition:
             await kill_container(self._node, record.id)
             raise
@@ -303,10 +303,10 @@ class Containers:
         if fields:
             await node.engine.post(f"/containers/{record.id}/update", fields)
         if record.pid and files:
-            await asyncio.to_thread(apply_files, record.pid, files)
+            await asyncio.to_thread(apply_files, record.pid, record.id, files)
         if record.pid and resources.oom_score_adj:
             score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
-            await asyncio.to_thread(set_oom_score, record.pid, score)
+            await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
         await node.inventory.refresh_container(record.id)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from dockershim.cgroups import PROC, ROOT
+from dockershim.cgroups import PROC, ROOT, cgroups_below, own_cgroup
 from dockershim.stats.files import PAGE, read_open, read_whole
 
 T = TypeVar("T")
@@ -139,34 +139,39 @@ class HugePages:
 
 
 def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = PROC) -> Group:
-    """The cgroup of a container by its first process. Raises OSError, also where the process is another's by now.
+    """The cgroup of a container by its first process, wherever below it that is.
 
-    Both drivers of an engine end the path with the id: ``…/<id>`` and ``….slice/docker-<id>.scope``.
+    Raises OSError, also where the process is another's by now, or has left the cgroup.
     """
-    group = parse_group((proc / str(pid) / "cgroup").read_text(), root)
-    if container_id not in group.path.rpartition("/")[2]:
+    text = (proc / str(pid) / "cgroup").read_text()
+    if container_id not in text:
         raise ProcessLookupError(f"process {pid} is not of container {container_id}")
-    return group
+    return parse_group(text, container_id, root)
 
 
-def parse_group(text: str, root: Path) -> Group:
-    """The cgroup that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers for v2).
+def parse_group(text: str, container_id: str, root: Path) -> Group:
+    """The cgroup of a container that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers
+    for v2).
 
-    With v1 the v2 hierarchy is beside it, without controllers. Raises OSError where nothing accounts for memory.
+    With v1 the v2 hierarchy is beside it, without controllers. A hierarchy in which the process is not in the
+    container's cgroup is left out. Raises OSError where nothing accounts for its memory or its CPU time.
     """
     unified, folders, path = "", {}, ""
     for line in text.splitlines():
-        _, controllers, own = line.split(":", 2)
+        _, controllers, whole = line.split(":", 2)
+        own = own_cgroup(whole, container_id)
+        if own is None:
+            continue
         if not controllers:
             unified = own
         for controller in controllers.split(","):
             folders[controller] = f"{root}/{controllers}{own}"
             if controller == "memory":
                 path = own
-    if path:
+    if path and "cpuacct" in folders:
         return Group(path, 1, folders, f"{root}/unified{unified}" if unified else "")
-    if not unified:
-        raise FileNotFoundError("the node's kernel or its mounts have no memory controller")
+    if path or not unified:
+        raise FileNotFoundError(f"no cgroup of container {container_id} accounts for its memory and its CPU time")
     folder = f"{root}{unified}"
     return Group(unified, 2, dict.fromkeys(("cpu", "memory", "pids", "blkio", "hugetlb"), folder), folder)
 
@@ -251,14 +256,18 @@ class Files:
         return self._while_still("processes", usage, self.processes)
 
     def processes(self) -> list[int]:
-        """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none."""
+        """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none.
+
+        Of those below it ``MOST_CGROUPS`` are looked at.
+        """
         folder = self.group.folders.get("pids") or self.group.folders["memory"]
         try:
-            content = self._read(folder, "cgroup.procs")
-            below = _folders(folder, self._descriptor(folder, "."))
+            found = [int(pid) for pid in self._read(folder, "cgroup.procs").split()]
+            for below in cgroups_below(folder, self._descriptor(folder, ".")):
+                found += map(int, _read_if_there(f"{below}/cgroup.procs").split())
         except OSError:
             return []
-        return [*map(int, content.split()), *(pid for one in below for pid in _processes(one))]
+        return found
 
     def close(self) -> None:
         """Give the files back; a reading after it opens them anew."""
@@ -335,23 +344,6 @@ class Budget:
     """How many more files may stay open."""
 
     left: int
-
-
-def _processes(folder: str) -> Iterator[int]:
-    try:
-        yield from map(int, read_whole(f"{folder}/cgroup.procs").split())
-        for below in _folders(folder):
-            yield from _processes(below)
-    except OSError:
-        return
-
-
-def _folders(folder: str, fd: int | None = None) -> list[str]:
-    """The cgroups in this one, ``fd`` if it is open. Two of its links are its own, each further one is a cgroup's."""
-    if os.stat(folder if fd is None else fd).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
-        return []
-    with os.scandir(folder) as entries:
-        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def read_huge_pages(group: Group, sizes: Sequence[str]) -> tuple[HugePages, ...]:

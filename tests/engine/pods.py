@@ -199,4 +199,5 @@ def process_status(process: Path) -> dict[str, str]:
 
 def cgroup_file(process: Path, name: str) -> str:
     """The content of a file, ``controller.name``, of a process's cgroup v1 or v2, without the line's end."""
-    return (cgroup_folder(int(process.name), name.partition(".")[0]) / name).read_text().rstrip("\n")
+    own = (process / "cgroup").read_text().splitlines()[0].rpartition("/")[2]
+    return (cgroup_folder(int(process.name), own, name.partition(".")[0]) / name).read_text().rstrip("\n")

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from dockershim import cgroups
-from dockershim.cgroups import apply_files, cgroup_folder, set_oom_score
+from dockershim.cgroups import apply_files, cgroup_folder, own_cgroup, set_oom_score
 from dockershim.errors import FailedPrecondition
 
 PID = 4711
-PATH = "/kubepods/burstable/pod1/c0ffee"
+ID = "c0ffee"
+PATH = f"/kubepods/burstable/pod1/{ID}"
 V1 = f"11:hugetlb:{PATH}\n4:memory:{PATH}\n3:cpu,cpuacct:{PATH}\n1:name=systemd:/docker.service\n0::/docker.service\n"
 V2 = f"0::{PATH}\n"
 
@@ -23,10 +24,10 @@ class Node:
     proc: Path
 
     def folder(self, controller: str) -> Path:
-        return cgroup_folder(PID, controller, root=self.root, proc=self.proc)
+        return cgroup_folder(PID, ID, controller, root=self.root, proc=self.proc)
 
     def apply(self, files: dict[str, str]) -> None:
-        apply_files(PID, files, root=self.root, proc=self.proc)
+        apply_files(PID, ID, files, root=self.root, proc=self.proc)
 
     def make(self, path: str, content: str = "") -> Path:
         file = self.root / path
@@ -42,7 +43,7 @@ class Node:
 
 def node(tmp_path: Path, cgroup: str) -> Node:
     made = Node(tmp_path / "cgroup", tmp_path / "proc")
-    made.root.mkdir()
+    made.root.mkdir(parents=True)
     (made.proc / str(PID)).mkdir(parents=True)
     (made.proc / str(PID) / "cgroup").write_text(cgroup)
     return made
@@ -50,7 +51,7 @@ def node(tmp_path: Path, cgroup: str) -> Node:
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Node:
-    made = node(tmp_path, V1)
+    made = node(tmp_path / "v1", V1)
     made.make(f"hugetlb{PATH}/hugetlb.2MB.limit_in_bytes", "9223372036854771712")
     made.make(f"memory{PATH}/memory.limit_in_bytes", "9223372036854771712")
     made.make("unified/docker.service/cgroup.controllers")
@@ -110,9 +111,25 @@ def test_a_controller_that_is_not_given_down_to_the_container(v2: Node) -> None:
 
 
 def test_a_path_with_a_colon(tmp_path: Path) -> None:
-    made = node(tmp_path, "4:memory:/a:b/c\n")
+    made = node(tmp_path, f"4:memory:/a:b/{ID}\n")
 
-    assert made.folder("memory") == made.root / "memory/a:b/c"
+    assert made.folder("memory") == made.root / f"memory/a:b/{ID}"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param(PATH, PATH, id="cgroupfs"),
+        pytest.param(f"/pod1.slice/docker-{ID}.scope", f"/pod1.slice/docker-{ID}.scope", id="systemd"),
+        pytest.param(f"{PATH}/init", PATH, id="moved below by its first process"),
+        pytest.param(f"/pod1.slice/docker-{ID}.scope/init.scope", f"/pod1.slice/docker-{ID}.scope", id="systemd in it"),
+        pytest.param(f"{PATH}/docker/{ID}", PATH, id="the same name further down"),
+        pytest.param("/", None, id="the root"),
+        pytest.param("/kubepods/burstable/pod1/decaf", None, id="another's"),
+    ],
+)
+def test_the_cgroup_of_a_container_by_that_of_its_process(path: str, expected: str | None) -> None:
+    assert own_cgroup(path, ID) == expected
 
 
 def test_files_are_written(v2: Node) -> None:
@@ -130,10 +147,27 @@ def test_files_of_v1_are_written(v1: Node) -> None:
     assert (v1.root / f"hugetlb{PATH}/hugetlb.2MB.limit_in_bytes").read_text() == "0"
 
 
+@pytest.mark.parametrize("name", ["hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.max"])
+def test_what_may_not_be_used_may_not_be_reserved_either(v1: Node, v2: Node, name: str) -> None:
+    made, folder = (v2, PATH[1:]) if name.endswith("max") else (v1, f"hugetlb{PATH}")
+    reserved = made.make(f"{folder}/{name.replace('2MB', '2MB.rsvd')}", "max")
+
+    made.apply({name: "0"})
+    assert ((made.root / folder / name).read_text(), reserved.read_text()) == ("0", "0")
+    made.apply({reserved.name: "2097152", name: "0"})
+    assert reserved.read_text() == "2097152", "what is asked for is not overwritten"
+
+
+def test_a_name_from_a_label_leads_nowhere_else(v2: Node) -> None:
+    elsewhere = v2.make("elsewhere", "untouched")
+    with pytest.raises(FailedPrecondition, match="no file of a cgroup"):
+        v2.apply({"memory.x/../../../../../elsewhere": "1"})
+    assert elsewhere.read_text() == "untouched"
+
+
 def test_no_huge_pages_need_no_controller(v2_without_hugetlb: Node, tmp_path: Path) -> None:
     """A kubelet sends a limit of 0 for every page size of the node with every container."""
     v2_without_hugetlb.apply({"hugetlb.2MB.max": "0", "hugetlb.1GB.max": "0"})
-    (tmp_path / "v1").mkdir()
     node(tmp_path / "v1", f"4:memory:{PATH}\n").apply({"hugetlb.2MB.limit_in_bytes": "0"})
 
 
@@ -146,6 +180,33 @@ def test_a_file_that_the_kernel_has_not(v2: Node) -> None:
     with pytest.raises(FailedPrecondition, match=r"memory\.zswap\.max does not take '0'"):
         v2.apply({"memory.zswap.max": "0"})
     assert not (v2.root / PATH[1:] / "memory.zswap.max").exists()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limits_are_the_containers_where_its_first_process_has_moved(tmp_path: Path, version: int) -> None:
+    made = node(tmp_path, (V1 if version == 1 else V2).replace(PATH, f"{PATH}/init"))
+    name = "hugetlb.2MB.limit_in_bytes" if version == 1 else "hugetlb.2MB.max"
+    folder = f"hugetlb{PATH}" if version == 1 else PATH[1:]
+    if version == 2:
+        made.make("cgroup.controllers", "hugetlb\n")
+        made.make(f"{folder}/cgroup.controllers", "hugetlb\n")
+    own, below = made.make(f"{folder}/{name}", "max"), made.make(f"{folder}/init/{name}", "max")
+
+    made.apply({name: "0"})
+
+    assert (own.read_text(), below.read_text()) == ("0", "max")
+
+
+def test_a_process_that_has_got_the_number_of_the_containers_is_left_alone(tmp_path: Path) -> None:
+    made = node(tmp_path, f"4:memory:/kubepods/burstable/pod1/decaf\n0::{PATH}\n")
+    file = made.make("memory/kubepods/burstable/pod1/decaf/memory.oom.group", "0")
+    oom_scores(made, "memory/kubepods/burstable/pod1/decaf", {"": [PID]})
+
+    made.apply({"memory.oom.group": "1"})
+    set_oom_score(PID, ID, 100, root=made.root, proc=made.proc)
+
+    assert file.read_text() == "0"
+    assert (made.proc / str(PID) / "oom_score_adj").read_text() == "0"
 
 
 def test_a_container_that_has_ended_needs_no_limits(v2: Node) -> None:
@@ -175,18 +236,18 @@ def oom_scores(made: Node, folder: str, processes: dict[str, list[int]]) -> None
 
 
 def test_a_score_is_given_to_every_process(v1: Node) -> None:
-    oom_scores(v1, f"memory{PATH}", {"": [PID, 5], "/child": [6]})
+    oom_scores(v1, f"memory{PATH}", {"": [PID, 5], "/child": [6], "/child/a/b": [7]})
 
-    set_oom_score(PID, -500, root=v1.root, proc=v1.proc)
+    set_oom_score(PID, ID, -500, root=v1.root, proc=v1.proc)
 
-    assert [(v1.proc / str(pid) / "oom_score_adj").read_text() for pid in (PID, 5, 6)] == ["-500"] * 3
+    assert [(v1.proc / str(pid) / "oom_score_adj").read_text() for pid in (PID, 5, 6, 7)] == ["-500"] * 4
 
 
 def test_a_score_passes_over_what_has_ended(v2: Node) -> None:
     oom_scores(v2, PATH[1:], {"": [PID, 5]})
     (v2.proc / "5" / "oom_score_adj").unlink()
 
-    set_oom_score(PID, 100, root=v2.root, proc=v2.proc)
+    set_oom_score(PID, ID, 100, root=v2.root, proc=v2.proc)
 
     assert (v2.proc / str(PID) / "oom_score_adj").read_text() == "100"
 
@@ -194,4 +255,4 @@ def test_a_score_passes_over_what_has_ended(v2: Node) -> None:
 def test_a_score_of_a_container_that_has_ended(v2: Node) -> None:
     v2.end()
 
-    set_oom_score(PID, 100, root=v2.root, proc=v2.proc)
+    set_oom_score(PID, ID, 100, root=v2.root, proc=v2.proc)

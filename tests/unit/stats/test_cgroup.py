@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dockershim.cgroups import MOST_CGROUPS
 from dockershim.stats.cgroup import (
     Budget,
     Device,
@@ -217,6 +220,12 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+def write_at(folder: int, name: str, text: str) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=folder)
+    os.write(fd, text.encode())
+    os.close(fd)
+
+
 def make_tree(tmp_path: Path, version: int, path: str, *, pressure: bool) -> None:
     """The files of a container at ``path``, and the same of the pod around it."""
     proc, root = tmp_path / "proc" / str(PID), tmp_path / "cgroup"
@@ -235,6 +244,13 @@ def make_tree(tmp_path: Path, version: int, path: str, *, pressure: bool) -> Non
     write(proc, {"cgroup": "\n".join(lines) + "\n"})
 
 
+def move(tmp_path: Path, before: str, after: str) -> None:
+    """The container's first process moves, in the hierarchies that have this text."""
+    file = tmp_path / "proc" / str(PID) / "cgroup"
+    file.write_text(file.read_text().replace(before, after))
+
+
+@pytest.mark.parametrize("below", ["", "/init", f"/docker/{ID}/init.scope"])
 @pytest.mark.parametrize("driver", sorted(PATHS))
 @pytest.mark.parametrize(
     ("version", "pressure"),
@@ -244,8 +260,11 @@ def make_tree(tmp_path: Path, version: int, path: str, *, pressure: bool) -> Non
         pytest.param(2, True, id="v2"),
     ],
 )
-def test_a_container_and_its_pod_are_found_and_read(tmp_path: Path, version: int, pressure: bool, driver: str) -> None:
+def test_a_container_and_its_pod_are_found_and_read(
+    tmp_path: Path, version: int, pressure: bool, driver: str, below: str
+) -> None:
     make_tree(tmp_path, version, PATHS[driver], pressure=pressure)
+    move(tmp_path, PATHS[driver], PATHS[driver] + below)
     group = find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc")
     assert (group.path, group.version) == (PATHS[driver], version)
     for one in (group, group.parent()):
@@ -266,6 +285,29 @@ def test_a_process_that_has_got_the_number_of_the_containers(tmp_path: Path) -> 
     make_tree(tmp_path, 1, PATHS["cgroupfs"], pressure=False)
     with pytest.raises(ProcessLookupError):
         find_group(PID, "f" * 64, root=tmp_path / "cgroup", proc=tmp_path / "proc")
+
+
+@pytest.mark.parametrize("hierarchy", ["memory", "cpu,cpuacct"])
+def test_a_container_that_has_left_what_accounts_for_it(tmp_path: Path, hierarchy: str) -> None:
+    """What is counted there is not its own: the node's, at the root."""
+    make_tree(tmp_path, 1, PATHS["cgroupfs"], pressure=True)
+    move(tmp_path, f"{hierarchy}:{PATHS['cgroupfs']}", f"{hierarchy}:/")
+    with pytest.raises(FileNotFoundError):
+        Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(0)).usage()
+
+
+@pytest.mark.parametrize("hierarchy", ["pids", "blkio", ""])
+def test_other_hierarchies_that_it_has_left_or_never_was_in_are_left_out(tmp_path: Path, hierarchy: str) -> None:
+    """An engine with a v1 driver may put nothing into the v2 hierarchy: the process is where the engine is."""
+    make_tree(tmp_path, 1, PATHS["cgroupfs"], pressure=True)
+    write(tmp_path / "cgroup" / (hierarchy or "unified"), V1 | PRESSURE | {"cgroup.procs": "1\n"})
+    move(tmp_path, f":{hierarchy}:{PATHS['cgroupfs']}", f":{hierarchy}:/")
+    files = Files(find_group(PID, ID, root=tmp_path / "cgroup", proc=tmp_path / "proc"), Budget(0))
+    usage, details = files.everything()
+    assert usage.memory == USAGE.memory
+    assert (usage.io_pressure is None) == (hierarchy == "")
+    assert (details.threads == 0) == (hierarchy == "pids")
+    assert (details.devices == ()) == (hierarchy == "blkio")
 
 
 def test_a_container_that_has_ended(tmp_path: Path) -> None:
@@ -298,6 +340,31 @@ def test_processes_of_a_cgroup_and_of_those_below_it(tmp_path: Path) -> None:
         assert len(files.processes()) == 30_000 + 9001
         write(tmp_path, {"cgroup.procs": "1\n2\n"})
         files.close()
+
+
+def test_a_thousand_cgroups_in_each_other(tmp_path: Path) -> None:
+    """As deep as a container likes to have them, until they have no path any more."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for number in range(3000):
+        write_at(fd, "cgroup.procs", f"{number}\n")
+        os.mkdir("c", dir_fd=fd)
+        below = os.open("c", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    files = Files(Group("/", 2, {"memory": str(tmp_path)}, ""), Budget(0))
+    found = files.processes()
+    assert found == list(range(len(found)))
+    assert 1000 < len(found) <= MOST_CGROUPS + 1
+    subprocess.run(["rm", "-rf", tmp_path / "c"], check=True)
+
+
+def test_no_more_cgroups_are_looked_at_than_take_a_moment(tmp_path: Path) -> None:
+    for number in range(MOST_CGROUPS + 500):
+        write(tmp_path / f"c{number}", {"cgroup.procs": f"{number + 2}\n"})
+    write(tmp_path, {"cgroup.procs": "1\n"})
+    files = Files(Group("/", 2, {"memory": str(tmp_path)}, ""), Budget(0))
+    assert len(files.processes()) == MOST_CGROUPS + 1
 
 
 def test_files_are_given_back(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from dockershim.translate.records import (
     has_labels,
     to_cri_container,
     to_cri_container_status,
+    to_known_resources,
     to_verbose_info,
 )
 from dockershim.translate.reference import lookup_name
@@ -299,7 +300,7 @@ class Containers:
         self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
     ) -> None:
         node = self._node
-        fields = to_engine_resources(resources, swap_limit=can.swap_limit)
+        fields = to_engine_resources(resources, swap_limit=can.swap_limit, before=to_known_resources(record))
         if fields:
             await node.engine.post(f"/containers/{record.id}/update", fields)
         if record.pid and files:

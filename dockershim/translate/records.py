@@ -24,7 +24,7 @@ from dockershim.translate.names import (
     parse_sandbox_name,
     read_extra,
 )
-from dockershim.translate.resources import to_cri_resources
+from dockershim.translate.resources import SWAP_FILE, to_cri_resources
 from dockershim.translate.signals import to_cri_signal
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -367,6 +367,15 @@ def to_cri_container_status(record: ContainerRecord) -> cri.ContainerStatus:
         resources=cri.ContainerResources(linux=to_cri_resources(record.host_config)),
         stop_signal=to_cri_signal(record.stop_signal or "SIGTERM"),
     )
+
+
+def to_known_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
+    """What a container has, as an update needs to know it: also the swap of one without a memory limit."""
+    resources = to_cri_resources(record.host_config)
+    swap = (record.extra.get("cgroupFiles") or {}).get(SWAP_FILE)
+    if swap is not None:
+        resources.unified[SWAP_FILE] = str(swap)
+    return resources
 
 
 def to_verbose_info(fields: Mapping[str, Any]) -> dict[str, str]:

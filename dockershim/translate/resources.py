@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
@@ -25,6 +25,12 @@ _FIELDS = {
 _UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
 _CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 _PAGE_SIZE = re.compile(r"[0-9]+[KMGT]B")
+_SWAP = re.compile(r"[0-9]{1,19}|max")
+_MOST_BYTES = 2**63 - 1
+
+#: The one file of ``unified`` that the engine has a field for. What runc does not know it undoes with the next update.
+SWAP_FILE: Final = "memory.swap.max"
+_NOTHING: Final = cri.LinuxContainerResources()
 
 
 def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
@@ -40,25 +46,49 @@ def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
         if not _CGROUP_FILE.fullmatch(key):
             raise InvalidArgument(f"{field}.unified: {key!r} is no file of a cgroup")
         check_text(value, f"{field}.unified[{key}]")
+        if key == SWAP_FILE and not _SWAP.fullmatch(value):
+            raise InvalidArgument(f"{field}.unified[{key}]: {value!r} is neither a number of bytes nor 'max'")
     for limit in resources.hugepage_limits:
         if not _PAGE_SIZE.fullmatch(limit.page_size):
             raise InvalidArgument(f"{field}.hugepage_limits: {limit.page_size!r} is no page size")
 
 
-def to_engine_resources(resources: cri.LinuxContainerResources, *, swap_limit: bool = True) -> dict[str, Any]:
+def to_engine_resources(
+    resources: cri.LinuxContainerResources,
+    *,
+    swap_limit: bool = True,
+    before: cri.LinuxContainerResources = _NOTHING,
+) -> dict[str, Any]:
     """The engine's fields of what is set; what is not set is left out, so that an update leaves it alone.
 
     A memory limit without a swap limit means no swap, as it does in Kubernetes; the engine's own default would be
-    as much swap as memory. ``swap_limit`` is false on a kernel that cannot limit swap.
+    as much swap as memory. ``unified`` has the last word, as everywhere. ``swap_limit`` is false on a kernel that
+    cannot limit swap. ``before`` is what a container has that is to be updated: it keeps its swap with another memory
+    limit.
     """
     fields = {
         engine_name: getattr(resources, name) for name, engine_name in _FIELDS.items() if getattr(resources, name)
     }
     if not swap_limit:
         fields.pop("MemorySwap", None)
-    elif "Memory" in fields:
-        fields.setdefault("MemorySwap", fields["Memory"])
+        return fields
+    swap = resources.unified.get(SWAP_FILE, "")
+    if not swap and "Memory" in fields and "MemorySwap" not in fields:
+        swap = _swap(before)
+    # Without a limit of memory the engine takes none of swap.
+    memory = resources.memory_limit_in_bytes or before.memory_limit_in_bytes
+    if swap and memory:
+        fields["MemorySwap"] = -1 if swap == "max" or memory + int(swap) > _MOST_BYTES else memory + int(swap)
     return fields
+
+
+def _swap(before: cri.LinuxContainerResources) -> str:
+    """How much swap a container has, as ``memory.swap.max`` says it."""
+    both, memory = before.memory_swap_limit_in_bytes, before.memory_limit_in_bytes
+    if not memory:
+        swap = before.unified.get(SWAP_FILE, "")
+        return swap if _SWAP.fullmatch(swap) else "0"
+    return "max" if both == -1 else str(max(0, both - memory))
 
 
 def to_oom_score(wanted: int, lowest_allowed: int) -> int:

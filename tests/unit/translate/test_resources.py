@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
 from dockershim.translate.resources import (
+    SWAP_FILE,
     check_resources,
     to_cgroup_files,
     to_cri_resources,
@@ -45,6 +46,7 @@ def pages(size: str, limit: int = 0) -> list[cri.HugepageLimit]:
         pytest.param({"unified": {"": "1"}}, "unified", id="no file"),
         pytest.param({"unified": {"memory.min\0": "1"}}, "unified", id="a NUL in a file's name"),
         pytest.param({"unified": {"memory.min": "1\n2"}}, "unified", id="two lines for one file"),
+        pytest.param({"unified": {"memory.swap.max": "64M"}}, "unified", id="swap in another unit than the engine's"),
         pytest.param({"hugepage_limits": pages("")}, "hugepage_limits", id="no page size"),
         pytest.param({"hugepage_limits": pages("../2MB")}, "hugepage_limits", id="a page size with a path"),
         pytest.param({"hugepage_limits": pages("2Mi")}, "hugepage_limits", id="a page size of another spelling"),
@@ -102,6 +104,40 @@ def test_what_can_be_is_taken(fields: dict[str, Any]) -> None:
 )
 def test_fields_of_the_engine(fields: dict[str, Any], swap_limit: bool, expected: dict[str, Any]) -> None:
     assert to_engine_resources(resources(**fields), swap_limit=swap_limit) == expected
+
+
+def with_swap(swap: str, memory: int = 0, both: int = 0) -> dict[str, Any]:
+    fields = {"memory_limit_in_bytes": memory, "memory_swap_limit_in_bytes": both}
+    return {**fields, **({"unified": {SWAP_FILE: swap}} if swap else {})}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "expected"),
+    [
+        pytest.param(with_swap("0", 64), {}, (64, 64), id="none"),
+        pytest.param(with_swap("32", 64), {}, (64, 96), id="some"),
+        pytest.param(with_swap("max", 64), {}, (64, -1), id="any"),
+        pytest.param(with_swap(str(2**63 - 1), 64), {}, (64, -1), id="more than the engine can count"),
+        pytest.param(with_swap("32", 64, both=64), {}, (64, 96), id="unified has the last word"),
+        pytest.param(with_swap("32"), {}, (None, None), id="without a limit of memory the engine takes none"),
+        pytest.param(
+            with_swap("32"), with_swap("", 64, 64), (None, 96), id="of a container that has a limit of memory"
+        ),
+        pytest.param(
+            with_swap("", 128), with_swap("", 64, 96), (128, 160), id="another limit of memory, the same swap"
+        ),
+        pytest.param(with_swap("", 128), with_swap("", 64, -1), (128, -1), id="another limit of memory, any swap"),
+        pytest.param(with_swap("", 128), with_swap("", 64, 64), (128, 128), id="another limit of memory, no swap"),
+        pytest.param(with_swap("", 128), with_swap("32"), (128, 160), id="the first limit of memory, the same swap"),
+        pytest.param(with_swap("", 128), with_swap("junk"), (128, 128), id="what is no limit of swap"),
+        pytest.param(with_swap("", 128, 130), with_swap("", 64, 96), (128, 130), id="another limit of both"),
+        pytest.param({"cpuset_cpus": "0"}, with_swap("", 64, 96), (None, None), id="nothing of memory"),
+    ],
+)
+def test_swap(fields: dict[str, Any], before: dict[str, Any], expected: tuple[int | None, int | None]) -> None:
+    """What runc and the engine do not know they undo with the next update of anything."""
+    found = to_engine_resources(resources(**fields), before=resources(**before))
+    assert (found.get("Memory"), found.get("MemorySwap")) == expected
 
 
 @given(before=st.integers(MIB, 1 << 40), after=st.integers(MIB, 1 << 40))

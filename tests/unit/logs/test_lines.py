@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import timeit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dockershim.logs.lines import _in_bulk, to_cri
+from dockershim.logs.lines import to_cri
 from tests.unit.logs.engine import engine_line
 
 TIME = "2026-01-02T03:04:05.000000000Z"
@@ -81,6 +82,13 @@ def test_a_torn_line_leaves_the_next_one(torn: bytes) -> None:
     assert to_cri(line + torn + b"\n" + line) == (cri * 2, len(torn))
 
 
+def test_of_two_on_one_line_the_last_one_counts_whatever_is_beside_them() -> None:
+    line = engine_line("whole\n")
+    cri = f"{TIME} stdout F whole\n".encode()
+    assert to_cri(line[:-1] + line) == (cri, 0)
+    assert to_cri(b"\n" + line[:-1] + line) == (cri, 0)
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda text: text.replace("\n", "~"))
 tricky = st.lists(
     st.sampled_from(['"', "\\", "n", ",", "{", "}", ":", "log", "stream", "\t", "\0", "\1", "\2", "<"])
@@ -111,6 +119,30 @@ def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], data: st.Da
     assert whole == (b"".join(cri for cri, _ in parts), sum(bad for _, bad in parts))
 
 
-def test_usual_lines_are_done_in_bulk() -> None:
-    usual = ["plain text\n", '{"level":"info","msg":"x"}\n', "\x1b[31mred\x1b[0m a\\b\tc <&>\n", "part"]
-    assert all(_in_bulk(b"".join(map(engine_line, [text, *usual]))) for text in usual)
+def seconds(lines: bytes) -> float:
+    return min(timeit.repeat(lambda: to_cri(lines), number=3, repeat=7))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(["\1\n"], id="control characters that the engine writes as escapes"),
+        pytest.param(["a line of text\n"] * 200 + ["\0\n"], id="one odd line among many"),
+        pytest.param(['\ufffd\x0f\x7f \ufffd"\\\n'], id="bytes that were no text"),
+        pytest.param(["😀 done\n"], id="characters beyond the first plane"),
+        pytest.param(["part"], id="parts of lines"),
+    ],
+)
+def test_no_text_makes_the_conversion_slow(odd: list[str]) -> None:
+    usual = engine_line("2026-01-02 INFO request served\n")
+    size = 128 * 1024
+    unusual = b"".join(map(engine_line, odd))
+    rates = [size / seconds(lines * (size // len(lines))) for lines in (usual, unusual)]
+    assert rates[1] > rates[0] / 4, rates
+
+
+def test_a_damaged_line_does_not_slow_the_others() -> None:
+    lines = [engine_line("a line of text\n")] * 1000
+    whole = seconds(b"".join(lines))
+    damaged = seconds(b"".join([*lines[:500], b'{"log":"half a li\n', *lines[500:]]))
+    assert damaged < 8 * whole, (damaged, whole)

@@ -235,10 +235,7 @@ class Copying:
                 positions.close()
 
     def give_up(self) -> None:
-        """The container is gone: what could not be written until now is tried once more, and reported if it cannot."""
-        with contextlib.suppress(OSError):
-            while self.step():
-                pass
+        """The container is gone, and no more of it will be copied: what is missing then is reported."""
         if unread := self._sources.unread():
             self._report_missing(unread, "they could not be written before their removal")
 

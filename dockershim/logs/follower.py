@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import socket
@@ -27,6 +28,9 @@ from dockershim.logs.inotify import CREATE, MODIFY, MOVED, OVERFLOW, Inotify
 
 #: Seconds between two looks at the files of a container that writes.
 REST: Final = 0.01
+#: Seconds that a reopen waits for what was written before, and what is still to be copied of a container that is gone.
+PATIENCE: Final = 1.0
+LAST_WORDS: Final = 5.0
 #: Seconds after which a log that could not be written is tried again, and between two lines that say so.
 RETRY: Final = 1.0
 COMPLAIN: Final = 60.0
@@ -37,16 +41,20 @@ _RECEIVE: Final = 64 * 1024
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request to do something when everything before ``end`` is copied."""
+    """A request to do something when everything before ``end`` is copied, all if that is None; at ``until`` anyway."""
 
     request: int
     do: str
-    end: tuple[int, int]
+    end: tuple[int, int] | None
+    until: float
 
 
 @dataclass(slots=True, eq=False)
 class _Container:
-    """``due`` is when its files are looked at next, None when its watch tells; ``problem`` why it is not written."""
+    """``due`` is when its files are looked at next, None when its watch tells; ``problem`` why it is not written.
+
+    One that ``lags`` had a whole batch, or nearly, at its last turn.
+    """
 
     id: str
     folder: Path
@@ -55,8 +63,13 @@ class _Container:
     watch: int = -1
     watched: bool = False
     due: float | None = 0.0
+    lags: bool = False
     problem: str = ""
     waiting: list[_Waiting] = field(default_factory=list)
+
+
+def _when_due(container: _Container) -> float:
+    return container.due or 0.0
 
 
 class Follower:
@@ -85,10 +98,22 @@ class Follower:
                 elif not self._take_requests():
                     return
             now = time.monotonic()
-            for container in list(self._containers.values()):
-                if container.due is not None and container.due <= now:
-                    self._turn(container, now)
+            self._give_turns(now)
             self._complain(now)
+
+    def _give_turns(self, now: float) -> None:
+        """To those that keep up, until they have copied a batch; then to one that lags, the one that waits for longest.
+
+        Whoever writes little is late by two batches, however many others write more than can be copied; and so is
+        what the server asks for, which is looked at in between.
+        """
+        due = [one for one in self._containers.values() if one.due is not None and one.due <= now]
+        room = BATCH
+        for container in sorted((one for one in due if not one.lags), key=_when_due):
+            if room > 0:
+                room -= self._turn(container, now)
+        if lagging := [one for one in due if one.lags]:
+            self._turn(min(lagging, key=_when_due), now)
 
     def _timeout(self) -> float:
         due = min((one.due for one in self._containers.values() if one.due is not None), default=None)
@@ -112,8 +137,8 @@ class Follower:
             with contextlib.suppress(OSError):
                 self._containers[container_id].copying.scan(made)
 
-    def _turn(self, container: _Container, now: float) -> None:
-        """Copy a batch, and decide when to look again."""
+    def _turn(self, container: _Container, now: float) -> int:
+        """Copy a batch, and decide when to look again; how many of the engine's bytes it had."""
         try:
             if container.watched:
                 self._watch(container, _FILES)
@@ -126,10 +151,12 @@ class Follower:
         except Exception as error:
             # Whatever is wrong with one log, the others go on.
             self._block(container, error, now)
-            return
+            return 0
         container.problem = ""
-        container.due = None if not copied else now if copied > BATCH // 2 else now + REST
-        self._answer_waiting(container, at_end=at_end)
+        container.lags = copied > BATCH // 2
+        container.due = None if not copied else now if container.lags else now + REST
+        self._serve_waiting(container, now, at_end=at_end)
+        return copied
 
     def _watch(self, container: _Container, mask: int) -> None:
         container.watched = bool(mask & MODIFY)
@@ -144,19 +171,28 @@ class Follower:
         container.problem = in_words(error)
         container.due = now + RETRY
         container.copying.let_go()
+        if any(one.do == "forget" for one in container.waiting):
+            self._let_go_for_good(container)
+            return
         for waiting in container.waiting:
             self._answer(waiting.request, container.problem)
         container.waiting.clear()
 
-    def _answer_waiting(self, container: _Container, *, at_end: bool) -> None:
-        # Who has asked later waits for a later end.
-        while container.waiting and (at_end or container.copying.is_past(container.waiting[0].end)):
-            waiting = container.waiting.pop(0)
+    def _serve_waiting(self, container: _Container, now: float, *, at_end: bool) -> None:
+        for waiting in list(container.waiting):
+            past = waiting.end is not None and container.copying.is_past(waiting.end)
+            if not (at_end or past or now >= waiting.until):
+                continue
+            if waiting.do == "forget":
+                self._let_go_for_good(container)
+                return
+            container.waiting.remove(waiting)
+            if waiting.do == "finish":
+                self._remove(container)
+                self._answer(waiting.request)
+                return
             try:
-                if waiting.do == "reopen":
-                    container.copying.reopen()
-                else:
-                    self._remove(container.id)
+                container.copying.reopen()
             except OSError as error:
                 self._answer(waiting.request, in_words(error))
             else:
@@ -195,21 +231,26 @@ class Follower:
             return
         if request["do"] == "add":
             self._add(container_id, Path(request["source"]), Path(request["target"]))
-        elif request["do"] == "forget":
-            self._forget(container_id)
         elif (container := self._containers.get(container_id)) is not None:
-            self._wait(container, _Waiting(number, request["do"], container.copying.end()))
+            self._wait(container, number, request["do"])
             return
+        elif request["do"] == "forget":
+            self._position(container_id).unlink(missing_ok=True)
         elif request["do"] == "reopen":
             self._answer(number, "its log is not followed")
             return
         self._answer(number)
 
-    def _wait(self, container: _Container, waiting: _Waiting) -> None:
-        if waiting.do == "finish":
+    def _wait(self, container: _Container, request: int, do: str) -> None:
+        """Answer later: nobody else waits for what this container has written."""
+        now = time.monotonic()
+        if do == "finish":
             # The server asks for one at a time: it has given up any other.
             container.waiting = [one for one in container.waiting if one.do != "finish"]
-        container.waiting.append(waiting)
+        # Of a container that is gone, there is nothing but what is open.
+        end = None if do == "forget" else container.copying.end()
+        until = {"reopen": now + PATIENCE, "forget": now + LAST_WORDS}.get(do, math.inf)
+        container.waiting.append(_Waiting(request, do, end, until))
         container.due = 0.0
 
     def _statistics(self) -> dict[str, int | str]:
@@ -229,7 +270,8 @@ class Follower:
         return self._positions / container_id
 
     def _add(self, container_id: str, source: Path, target: Path) -> None:
-        self._remove(container_id)
+        if (before := self._containers.get(container_id)) is not None:
+            self._remove(before)
         copying = Copying(source, target, self._position(container_id), partial(self._log, "WARNING"))
         container = _Container(container_id, source.parent, os.fsencode(source.name), copying)
         # Before a first look at the folder, or a file made in between would be missed.
@@ -237,23 +279,24 @@ class Follower:
         self._containers[container_id] = container
         self._turn(container, time.monotonic())
 
-    def _remove(self, container_id: str) -> None:
-        container = self._containers.pop(container_id, None)
-        if container is None:
-            return
+    def _remove(self, container: _Container) -> None:
+        del self._containers[container.id]
         self._by_watch.pop(container.watch, None)
         self._inotify.unwatch(container.watch)
-        for waiting in container.waiting:
-            self._answer(waiting.request, "its log is not followed any more")
-        container.waiting.clear()
         container.copying.close()
         self._ended.add(container.copying.totals)
+        for waiting in container.waiting:
+            if waiting.do == "forget":
+                self._position(container.id).unlink(missing_ok=True)
+                self._answer(waiting.request)
+            else:
+                self._answer(waiting.request, "its log is not followed any more")
+        container.waiting.clear()
 
-    def _forget(self, container_id: str) -> None:
-        if (container := self._containers.get(container_id)) is not None:
-            container.copying.give_up()
-        self._remove(container_id)
-        self._position(container_id).unlink(missing_ok=True)
+    def _let_go_for_good(self, container: _Container) -> None:
+        """It was asked to forget this container, and has had its time."""
+        container.copying.give_up()
+        self._remove(container)
 
     def _answer(self, request: int, error: str = "") -> None:
         self._send({"id": request, "error": error} if error else {"id": request})

@@ -22,7 +22,7 @@ from dockershim.translate.records import ContainerRecord
 logger = logging.getLogger(__name__)
 
 #: How long an end waits for the log, and a read: that may not keep a kubelet from its other pods.
-LAST_LINES: Final = 20.0
+LAST_LINES: Final = 10.0
 LAST_LINES_AT_A_READ: Final = 2.0
 
 

@@ -61,6 +61,21 @@ class KubeletLog:
         return b"".join(file.read_bytes() for file in files).splitlines(keepends=True)
 
 
+class Pod:
+    """The files of one container's log."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.id = name
+        (folder / "engine" / name).mkdir(parents=True)
+        (folder / "pods" / name).mkdir(parents=True)
+        self.engine = EngineLog(folder / "engine" / name / f"{name}-json.log")
+        self.kubelet = KubeletLog(folder / "pods" / name / "0.log")
+        self.engine.path.touch()
+
+    def is_complete(self) -> bool:
+        return self.kubelet.lines() == self.engine.written
+
+
 class Files:
     """A container's files, and the process that copies them, which can be killed."""
 

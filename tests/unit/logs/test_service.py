@@ -13,27 +13,13 @@ import pytest
 
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
 from dockershim.logs.service import ContainerLogs, Statistics
-from tests.unit.logs.engine import EngineLog, KubeletLog
+from tests.unit.logs.engine import Pod
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
-class Pod:
-    """The files of one container's log."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.id = name
-        (folder / "engine" / name).mkdir(parents=True)
-        (folder / "pods" / name).mkdir(parents=True)
-        self.engine = EngineLog(folder / "engine" / name / f"{name}-json.log")
-        self.kubelet = KubeletLog(folder / "pods" / name / "0.log")
-        self.engine.path.touch()
-
-    async def follow(self, logs: ContainerLogs) -> None:
-        await logs.follow(self.id, str(self.engine.path), str(self.kubelet.path))
-
-    def is_complete(self) -> bool:
-        return self.kubelet.lines() == self.engine.written
+async def follow(logs: ContainerLogs, pod: Pod) -> None:
+    await logs.follow(pod.id, str(pod.engine.path), str(pod.kubelet.path))
 
 
 @pytest.fixture
@@ -61,7 +47,7 @@ async def kill(logs: ContainerLogs) -> None:
 
 async def test_lines_arrive_while_they_are_written(logs: ContainerLogs, pod: Pod) -> None:
     pod.engine.write(3)
-    await pod.follow(logs)
+    await follow(logs, pod)
     assert pod.is_complete(), "what was there before is copied at once"
     for _ in range(3):
         pod.engine.write(2)
@@ -70,13 +56,13 @@ async def test_lines_arrive_while_they_are_written(logs: ContainerLogs, pod: Pod
 
 
 async def test_an_empty_log_is_there_at_once(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     assert pod.kubelet.path.read_bytes() == b""
     assert pod.kubelet.path.stat().st_mode & 0o777 == 0o640
 
 
 async def test_files_that_the_engine_rotates_away_are_read_to_their_end(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     for _ in range(20):
         pod.engine.write(50)
         pod.engine.rotate()
@@ -86,7 +72,7 @@ async def test_files_that_the_engine_rotates_away_are_read_to_their_end(logs: Co
 
 
 async def test_reopen_divides_the_lines(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     for number in range(1, 4):
         pod.engine.write(10000)
         pod.kubelet.rotate()
@@ -102,7 +88,7 @@ async def test_reopen_of_what_is_not_followed_is_refused(logs: ContainerLogs) ->
 
 
 async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     pod.engine.write(5000)
     await asyncio.gather(logs.finish(pod.id, 5), logs.finish(pod.id, 5))
     assert pod.is_complete()
@@ -113,7 +99,7 @@ async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> N
 
 
 async def test_a_finish_that_waits_for_another_has_its_own_deadline(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     os.kill(logs.pid, signal.SIGSTOP)
     patient = asyncio.create_task(logs.finish(pod.id, 5))
     try:
@@ -128,7 +114,7 @@ async def test_a_finish_that_waits_for_another_has_its_own_deadline(logs: Contai
 
 
 async def test_a_finish_outlives_one_that_was_given_up(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     os.kill(logs.pid, signal.SIGSTOP)
     pod.engine.write(10)
     with pytest.raises(DeadlineExceeded):
@@ -144,7 +130,7 @@ async def test_a_finish_outlives_one_that_was_given_up(logs: ContainerLogs, pod:
 async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs, pod: Pod, tmp_path: Path) -> None:
     assert await logs.statistics(1) == Statistics()
     assert logs.pid == 0, "nobody is started to say that there is nothing"
-    await pod.follow(logs)
+    await follow(logs, pod)
     pod.engine.write(30)
     await until(pod.is_complete)
     size = pod.engine.path.stat().st_size
@@ -152,7 +138,7 @@ async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs
 
     other = Pod(tmp_path, "b")
     other.kubelet.path.parent.rmdir()
-    await other.follow(logs)
+    await follow(logs, other)
     other.engine.write(2)
     waiting = other.engine.path.stat().st_size
     assert await logs.statistics(1) == Statistics(
@@ -164,7 +150,7 @@ async def test_statistics_say_what_was_copied_and_what_waits(logs: ContainerLogs
 
 
 async def test_statistics_do_not_wait_for_a_follower_that_stands_still(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     os.kill(logs.pid, signal.SIGSTOP)
     try:
         with pytest.raises(DeadlineExceeded):
@@ -176,7 +162,7 @@ async def test_statistics_do_not_wait_for_a_follower_that_stands_still(logs: Con
 
 async def test_another_follower_counts_anew_and_is_counted(logs: ContainerLogs, pod: Pod) -> None:
     pod.engine.write(5)
-    await pod.follow(logs)
+    await follow(logs, pod)
     await kill(logs)
     pod.engine.write(1)
     await until(pod.is_complete)
@@ -185,7 +171,7 @@ async def test_another_follower_counts_anew_and_is_counted(logs: ContainerLogs, 
 
 async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: Pod) -> None:
     pod.engine.write(1)
-    await pod.follow(logs)
+    await follow(logs, pod)
     assert logs.known() == [pod.id]
     await logs.forget(pod.id)
     assert logs.known() == []
@@ -195,14 +181,14 @@ async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: P
 async def test_positions_of_containers_that_are_gone_go(logs: ContainerLogs, tmp_path: Path) -> None:
     pods = [Pod(tmp_path, name) for name in "abc"]
     for pod in pods:
-        await pod.follow(logs)
+        await follow(logs, pod)
         await logs.finish(pod.id, 5)
     await logs.forget_all_but(logs.known(), ["b"])
     assert logs.known() == ["b"]
 
 
 async def test_a_killed_follower_has_a_successor(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     for _ in range(3):
         pod.engine.write(300)
         await kill(logs)
@@ -212,7 +198,7 @@ async def test_a_killed_follower_has_a_successor(logs: ContainerLogs, pod: Pod) 
 
 
 async def test_a_request_outlives_the_follower(logs: ContainerLogs, pod: Pod) -> None:
-    await pod.follow(logs)
+    await follow(logs, pod)
     pod.engine.write(100)
     pod.kubelet.rotate()
     os.kill(logs.pid, signal.SIGSTOP)
@@ -226,7 +212,7 @@ async def test_a_request_outlives_the_follower(logs: ContainerLogs, pod: Pod) ->
 
 async def test_the_follower_ends_with_its_server(tmp_path: Path, pod: Pod) -> None:
     async with ContainerLogs(tmp_path / "positions") as logs:
-        await pod.follow(logs)
+        await follow(logs, pod)
         pid = logs.pid
         os.kill(pid, signal.SIGTERM)
         pod.engine.write(1)
@@ -240,7 +226,7 @@ async def test_the_follower_does_not_run_before_others_as_its_server_may(tmp_pat
     os.setpriority(os.PRIO_PROCESS, 0, -10)
     try:
         async with ContainerLogs(tmp_path / "positions") as logs:
-            await pod.follow(logs)
+            await follow(logs, pod)
             assert os.getpriority(os.PRIO_PROCESS, logs.pid) == 0
     finally:
         os.setpriority(os.PRIO_PROCESS, 0, before)
@@ -248,9 +234,9 @@ async def test_the_follower_does_not_run_before_others_as_its_server_may(tmp_pat
 
 async def test_a_successor_waits_for_its_predecessor(tmp_path: Path, pod: Pod) -> None:
     async with ContainerLogs(tmp_path / "positions") as first, ContainerLogs(tmp_path / "positions") as second:
-        await pod.follow(first)
+        await follow(first, pod)
         os.kill(first.pid, signal.SIGSTOP)
-        taken = asyncio.create_task(pod.follow(second))
+        taken = asyncio.create_task(follow(second, pod))
         pod.engine.write(10)
         await asyncio.sleep(0.5)
         assert not taken.done()
@@ -263,7 +249,7 @@ async def test_a_log_that_cannot_be_written_is_told_once_and_catches_up(
     logs: ContainerLogs, pod: Pod, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await pod.follow(logs)
+    await follow(logs, pod)
     pod.kubelet.path.unlink()
     pod.kubelet.path.parent.rmdir()
     pod.engine.write(10)
@@ -293,7 +279,7 @@ async def test_a_hundred_silent_containers_cost_nothing(logs: ContainerLogs, tmp
     pods = [Pod(tmp_path, f"c{number}") for number in range(100)]
     for pod in pods:
         pod.engine.write(2000)
-        await pod.follow(logs)
+        await follow(logs, pod)
     await until(lambda: all(pod.is_complete() for pod in pods))
     await asyncio.sleep(0.2)
     before, switches = _ticks(logs.pid), _switches(logs.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from dockershim.logs.target import Target
 #: Bytes of engine lines that are converted at once: enough to make the cost of a turn small, little enough to let
 #: a hundred containers wait for their turn and to keep the process small.
 BATCH: Final = 256 * 1024
+#: Bytes of files that the engine has removed which a container's backlog may hold: two more files of the default size.
+MOST_REMOVED: Final = 80 * 1024 * 1024
+#: Seconds between two reports of what is missing in one log.
+REPORT_AGAIN: Final = 60.0
 _NO_LINES: Final = "what the engine wrote are no lines of a log"
 
 
@@ -41,6 +46,9 @@ class Copying:
     def __init__(self, source: Path, target: Path, position: Path, report: Callable[[str], None]) -> None:
         self._report = report
         self.totals = Totals()
+        #: What has not been reported yet, by the words for it, and before when it is not to be.
+        self._unreported: dict[tuple[str, str], int] = {}
+        self._silent_until = 0.0
         self._path = target
         self._position_path = position
         self._positions: PositionFile | None = None
@@ -174,9 +182,12 @@ class Copying:
         """Open what the engine has made new, ``made`` files since the last time as is told. Raises OSError."""
         if lost := self._sources.scan(made):
             self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
+        self._drop_removed(MOST_REMOVED, "they were written faster than they could be copied")
 
     def step(self) -> int:
         """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
+        if self._unreported:
+            self._report_sometimes()
         positions = self._ready()
         lines = self._read(positions)
         if not lines:
@@ -195,7 +206,20 @@ class Copying:
 
     def _report_missing(self, count: int, why: str, *, at_least: bool = False) -> None:
         self.totals.missing += count
-        self._report(f"{'at least ' if at_least else ''}{count} bytes are missing in {self._path}: {why}")
+        key = ("at least " if at_least else "", why)
+        self._unreported[key] = self._unreported.get(key, 0) + count
+        self._report_sometimes()
+
+    def _report_sometimes(self) -> None:
+        """A container that writes too much for hours is not to fill the server's log too."""
+        if (now := time.monotonic()) >= self._silent_until:
+            self._silent_until = now + REPORT_AGAIN
+            self._report_all()
+
+    def _report_all(self) -> None:
+        for (at_least, why), count in self._unreported.items():
+            self._report(f"{at_least}{count} bytes are missing in {self._path}: {why}")
+        self._unreported.clear()
 
     def reopen(self) -> None:
         """Write to a new file at the path from now on. Raises OSError, and then everything is as before."""
@@ -219,8 +243,11 @@ class Copying:
 
     def let_go(self) -> None:
         """While nothing can be written: do not hold files that the engine has removed."""
-        if lost := self._sources.drop_removed():
-            self._report_missing(lost, "they could not be written in time")
+        self._drop_removed(0, "they could not be written in time")
+
+    def _drop_removed(self, most: int, why: str) -> None:
+        if lost := self._sources.drop_removed(most):
+            self._report_missing(lost, why)
             with contextlib.suppress(OSError):
                 self._keep_source()
 
@@ -240,6 +267,7 @@ class Copying:
             self._report_missing(unread, "they could not be written before their removal")
 
     def close(self) -> None:
+        self._report_all()
         self._sources.close()
         self._target.close()
         if self._positions is not None:

@@ -11,6 +11,7 @@ import os
 import zlib
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -177,14 +178,20 @@ class Sources:
                 return line
         return b""
 
-    def drop_removed(self) -> int:
-        """Give up files that the engine has removed: unread as they are, they hold space that it means to free.
+    def drop_removed(self, most: int = 0) -> int:
+        """Give up files that the engine has removed, the oldest first, until at most ``most`` bytes of them are held.
 
-        How many bytes of them were not read; the place is behind them.
+        Unread as they are, they hold space that it means to free. How many bytes of them were not read; the place is
+        behind them.
         """
-        lost = 0
-        while len(self._files) > 1 and os.fstat(self._files[0].fd).st_nlink == 0:
-            lost += self._files[0].size() - self._files[0].offset
+        status = (os.fstat(file.fd) for file in list(self._files)[:-1])
+        sizes = [one.st_size for one in takewhile(lambda one: one.st_nlink == 0, status)]
+        lost, held = 0, sum(sizes)
+        for size in sizes:
+            if held <= most:
+                break
+            lost += size - self._files[0].offset
+            held -= size
             self._drop()
             self._place = _BEGIN
         return lost

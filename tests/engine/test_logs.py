@@ -9,10 +9,11 @@ import os
 import random
 import re
 import signal
+import stat
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -493,6 +494,83 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
         await stop(cri, container_id)
         found = texts(path)
         assert found == numbers(int(found[-1]) + 1)[int(found[0]) :]
+
+
+# -- containers that write more than can be copied
+
+
+class Noise:
+    """What the log of a quiet container suffers from others, measured while the block runs."""
+
+    def __init__(self, quiet: Path, newest: Path) -> None:
+        self._quiet = quiet
+        self._newest = newest
+        #: Seconds that the engine had a line of the quiet container and its log did not; bytes of removed files.
+        self.latest = 0.0
+        self.most_held = 0
+
+    async def measure(self) -> None:
+        while True:
+            there = self._newest.read_bytes().count(b"\n"), time.monotonic()
+            await asyncio.sleep(0.02)
+            while (copied := self._quiet.read_bytes().count(b"\n")) < there[0]:
+                self.latest = max(self.latest, time.monotonic() - there[1])
+                await asyncio.sleep(0.02)
+            assert copied
+            (process,) = followers()
+            self.most_held = max(self.most_held, held(process))
+
+
+def held(process: int) -> int:
+    """Bytes on the disk of files that only this process has open, and nobody can find."""
+    found = 0
+    for fd in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            file = fd.stat()
+            found += file.st_size if stat.S_ISREG(file.st_mode) and not file.st_nlink else 0
+    return found
+
+
+async def seconds(call: Awaitable[object]) -> float:
+    begun = time.monotonic()
+    await call
+    return time.monotonic() - begun
+
+
+@pytest.mark.timeout(180)
+async def test_containers_that_write_odd_bytes_at_full_speed_hold_up_nobody(cri: CRI, engine_api: DockerClient) -> None:
+    sandbox, noisy_sandbox = sandbox_config(), sandbox_config()
+    ticks = container_config("while :; do echo tick; usleep 100000; done")
+    async with pod(cri, sandbox) as quiet_pod, pod(cri, noisy_sandbox) as noisy_pod:
+        quiet = await start(cri, quiet_pod, ticks, sandbox)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) > 1, 10)
+        (newest,) = json_files(engine_api, quiet)
+        noise = Noise(log_file(sandbox), newest)
+        measuring = asyncio.create_task(noise.measure())
+        noisy = []
+        for number, command in enumerate(["yes $'\\001'", "yes $'\\001'", "cat /dev/urandom"]):
+            config = container_config(f"exec {command}", name=f"noisy-{number}")
+            noisy.append(await start(cri, noisy_pod, config, noisy_sandbox))
+        await asyncio.sleep(6)
+        took = {"end": await seconds(stop(cri, noisy[0]))}
+        removal = asyncio.create_task(seconds(remove(cri, noisy[0])))
+        other = await create(cri, quiet_pod, container_config("true", name="other"), sandbox)
+        took["start of another"] = await seconds(
+            cri.runtime.StartContainer(api.StartContainerRequest(container_id=other))
+        )
+        took["reopen of another"] = await seconds(reopen(cri, quiet))
+        took["reopen"] = await seconds(reopen(cri, noisy[1]))
+        took["removal"] = await removal
+        for one in noisy[1:]:
+            took["end"] = max(took["end"], await seconds(stop(cri, one)))
+        measuring.cancel()
+        await asyncio.wait([measuring])
+        print(took, f"{noise.latest:.2f} s late, {noise.most_held >> 20} MiB held")  # noqa: T201
+        assert measuring.cancelled(), measuring
+        assert noise.latest < 2
+        assert noise.most_held < len(noisy) * 128 * 1024 * 1024
+        assert max(took["start of another"], took["reopen of another"], took["reopen"]) < 5, took
+        assert max(took["end"], took["removal"]) < 20, took
 
 
 # -- crictl beside the engine

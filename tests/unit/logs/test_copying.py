@@ -403,12 +403,63 @@ def test_what_is_let_go_before_it_is_written_is_told_once(files: Files) -> None:
         files.engine.write(10)
         files.engine.rotate()
         files.copying.let_go()
-    told = len(files.reports)
     files.kubelet.path.parent.mkdir()
     files.copy()
+    files.copying.close()
     lost = sum(int(report.split()[0]) for report in files.reports)
-    assert (lost, len(files.reports)) == (files.copying.totals.missing, told)
+    assert (lost, len(files.reports)) == (files.copying.totals.missing, 2)
     assert files.kubelet.lines() == files.engine.written[-20:]
+
+
+def held_and_removed(path: Path) -> int:
+    """Bytes that this process has open of files in this folder that have no name any more."""
+    found = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if fd.readlink().parent == path and fd.stat().st_nlink == 0:
+                found += fd.stat().st_size
+    return found
+
+
+def test_a_container_that_writes_more_than_can_be_copied_holds_so_much_and_no_more(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = len(engine_line("line 1000\n")) * 100
+    monkeypatch.setattr(copying, "BATCH", file // 4)
+    monkeypatch.setattr(copying, "MOST_REMOVED", 3 * file)
+    held = []
+    for _ in range(12):
+        files.engine.write(100)
+        files.engine.rotate()
+        files.copying.scan()
+        files.copying.step()
+        held.append(held_and_removed(files.engine.path.parent))
+    assert 2 * file < max(held) <= 3 * file
+    files.copy()
+    files.restart()
+    files.copy()
+    found = files.kubelet.lines()
+    lost = [line for line in files.engine.written if line not in found]
+    assert found == [line for line in files.engine.written if line not in lost]
+    assert found[-400:] == files.engine.written[-400:]
+    engine_bytes = sum(len(engine_line(line.split(b" ", 3)[3].decode())) for line in lost)
+    told = [int(report.split()[0]) for report in files.reports]
+    assert sum(told) == engine_bytes
+    assert len(told) == 2, "at once, and what came within the next minute at the end"
+    assert "faster than they could be copied" in files.reports[0]
+
+
+def test_what_is_missing_is_told_once_a_minute(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("dockershim.logs.copying.time.monotonic", lambda: now)
+    for turn in range(3):
+        for _ in range(10):
+            files.fall_behind()
+            files.copying.let_go()
+        assert len(files.reports) == turn + 1
+        now += copying.REPORT_AGAIN
+    files.copy()
+    assert sum(int(report.split()[0]) for report in files.reports) == files.copying.totals.missing
 
 
 def test_a_torn_end_of_a_file_is_told_once(files: Files) -> None:

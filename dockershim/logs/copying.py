@@ -184,6 +184,14 @@ class Copying:
             self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
         self._drop_removed(MOST_REMOVED, "they were written faster than they could be copied")
 
+    def look(self) -> None:
+        """The same where nothing tells of what the engine makes. Raises OSError."""
+        if self._sources.is_rotated():
+            newest, _ = self._sources.end()
+            self.scan()
+            if not self._sources.has_name(newest):
+                self._report_missing(0, "the engine has removed files before they were seen", at_least=True)
+
     def step(self) -> int:
         """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
         if self._unreported:

@@ -33,6 +33,8 @@ PATIENCE: Final = 1.0
 LAST_WORDS: Final = 5.0
 #: Seconds after which a log that could not be written is tried again, and between two lines that say so.
 RETRY: Final = 1.0
+#: Seconds between two looks at the files of a container that has no watch, because the node has none free.
+POLL: Final = 0.5
 COMPLAIN: Final = 60.0
 _FILES: Final = CREATE | MOVED
 _ALL: Final = _FILES | MODIFY
@@ -53,7 +55,7 @@ class _Waiting:
 class _Container:
     """``due`` is when its files are looked at next, None when its watch tells; ``problem`` why it is not written.
 
-    One that ``lags`` had a whole batch, or nearly, at its last turn.
+    One that ``lags`` had a whole batch, or nearly, at its last turn. ``unwatched`` is why there is no watch of it.
     """
 
     id: str
@@ -62,6 +64,7 @@ class _Container:
     copying: Copying
     watch: int = -1
     watched: bool = False
+    unwatched: str = ""
     due: float | None = 0.0
     lags: bool = False
     problem: str = ""
@@ -78,14 +81,15 @@ class Follower:
     def __init__(self, control: socket.socket, positions: Path) -> None:
         self._control = control
         self._positions = positions
-        self._inotify = Inotify()
+        #: None while the node has no instance free.
+        self._inotify: Inotify | None = None
         self._poll = select.epoll()
         self._poll.register(control.fileno(), select.EPOLLIN)
-        self._poll.register(self._inotify.fd, select.EPOLLIN)
         self._containers: dict[str, _Container] = {}
         self._by_watch: dict[int, _Container] = {}
         self._received = b""
         self._complained: float | None = None
+        self._told_unwatched: float | None = None
         #: Of containers that are not followed any more.
         self._ended = Totals()
 
@@ -93,13 +97,15 @@ class Follower:
         """Work until the server closes its end, or has ended."""
         while True:
             for fd, _ in self._poll.poll(self._timeout()):
-                if fd == self._inotify.fd:
-                    self._take_events()
-                elif not self._take_requests():
-                    return
+                if fd == self._control.fileno():
+                    if not self._take_requests():
+                        return
+                elif self._inotify is not None:
+                    self._take_events(self._inotify)
             now = time.monotonic()
             self._give_turns(now)
             self._complain(now)
+            self._tell_of_watches(now)
 
     def _give_turns(self, now: float) -> None:
         """To those that keep up, until they have copied a batch; then to one that lags, the one that waits for longest.
@@ -121,9 +127,9 @@ class Follower:
 
     # -- The engine's files.
 
-    def _take_events(self) -> None:
+    def _take_events(self, inotify: Inotify) -> None:
         changed: dict[str, int] = {}
-        for number, mask, name in self._inotify.read():
+        for number, mask, name in inotify.read():
             one = self._by_watch.get(number)
             touched = list(self._containers.values()) if mask & OVERFLOW else [one] if one else []
             for container in touched:
@@ -140,7 +146,9 @@ class Follower:
     def _turn(self, container: _Container, now: float) -> int:
         """Copy a batch, and decide when to look again; how many of the engine's bytes it had."""
         try:
-            if container.watched:
+            if container.unwatched:
+                container.copying.look()
+            elif container.watched:
                 self._watch(container, _FILES)
             copied = container.copying.step()
             at_end = not copied
@@ -154,18 +162,36 @@ class Follower:
             return 0
         container.problem = ""
         container.lags = copied > BATCH // 2
-        container.due = None if not copied else now if container.lags else now + REST
+        idle = now + POLL if container.unwatched else None
+        container.due = idle if not copied else now if container.lags else now + REST
         self._serve_waiting(container, now, at_end=at_end)
         return copied
 
     def _watch(self, container: _Container, mask: int) -> None:
-        container.watched = bool(mask & MODIFY)
+        """Let the container's watch tell of ``mask``; where there is none free, its files are looked at instead."""
+        container.watched = False
         try:
-            container.watch = self._inotify.watch(container.folder, mask)
+            number = self._instance().watch(container.folder, mask)
         except FileNotFoundError:
             # The engine has removed the container: what is open is all there is.
+            container.unwatched = ""
             return
-        self._by_watch[container.watch] = container
+        except OSError as error:
+            container.unwatched = in_words(error)
+            return
+        container.watch, container.watched = number, bool(mask & MODIFY)
+        self._by_watch[number] = container
+        if container.unwatched:
+            container.unwatched = ""
+            # What was made before the watch began.
+            container.copying.scan()
+
+    def _instance(self) -> Inotify:
+        """Raises OSError where the node has none free."""
+        if self._inotify is None:
+            self._inotify = Inotify()
+            self._poll.register(self._inotify.fd, select.EPOLLIN)
+        return self._inotify
 
     def _block(self, container: _Container, error: Exception, now: float) -> None:
         container.problem = in_words(error)
@@ -207,6 +233,18 @@ class Follower:
         if blocked and (self._complained is None or now - self._complained >= COMPLAIN):
             self._log("WARNING", f"the logs of {len(blocked)} containers cannot be written now: {blocked[0]}")
             self._complained = now
+
+    def _tell_of_watches(self, now: float) -> None:
+        """Say so once when watches are wanting, and when there are enough again; not each time that one comes free."""
+        why = next((one.unwatched for one in self._containers.values() if one.unwatched), "")
+        if why and self._told_unwatched is None:
+            self._log(
+                "WARNING", f"the engine's files are looked at every {POLL:g} s where they cannot be watched: {why}"
+            )
+            self._told_unwatched = now
+        elif not why and self._told_unwatched is not None and now - self._told_unwatched >= COMPLAIN:
+            self._log("INFO", "all of the engine's files are watched again")
+            self._told_unwatched = None
 
     # -- The server's requests.
 
@@ -274,15 +312,15 @@ class Follower:
             self._remove(before)
         copying = Copying(source, target, self._position(container_id), partial(self._log, "WARNING"))
         container = _Container(container_id, source.parent, os.fsencode(source.name), copying)
+        self._containers[container_id] = container
         # Before a first look at the folder, or a file made in between would be missed.
         self._watch(container, _FILES)
-        self._containers[container_id] = container
         self._turn(container, time.monotonic())
 
     def _remove(self, container: _Container) -> None:
         del self._containers[container.id]
-        self._by_watch.pop(container.watch, None)
-        self._inotify.unwatch(container.watch)
+        if self._inotify is not None and self._by_watch.pop(container.watch, None) is not None:
+            self._inotify.unwatch(container.watch)
         container.copying.close()
         self._ended.add(container.copying.totals)
         for waiting in container.waiting:

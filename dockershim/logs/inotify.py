@@ -17,6 +17,7 @@ _ONLYDIR: Final = 0x01000000
 OVERFLOW: Final = 0x4000
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER: Final = 64 * 1024
+_LIMITS: Final = {errno.ENOSPC: "fs.inotify.max_user_watches", errno.EMFILE: "fs.inotify.max_user_instances"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,6 +26,7 @@ class Inotify:
     """Watches of folders. ``fd`` is readable when there is something to ``read``."""
 
     def __init__(self) -> None:
+        """Raises OSError."""
         self.fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
             raise _error("inotify")
@@ -57,5 +59,5 @@ class Inotify:
 
 def _error(what: str) -> OSError:
     code = ctypes.get_errno()
-    hint = "; raise fs.inotify.max_user_watches" if code == errno.ENOSPC else ""
-    return OSError(code, os.strerror(code) + hint, what)
+    limit = _LIMITS.get(code)
+    return OSError(code, os.strerror(code) + (f"; raise {limit}" if limit else ""), what)

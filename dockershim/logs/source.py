@@ -82,6 +82,15 @@ class Sources:
         # The engine rotates files that have reached one size.
         return unseen * min((file.size() for file in list(self._files)[:-1]), default=0)
 
+    def is_rotated(self) -> bool:
+        """Whether the engine has made a file that is not open yet. Raises OSError."""
+        try:
+            inode = self._path.stat().st_ino
+        except FileNotFoundError:
+            # There is none yet, or it is between two, or the container is gone.
+            return False
+        return not self._files or inode != self._files[-1].inode
+
     def _names(self) -> list[str]:
         name = self._path.name
         try:
@@ -158,6 +167,10 @@ class Sources:
         if not self._files:
             return 0, 0
         return self._files[-1].inode, self._files[-1].size()
+
+    def has_name(self, inode: int) -> bool:
+        """Whether this open file, if it is one, has not been removed yet."""
+        return all(os.fstat(file.fd).st_nlink > 0 for file in self._files if file.inode == inode)
 
     def is_past(self, end: tuple[int, int]) -> bool:
         """Whether everything before this earlier ``end`` was read."""

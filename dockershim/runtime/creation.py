@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
-from dockershim.errors import DeadlineExceeded, EngineFailure, Unavailable
+from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, Unavailable
 from dockershim.rollback import Rollback, complete
 from dockershim.runtime.node import Node
 from dockershim.runtime.removal import remove_container
+from dockershim.translate.container import without_log_mode
 from dockershim.translate.names import CREATE_LABEL
+
+logger = logging.getLogger(__name__)
 
 
 def creator(node: Node, name: str, body: dict[str, Any], undo: Rollback) -> Callable[[], Awaitable[str]]:
@@ -37,7 +42,7 @@ def creator(node: Node, name: str, body: dict[str, Any], undo: Rollback) -> Call
     async def post() -> None:
         nonlocal unanswered
         try:
-            answer = await node.engine.post("/containers/create", marked, params={"name": name})
+            answer = await _post(node, name, marked)
         except (Unavailable, DeadlineExceeded, EngineFailure):
             unanswered = True
             raise
@@ -49,3 +54,23 @@ def creator(node: Node, name: str, body: dict[str, Any], undo: Rollback) -> Call
 
     undo.push(f"remove {name}", remove_created)
     return create
+
+
+async def _post(node: Node, name: str, body: dict[str, Any]) -> Any:
+    """Where the node's daemon.json has max-buffer-size, the engine refuses each container whose log is to block."""
+    try:
+        return await node.engine.post("/containers/create", body, params={"name": name})
+    except InvalidArgument:
+        if (lenient := without_log_mode(body)) is None:
+            raise
+        answer = await node.engine.post("/containers/create", lenient, params={"name": name})
+    _tell_of_mode()
+    return answer
+
+
+@cache
+def _tell_of_mode() -> None:
+    logger.warning(
+        "the engine takes containers only with the log mode of its daemon.json, which loses lines of those that write"
+        " fast: remove max-buffer-size and mode from its log-opts"
+    )

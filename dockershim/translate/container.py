@@ -108,9 +108,28 @@ def to_log_config(engine_log: EngineLog | None) -> dict[str, Any]:
     """
     if engine_log is None:
         return {"Type": "json-file"}
-    # A compressed file could not be read on from where reading stopped.
-    options = {"max-size": engine_log.max_size, "max-file": str(engine_log.max_files), "compress": "false"}
-    return {"Type": "json-file", "Config": options}
+    return {
+        "Type": "json-file",
+        "Config": {
+            "max-size": engine_log.max_size,
+            "max-file": str(engine_log.max_files),
+            # A compressed file could not be read on from where reading stopped.
+            "compress": "false",
+            # Nobody sees what these would add to every line; the node's options are for containers of others.
+            **dict.fromkeys(("tag", "labels", "labels-regex", "env", "env-regex"), ""),
+            # The other mode drops lines.
+            "mode": "blocking",
+        },
+    }
+
+
+def without_log_mode(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same body without the log's mode, which is the node's then; None for one that says nothing of it."""
+    log = body["HostConfig"]["LogConfig"]
+    options = {name: value for name, value in log.get("Config", {}).items() if name != "mode"}
+    if options == log.get("Config", {}):
+        return None
+    return {**body, "HostConfig": {**body["HostConfig"], "LogConfig": {**log, "Config": options}}}
 
 
 def to_engine_container(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -48,6 +49,14 @@ from tests.node.server import Server
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
 POSITIONS = Path("/var/lib/dockershim/logs")
 MS_REMOUNT = 32
+#: Of a container's json-files, whatever the node's daemon.json says of those of others.
+OPTIONS = {
+    "max-size": "32m",
+    "max-file": "3",
+    "compress": "false",
+    "mode": "blocking",
+    **dict.fromkeys(("tag", "labels", "labels-regex", "env", "env-regex"), ""),
+}
 
 #: Seconds of the test with ten containers: a few in CI, a minute by `make test-engine FOCUS=torture LOG_SECONDS=60`.
 TORTURE = float(os.environ.get("LOG_SECONDS") or 8)
@@ -218,7 +227,47 @@ async def test_the_engines_default_driver_does_not_matter(
             assert texts(log_file(sandbox)) == [b"here"]
             made = engine_api.api.inspect_container(container_id)["HostConfig"]["LogConfig"]
             assert made["Type"] == "json-file"
-            assert made["Config"] == {"max-size": "32m", "max-file": "3", "compress": "false"}
+            assert made["Config"] == OPTIONS
+    finally:
+        engine.restart()
+
+
+async def test_the_engines_options_for_logs_are_for_other_containers(
+    cri: CRI, engine: Engine, engine_api: DockerClient
+) -> None:
+    of_the_node = ("tag={{.Name}}", "labels=x", "labels-regex=.*", "env=X", "env-regex=.*", "mode=non-blocking")
+    engine.restart(*(f"--log-opt={option}" for option in of_the_node))
+    try:
+        sandbox = sandbox_config()
+        config = container_config("echo here", envs=[api.KeyValue(key="X", value=b"y")])
+        async with container(cri, config, sandbox) as container_id:
+            await ended(cri, container_id)
+            (newest,) = json_files(engine_api, container_id)
+            assert set(json.loads(newest.read_text())) == {"log", "stream", "time"}
+            assert engine_api.api.inspect_container(container_id)["HostConfig"]["LogConfig"]["Config"] == OPTIONS
+    finally:
+        engine.restart()
+
+
+async def test_an_engine_that_takes_no_other_mode_has_containers_too(
+    cri: CRI, server: Server, engine: Engine, engine_api: DockerClient
+) -> None:
+    engine.restart("--log-opt=mode=non-blocking", "--log-opt=max-buffer-size=4m")
+    try:
+        sandbox = sandbox_config()
+        for _ in range(2):
+            async with container(cri, container_config("echo here"), sandbox) as container_id:
+                await ended(cri, container_id)
+                assert texts(log_file(sandbox))[-1:] == [b"here"]
+                made = engine_api.api.inspect_container(container_id)["HostConfig"]["LogConfig"]["Config"]
+                assert made == {**OPTIONS, "mode": "non-blocking", "max-buffer-size": "4m"}
+            log_file(sandbox).unlink()
+        assert server.log_end().count("remove max-buffer-size") == 1
+        # What is refused for another reason is refused as before.
+        bogus = api.LinuxContainerSecurityContext(capabilities=api.Capability(add_capabilities=["BOGUS"]))
+        config = container_config(linux=api.LinuxContainerConfig(security_context=bogus))
+        async with pod(cri) as sandbox_id, refused("INVALID_ARGUMENT", "BOGUS"):
+            await create(cri, sandbox_id, config)
     finally:
         engine.restart()
 

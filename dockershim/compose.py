@@ -21,6 +21,7 @@ from dockershim.engine.oom import LOWEST_OOM_SCORE
 from dockershim.errors import ShimError
 from dockershim.follower import Follower
 from dockershim.hooks.folder import hook_servers
+from dockershim.host_paths.service import HostPaths
 from dockershim.image_records import ImageRecords
 from dockershim.images import ImageService
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE
@@ -127,6 +128,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             engine_log=_engine_log(config),
             streaming=await _streaming(config, stack),
             disk=disk,
+            host_paths=await stack.enter_async_context(HostPaths()),
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)

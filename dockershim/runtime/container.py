@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
+import errno
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -20,6 +19,7 @@ from dockershim.errors import (
     InvalidArgument,
     NotFound,
     ShimError,
+    disk_error,
 )
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.creation import creator
@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 60.0
 _LONGEST_GRACE = 10**9
+#: Failures of a folder's making that are the path's own; others are the node's or its disks'.
+_WRONG_PATH = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT}
 
 
 class Containers:
@@ -75,10 +77,10 @@ class Containers:
                 request = await self._hooked(node.hooks, request, sandbox, can)
             body = await self._engine_container(request, sandbox, can)
             if config.devices:
-                await asyncio.to_thread(_check_devices, config.devices)
+                await self._check_devices(config.devices)
             if config.mounts:
                 with step("make the host paths"):
-                    await asyncio.to_thread(_make_host_paths, config.mounts, undo)
+                    await self._make_host_paths(config.mounts, undo)
             with step("create the container"):
                 container_id = await self._create(name, body, undo)
             with step("inspect the container"):
@@ -119,11 +121,45 @@ class Containers:
             pod=sandbox.name,
             image=lookup_name(request.config.image.image),
             runtime=sandbox.runtime_handler,
-            profiles=await read_profiles(request.config.linux.security_context),
+            profiles=await read_profiles(self._node.host_paths, request.config.linux.security_context),
             lowest_oom_score=self._node.lowest_oom_score(),
             can=can,
             engine_log=self._node.engine_log,
         )
+
+    async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
+        """The engine finds out only when the container starts. Raises ShimError."""
+        try:
+            missing = await self._node.host_paths.missing([device.host_path for device in devices])
+        except OSError as error:
+            raise disk_error(f"devices: {error}", error) from error
+        if missing:
+            raise InvalidArgument(f"devices: the node has no {missing[0]!r}")
+
+    async def _make_host_paths(self, mounts: Iterable[cri.Mount], undo: Rollback) -> None:
+        """Make the folders that are to be mounted and do not exist, as other runtimes do. Raises ShimError.
+
+        And see that every path answers: for each try at one that does not, the engine would lose a thread.
+        """
+        host_paths = self._node.host_paths
+        by_path = {mount.host_path: mount for mount in mounts}
+        made: list[str] = []
+
+        async def make() -> None:
+            made.extend(await host_paths.make_folders(list(by_path)))
+
+        async def remove() -> None:
+            if made:
+                await host_paths.remove_folders(made)
+
+        undo.push("remove the host paths", remove)
+        try:
+            await complete(make(), "make the host paths")
+        except OSError as error:
+            where = f"mounts[{by_path[error.filename].container_path}].host_path"
+            if error.errno in _WRONG_PATH:
+                raise InvalidArgument(f"{where}: {error}") from error
+            raise disk_error(f"{where}: {error}", error) from error
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
         create = creator(self._node, name, body, undo)
@@ -329,32 +365,6 @@ def _check_before_start(
         late.append("oom_score_adj")
     if late:
         raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
-
-
-def _check_devices(devices: Iterable[cri.Device]) -> None:
-    """The engine finds out only when the container starts."""
-    for device in devices:
-        if not Path(device.host_path).exists():
-            raise InvalidArgument(f"devices: the node has no {device.host_path!r}")
-
-
-def _make_host_paths(mounts: Iterable[cri.Mount], undo: Rollback) -> None:
-    """Make the folders that are to be mounted and do not exist, as other runtimes do. Raises InvalidArgument."""
-    for mount in mounts:
-        path = Path(mount.host_path)
-        made = [parent for parent in (path, *path.parents) if not parent.exists()]
-        try:
-            path.mkdir(mode=0o755, parents=True) if made else None
-        except OSError as error:
-            raise InvalidArgument(f"mounts[{mount.container_path}].host_path: {error}") from error
-        if made:
-            undo.push(f"remove {path}", functools.partial(asyncio.to_thread, _remove_empty, made))
-
-
-def _remove_empty(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _was_started(record: ContainerRecord) -> bool:

@@ -69,9 +69,10 @@ async def _begin(node: Node, record: ContainerRecord, source: str) -> None:
     """Copy the log, or link it. The container is not to blame when this fails, so that is only logged."""
     try:
         if not record.has_cri_log:
-            await asyncio.to_thread(_link, record, source)
+            path = Path(record.log_path)
+            await node.host_paths.link(str(path), source, str(path.with_name(f".{record.id}.link")))
         elif node.logs.source_of(record.id) != source:
-            await asyncio.to_thread(_make_folder, record)
+            await node.host_paths.make_folders([str(Path(record.log_path).parent)])
             await node.logs.follow(record.id, source, record.log_path)
     except (OSError, ShimError) as error:
         logger.warning("the log of container %s: %s", record.id, error)
@@ -89,34 +90,14 @@ async def finish_log(node: Node, record: ContainerRecord, deadline: float = LAST
 async def forget_log(node: Node, record: ContainerRecord) -> None:
     """After the container was removed."""
     if not record.has_cri_log:
-        await asyncio.to_thread(_unlink, record)
+        if record.log_path and record.engine_log_path:
+            with contextlib.suppress(OSError, ShimError):
+                await node.host_paths.unlink(record.log_path, record.engine_log_path)
         return
     try:
         await node.logs.forget(record.id)
     except ShimError as error:
         logger.warning("the position of the log of container %s is left: %s", record.id, error)
-
-
-def _make_folder(record: ContainerRecord) -> None:
-    Path(record.log_path).parent.mkdir(0o755, parents=True, exist_ok=True)
-
-
-def _link(record: ContainerRecord, source: str) -> None:
-    """The CRI log path as a link to the engine's own log file; replaced if there."""
-    _make_folder(record)
-    path = Path(record.log_path)
-    temporary = path.with_name(f".{record.id}.link")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(source)
-    temporary.replace(path)
-
-
-def _unlink(record: ContainerRecord) -> None:
-    """Remove the link, if it is this container's."""
-    path = Path(record.log_path)
-    with contextlib.suppress(OSError):
-        if record.log_path and record.engine_log_path and str(path.readlink()) == record.engine_log_path:
-            path.unlink()
 
 
 @asynccontextmanager

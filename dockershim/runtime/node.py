@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import streaming
@@ -15,6 +13,7 @@ from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.errors import InvalidArgument
 from dockershim.follower import Follower
+from dockershim.host_paths.service import HostPaths
 from dockershim.inventory import Inventory
 from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
@@ -60,6 +59,7 @@ class Node:
     engine_log: EngineLog | None
     streaming: streaming.Server
     disk: DiskUsage
+    host_paths: HostPaths
     #: None while no hook server is configured.
     hooks: Hooks | None = None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.
@@ -112,20 +112,12 @@ class Node:
         return self._lowest_oom_score
 
 
-async def read_profiles(context: SecurityContext) -> Mapping[str, str]:
+async def read_profiles(host_paths: HostPaths, context: SecurityContext) -> Mapping[str, str]:
     """The content of the seccomp profile that a security context names, by its path. Raises InvalidArgument."""
     path = seccomp_profile_path(context)
     if not path:
         return {}
     try:
-        return {path: await asyncio.to_thread(_read_profile, Path(path))}
-    except (OSError, ValueError) as error:
+        return {path: await host_paths.read(path, _LONGEST_PROFILE)}
+    except OSError as error:
         raise InvalidArgument(f"security_context.seccomp: profile {path!r} cannot be read: {error}") from error
-
-
-def _read_profile(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_LONGEST_PROFILE + 1)
-    if len(content) > _LONGEST_PROFILE:
-        raise ValueError(f"longer than {_LONGEST_PROFILE} bytes")
-    return content.decode()

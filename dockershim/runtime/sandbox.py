@@ -112,7 +112,7 @@ class Sandboxes:
             runtime_handler=request.runtime_handler,
             network_mode="host" if host else network.engine_mode,
             publish_ports=network.publishes_ports and not host,
-            profiles=await read_profiles(config.linux.security_context),
+            profiles=await read_profiles(self._node.host_paths, config.linux.security_context),
             lowest_oom_score=self._node.lowest_oom_score(),
             can=can,
         )

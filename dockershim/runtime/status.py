@@ -77,6 +77,7 @@ class NodeStatus:
         inventory = dataclasses.asdict(self._node.follower.counters)
         return {
             "config": json.dumps(config, sort_keys=True),
+            "hostPaths": json.dumps({"hanging": self._node.host_paths.hanging}),
             "inventory": json.dumps(inventory, sort_keys=True),
         }
 

@@ -409,7 +409,9 @@ async def _check_mounts_of_the_data_root(
     cri: CRI, sandbox_id: str, root: Path, container: str, names: Sequence[str]
 ) -> None:
     """A container with each of ``names``, which hold its own folder in the engine's data root, in each way."""
-    ways = [{}, {"readonly": True}, {"readonly": True, "recursive_read_only": True}][: 2 if ENGINE == "20" else 3]
+    ways: list[dict[str, Any]] = [{}, {"readonly": True}, {"readonly": True, "recursive_read_only": True}][
+        : 2 if ENGINE == "20" else 3
+    ]
     asked = list(itertools.product(names, ways))
     mounts = [api.Mount(host_path=name, container_path=f"/mounts/{n}", **way) for n, (name, way) in enumerate(asked)]
     admin = linux_container(capabilities=api.Capability(add_capabilities=["SYS_ADMIN"]))

@@ -1,0 +1,121 @@
+"""What is done at host paths. Each function may never return; each raises OSError."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+#: Called with each place that is to be looked at, before that is done; no place has a link in it.
+Touch = Callable[[str], None]
+
+_MOST_LINKS: Final = 40
+
+
+def reach(path: str, touch: Touch) -> None:
+    """Go along a path link by link, as the kernel will, so that it is known where that hangs.
+
+    It ends where the path cannot be followed: what is done next says why.
+    """
+    todo, here, links = path.split("/")[::-1], "/", 0
+    while todo:
+        name = todo.pop()
+        if name in ("", "."):
+            continue
+        here = os.path.normpath(os.path.join(here, name))  # noqa: PTH118 - a Path would keep the dots
+        touch(here)
+        try:
+            target = os.readlink(here)  # noqa: PTH115 - a Path would drop what is odd in it
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                continue
+            return
+        links += 1
+        if links > _MOST_LINKS:
+            return
+        todo += target.split("/")[::-1]
+        here = "/" if target.startswith("/") else os.path.dirname(here)  # noqa: PTH120
+
+
+def make_folder(path: str, touch: Touch) -> list[str]:
+    """Make a folder and those above it, unless there is something; those that were made, deepest first."""
+    reach(path, touch)
+    missing = [str(folder) for folder in _missing(Path(path))]
+    if missing:
+        try:
+            # Somebody else may make the same at this moment.
+            Path(path).mkdir(0o755, parents=True, exist_ok=True)
+        except OSError:
+            remove_folders(missing)
+            raise
+    return missing
+
+
+def _missing(path: Path) -> Iterator[Path]:
+    for folder in (path, *path.parents):
+        try:
+            folder.stat()
+        except FileNotFoundError:
+            yield folder
+        else:
+            return
+
+
+def remove_folder(path: str, touch: Touch) -> None:
+    """Remove a folder, if it is empty."""
+    reach(path, touch)
+    remove_folders([path])
+
+
+def remove_folders(paths: list[str]) -> None:
+    """Remove those folders that are empty."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            Path(path).rmdir()
+
+
+def exists(path: str, touch: Touch) -> bool:
+    """Whether there is something."""
+    reach(path, touch)
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def read(path: str, limit: int, touch: Touch) -> str:
+    """The text of a regular file of at most ``limit`` bytes."""
+    reach(path, touch)
+    # Not to wait for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"is longer than {limit} bytes")
+    try:
+        return content.decode()
+    except ValueError:
+        raise OSError(errno.EINVAL, "is not UTF-8") from None
+
+
+def link(path: str, target: str, temporary: str, touch: Touch) -> None:
+    """Make ``path`` a link, in place of what is there; ``temporary`` is its name, in the same folder, until then."""
+    reach(path, touch)
+    Path(path).parent.mkdir(0o755, parents=True, exist_ok=True)
+    Path(temporary).unlink(missing_ok=True)
+    Path(temporary).symlink_to(target)
+    Path(temporary).replace(path)
+
+
+def unlink(path: str, target: str, touch: Touch) -> None:
+    """Remove a link to ``target``; what is anything else stays."""
+    reach(os.path.dirname(path), touch)  # noqa: PTH120
+    if str(Path(path).readlink()) == target:
+        Path(path).unlink()

@@ -1,0 +1,191 @@
+"""The process that does what may hang: a thread for each request. Who hangs is told of, and gone around.
+
+A thread in a call to a file system that does not answer cannot be ended, at times not even by SIGKILL, and then keeps
+its process from ending, and all that this has open. So it may not be one of the server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dockershim.host_paths import operations
+
+#: Seconds that a request may take until it is answered that its path does not answer.
+PATIENCE: Final = 10.0
+#: Threads: those that hang on one mount until no other goes there, and all.
+_MOST_ON_A_MOUNT: Final = 4
+_MOST: Final = 256
+
+
+class Mount(NamedTuple):
+    """A mount of this namespace. Another one at the same point has another number."""
+
+    number: int
+    point: str
+
+
+@dataclass(slots=True)
+class _Job:
+    """A request. ``path`` is what it is at; ``place`` where its thread is, without links; ``hangs_on`` the mount that
+    this is on, once the thread was given up."""
+
+    number: int
+    due: float
+    path: str = ""
+    place: str = "/"
+    hangs_on: Mount | None = None
+    given_up: bool = False
+
+
+class _Hangs(Exception):
+    """Where the thread was about to look, others hang; the mount point."""
+
+
+class Process:
+    """``control`` is the connection to the server: a JSON object a line, in both directions."""
+
+    def __init__(self, control: socket.socket, patience: float = PATIENCE) -> None:
+        self._control = control
+        self._patience = patience
+        #: Held for all that follows, and while something is sent.
+        self._lock = threading.Lock()
+        self._jobs: dict[int, _Job] = {}
+
+    def run(self) -> None:
+        """Serve until the server goes away."""
+        rest = b""
+        while True:
+            readable, _, _ = select.select([self._control], [], [], self._give_up())
+            if not readable:
+                continue
+            if not (data := self._control.recv(1 << 16)):
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, request: Mapping[str, Any]) -> None:
+        number = request["id"]
+        with self._lock:
+            if request["do"] == "give up":
+                if number in self._jobs:
+                    self._jobs[number].given_up = True
+                return
+            if len(self._jobs) >= _MOST:
+                self._send({"id": number, "full": len(self._jobs)})
+                return
+            job = self._jobs[number] = _Job(number, time.monotonic() + self._patience)
+        # A daemon's end is not waited for.
+        threading.Thread(target=self._run, args=(job, request), name=request["do"], daemon=True).start()
+
+    def _run(self, job: _Job, request: Mapping[str, Any]) -> None:
+        made: list[str] = []
+        answer: dict[str, Any]
+        try:
+            answer = {"result": self._do(job, request, made)}
+        except _Hangs as hangs:
+            answer = {"hangs": str(hangs), "path": job.path}
+        except OSError as error:
+            answer = {"errno": error.errno or errno.EIO, "text": error.strerror or str(error), "path": job.path}
+        with self._lock:
+            if kept := "result" in answer and not job.given_up:
+                self._end(job, answer)
+        if not kept:
+            # Nobody else knows of them.
+            operations.remove_folders(made)
+            with self._lock:
+                self._end(job, answer)
+
+    def _end(self, job: _Job, answer: Mapping[str, Any]) -> None:
+        del self._jobs[job.number]
+        if not job.given_up:
+            self._send({"id": job.number, **answer})
+        if job.hangs_on is not None:
+            self._tell_who_hangs()
+
+    def _do(self, job: _Job, request: Mapping[str, Any], made: list[str]) -> Any:
+        """Raises OSError and _Hangs. Folders that are made are put into ``made``, deepest first."""
+        touch = partial(self._touch, job)
+        results: list[Any] = []
+        for job.path in request["paths"]:
+            match request["do"]:
+                case "make":
+                    made[:0] = operations.make_folder(job.path, touch)
+                case "remove":
+                    operations.remove_folder(job.path, touch)
+                case "exist":
+                    results.append(operations.exists(job.path, touch))
+                case "read":
+                    results.append(operations.read(job.path, request["limit"], touch))
+                case "link":
+                    operations.link(job.path, request["target"], request["temporary"], touch)
+                case "unlink":
+                    operations.unlink(job.path, request["target"], touch)
+        return made or results
+
+    # -- What hangs.
+
+    def _touch(self, job: _Job, place: str) -> None:
+        """The thread is about to look at ``place``. Raises _Hangs where others are known to hang there."""
+        with self._lock:
+            job.place = place
+            others = [(one.hangs_on, one.place) for one in self._jobs.values() if one.hangs_on is not None]
+        if not others:
+            return
+        mount = mount_of(place)
+        there = [other for on, other in others if on == mount]
+        if len(there) >= _MOST_ON_A_MOUNT or any(_is_at_or_below(place, other) for other in there):
+            raise _Hangs(mount.point)
+
+    def _give_up(self) -> float | None:
+        """Answer for the threads that have had their time; seconds until the next has."""
+        with self._lock:
+            now = time.monotonic()
+            waiting = [job for job in self._jobs.values() if job.hangs_on is None]
+            late = [job for job in waiting if job.due <= now]
+            for job in late:
+                job.hangs_on = mount_of(job.place)
+                if not job.given_up:
+                    job.given_up = True
+                    self._send({"id": job.number, "late": job.hangs_on.point, "path": job.path})
+            if late:
+                self._tell_who_hangs()
+            return min((job.due - now for job in waiting if job.due > now), default=None)
+
+    def _tell_who_hangs(self) -> None:
+        points = {job.hangs_on.point for job in self._jobs.values() if job.hangs_on is not None}
+        self._send({"hanging": sorted(points)})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        # That the server has gone is noticed where its requests are read.
+        with contextlib.suppress(ConnectionError):
+            self._control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def mount_of(place: str) -> Mount:
+    """The mount on which a path without links is."""
+    above = (mount for mount in _mounts() if _is_at_or_below(place, mount.point))
+    # Of several at one point the last one is on top.
+    return max(enumerate(above), key=lambda found: (len(found[1].point), found[0]), default=(0, Mount(0, "/")))[1]
+
+
+def _mounts() -> Iterator[Mount]:
+    """proc(5): the first field is the mount's number, the fifth where it is; odd characters are in octal."""
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        number, _, _, _, point, *_ = line.split(b" ")
+        yield Mount(int(number), point.decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape"))
+
+
+def _is_at_or_below(place: str, above: str) -> bool:
+    return place == above or place.startswith(above.rstrip("/") + "/")

@@ -1,0 +1,207 @@
+"""The server's hold on the process that looks at host paths: starts it, asks it, lets go of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import dockershim
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
+
+logger = logging.getLogger(__name__)
+
+#: Beyond this the process itself does not work: it answers in less, whatever hangs.
+_DEADLINE: Final = 20.0
+#: A seccomp profile in JSON, each of its bytes escaped.
+_LONGEST_LINE: Final = 8 * 1024 * 1024
+#: How long the process may take to end; one that hangs in the kernel is left to it.
+_END: Final = 1.0
+
+
+class HostPaths:
+    """Files at paths that pods and kubelets name, where any look may hang: on a dead NFS server, on a dead driver.
+
+    Every method raises OSError with the path as its filename, DeadlineExceeded where a path does not answer,
+    FailedPrecondition where others are known to hang there, ResourceExhausted where too many hang. The process is
+    started with the first of them, and again when it has died.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        #: The mount points of file systems that do not answer.
+        self.hanging: tuple[str, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0 where none runs."""
+        return self._process.pid if self._process is not None else 0
+
+    # -- What the runtime asks for.
+
+    async def make_folders(self, paths: Sequence[str]) -> list[str]:
+        """Make folders where there is nothing; those made, what is in another before that one. All or none of them."""
+        made: list[str] = await self._ask("make", paths)
+        return made
+
+    async def remove_folders(self, paths: Sequence[str]) -> None:
+        """Remove those folders that are empty."""
+        await self._ask("remove", paths)
+
+    async def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those paths at which there is nothing."""
+        exist = await self._ask("exist", paths)
+        return [path for path, there in zip(paths, exist, strict=True) if not there]
+
+    async def read(self, path: str, limit: int) -> str:
+        """The text of a file of at most ``limit`` bytes."""
+        [text] = await self._ask("read", [path], limit=limit)
+        return str(text)
+
+    async def link(self, path: str, target: str, temporary: str) -> None:
+        """Make ``path``, with the folders above it, a link in place of what is there; ``temporary`` is beside it."""
+        await self._ask("link", [path], target=target, temporary=temporary)
+
+    async def unlink(self, path: str, target: str) -> None:
+        """Remove a link to ``target``; what is anything else stays."""
+        await self._ask("unlink", [path], target=target)
+
+    # -- Requests.
+
+    async def _ask(self, do: str, paths: Sequence[str], **more: Any) -> Any:
+        async with self._starting:
+            writer = self._writer or await self._start()
+        number = next(self._numbers)
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
+        _write(writer, {"id": number, "do": do, "paths": list(paths), **more})
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                return await answer
+        except TimeoutError:
+            raise Unavailable("the process that looks at host paths does not answer") from None
+        finally:
+            del self._pending[number]
+            if not answer.done() or answer.cancelled():
+                # What it makes nobody would remove.
+                _write(writer, {"id": number, "do": "give up"})
+
+    def _take(self, line: bytes) -> None:
+        message: dict[str, Any] = json.loads(line)
+        if "hanging" in message:
+            self._heed(tuple(message["hanging"]))
+            return
+        answer = self._pending.get(message["id"])
+        if answer is None or answer.done():
+            return
+        if "result" in message:
+            answer.set_result(message["result"])
+        else:
+            answer.set_exception(_failure(message))
+
+    def _heed(self, hanging: tuple[str, ...]) -> None:
+        for point in set(hanging) - set(self.hanging):
+            logger.warning("the file system at %s does not answer; pods that mount it cannot start", point)
+        for point in set(self.hanging) - set(hanging):
+            logger.info("the file system at %s answers again", point)
+        self.hanging = hanging
+
+    # -- The process.
+
+    async def _start(self) -> asyncio.StreamWriter:
+        """Raises Unavailable."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
+            try:
+                self._process = _spawn(theirs)
+            except OSError as error:
+                writer.close()
+                raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
+        self._writer = writer
+        # Not with the log fields of the call that happens to be the first.
+        self._reading = asyncio.create_task(
+            self._read(self._process, reader, writer), name="host paths", context=contextvars.Context()
+        )
+        return writer
+
+    async def _read(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One life of the process."""
+        try:
+            with contextlib.suppress(ConnectionError):
+                while line := await reader.readline():
+                    self._take(line)
+            logger.warning("the process that looks at host paths has ended; the next call starts another")
+        finally:
+            self._writer = self._process = None
+            self.hanging = ()
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(Unavailable("the process that looks at host paths has ended; try again"))
+            writer.close()
+            await _end(process)
+
+
+def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+    """The process. Not asyncio's: that would wait for the end of one that hangs. Raises OSError."""
+    # It is of this very code, wherever that was loaded from.
+    environment = {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}
+    command = [sys.executable, "-m", "dockershim.host_paths"]
+    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """See the end of a process that has been let go of, but do not wait for what hangs in the kernel."""
+    end = asyncio.get_running_loop().time() + _END
+    while process.poll() is None:
+        if asyncio.get_running_loop().time() > end:
+            process.kill()
+            logger.warning("process %d hangs on a file system, and is left until that answers", process.pid)
+            return
+        await asyncio.sleep(0.01)
+
+
+def _write(writer: asyncio.StreamWriter, request: dict[str, Any]) -> None:
+    writer.write(json.dumps(request).encode() + b"\n")
+
+
+def _failure(message: dict[str, Any]) -> Exception:
+    if "errno" in message:
+        return OSError(message["errno"], message["text"], message["path"])
+    if "full" in message:
+        return ResourceExhausted(
+            f"host paths: {message['full']} calls hang on file systems that do not answer; Status names those"
+        )
+    point = message.get("late") or message["hangs"]
+    text = (
+        f"host path {message['path']!r}: the file system at {point} does not answer; repair it or its server,"
+        f" or unmount it (umount -f -l {point})"
+    )
+    return DeadlineExceeded(text) if "late" in message else FailedPrecondition(text)

@@ -1,0 +1,159 @@
+"""The process that looks at host paths: who hangs is told of, gone around, and leaves nothing when it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dockershim.host_paths.process import Mount, Process, mount_of
+
+PATIENCE = 0.2
+
+
+class Client:
+    """The server's end of a process that runs in this one."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(10)
+        self._lines = self._control.makefile("rb")
+        self._process = Process(theirs, PATIENCE)
+        self._thread = threading.Thread(target=self._run)
+        self._theirs = theirs
+        self._thread.start()
+
+    def _run(self) -> None:
+        # What was sent and not read is an error to the other end.
+        with contextlib.suppress(ConnectionError):
+            self._process.run()
+
+    def send(self, number: int, do: str, *paths: str | Path, **more: Any) -> None:
+        request = {"id": number, "do": do, "paths": [str(path) for path in paths], **more}
+        self._control.sendall(json.dumps(request).encode() + b"\n")
+
+    def next(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._lines.readline())
+        return found
+
+    def ask(self, number: int, do: str, *paths: str | Path, **more: Any) -> dict[str, Any]:
+        self.send(number, do, *paths, **more)
+        return self.next()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._control.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        while self._process._jobs:
+            time.sleep(0.001)
+        self._theirs.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], threading.Event]]:
+    """`hold(path)`: whoever looks at this path waits until the event is set."""
+    held: dict[str, threading.Event] = {}
+    readlink = os.readlink
+
+    def look(path: str) -> str:
+        if path in held:
+            held[path].wait()
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", look)
+    yield lambda path: held.setdefault(str(path), threading.Event())
+    for event in held.values():
+        event.set()
+
+
+def test_who_hangs_is_told_of_and_others_do_not_go_there(
+    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("hung")
+    event = hold(tmp_path / "hung")
+    point = mount_of(str(tmp_path)).point
+
+    late = client.ask(1, "make", tmp_path / "fine", tmp_path / "hung" / "a")
+    assert late == {"id": 1, "late": point, "path": str(tmp_path / "hung" / "a")}
+    assert client.next() == {"hanging": [point]}
+    for number, path in enumerate([tmp_path / "hung", tmp_path / "hung" / "b", tmp_path / "link" / "c"], start=2):
+        assert client.ask(number, "exist", path) == {"id": number, "hangs": point, "path": str(path)}
+    assert client.ask(5, "exist", tmp_path, tmp_path / "hungry") == {"id": 5, "result": [True, False]}
+
+    event.set()
+    assert client.next() == {"hanging": []}
+    # Nobody took what it has made.
+    assert client.ask(6, "exist", tmp_path / "hung") == {"id": 6, "result": [False]}
+    assert client.ask(7, "exist", tmp_path / "fine") == {"id": 7, "result": [False]}
+
+
+def test_a_mount_on_which_some_hang_is_left_alone(
+    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
+) -> None:
+    point = mount_of(str(tmp_path)).point
+    for number in range(4):
+        hold(tmp_path / str(number))
+        assert client.ask(number, "exist", tmp_path / str(number))["late"] == point
+        assert client.next() == {"hanging": [point]}
+
+    assert client.ask(4, "exist", tmp_path / "else") == {"id": 4, "hangs": point, "path": str(tmp_path / "else")}
+    assert client.ask(5, "exist", "/proc/self") == {"id": 5, "result": [True]}
+
+
+def test_another_mount_at_the_same_place_is_tried(
+    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(tmp_path / "hung")
+    assert "late" in client.ask(1, "exist", tmp_path / "hung" / "a")
+    client.next()
+    monkeypatch.setattr("dockershim.host_paths.process.mount_of", lambda place: Mount(-1, "/"))
+
+    assert "late" in client.ask(2, "exist", tmp_path / "hung" / "a")
+
+
+def test_there_is_a_bound_to_those_that_hang(
+    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.host_paths.process._MOST", 2)
+    hold(tmp_path / "hung")
+    client.send(1, "exist", tmp_path / "hung")
+    client.send(2, "exist", tmp_path / "hung")
+
+    assert client.ask(3, "exist", tmp_path) == {"id": 3, "full": 2}
+
+
+def test_what_a_caller_that_has_gone_asked_for_is_undone(
+    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
+) -> None:
+    event = hold(tmp_path / "slow")
+    client.send(1, "make", tmp_path / "new" / "deep", tmp_path / "slow")
+    client.send(1, "give up")
+    assert client.ask(2, "exist", tmp_path) == {"id": 2, "result": [True]}
+    event.set()
+
+    number = 3
+    while client.ask(number, "exist", tmp_path / "new", tmp_path / "slow")["result"] != [False, False]:
+        number += 1
+
+
+def test_the_mount_of_a_place(tmp_path: Path) -> None:
+    assert mount_of("/").point == "/"
+    assert mount_of("/proc/self/status").point == "/proc"
+    assert mount_of("/process").point == "/"
+    assert mount_of("/proc").number != mount_of("/").number

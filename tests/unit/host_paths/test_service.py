@@ -1,0 +1,132 @@
+"""Host paths as the runtime asks for them, with the real process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
+from dockershim.host_paths.service import HostPaths, _failure
+
+
+@pytest.fixture
+async def host_paths() -> AsyncIterator[HostPaths]:
+    async with HostPaths() as made:
+        yield made
+
+
+async def test_folders_are_made_and_removed(host_paths: HostPaths, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    paths = [str(tmp_path / one) for one in ("a/b", "there", "a/c", "a/b")]
+
+    made = await host_paths.make_folders(paths)
+    assert made == [str(tmp_path / one) for one in ("a/c", "a/b", "a")]
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "a" / "c" / "file").touch()
+    await host_paths.remove_folders(made)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        pytest.param("file/below", errno.ENOTDIR, id="below a file"),
+        pytest.param("dangling", errno.EEXIST, id="a link to nothing"),
+        pytest.param("loop", errno.ELOOP, id="a link to itself"),
+        pytest.param("x" * 300, errno.ENAMETOOLONG, id="too long a name"),
+    ],
+)
+async def test_what_cannot_be_made_leaves_nothing(
+    host_paths: HostPaths, tmp_path: Path, path: str, number: int
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere/at/all")
+    (tmp_path / "loop").symlink_to("loop")
+
+    with pytest.raises(OSError, match=path) as caught:
+        await host_paths.make_folders([str(tmp_path / "new" / "deep"), str(tmp_path / path)])
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / path))
+    assert not (tmp_path / "new").exists()
+
+
+async def test_what_is_missing(host_paths: HostPaths, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("./../" + tmp_path.name + "/file")
+    paths = [str(tmp_path / one) for one in ("file", "none", "link", "file/below")]
+
+    assert await host_paths.missing(paths) == [paths[1], paths[3]]
+
+
+async def test_files_are_read(host_paths: HostPaths, tmp_path: Path) -> None:
+    text = "{}" + "ü\n" * 500_000
+    (tmp_path / "file").write_text(text)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert await host_paths.read(str(tmp_path / "file"), 2_000_000) == text
+    for path, limit in ("file", 100), ("binary", 100), ("pipe", 100), ("none", 100), (".", 100):
+        with pytest.raises(OSError, match=path):
+            await host_paths.read(str(tmp_path / path), limit)
+
+
+async def test_links(host_paths: HostPaths, tmp_path: Path) -> None:
+    path, temporary = tmp_path / "pod" / "0.log", tmp_path / "pod" / ".0"
+    for target in ("/one", "/two"):
+        await host_paths.link(str(path), target, str(temporary))
+        assert os.readlink(path) == target  # noqa: PTH115
+    await host_paths.unlink(str(path), "/one")
+    assert path.is_symlink()
+    await host_paths.unlink(str(path), "/two")
+    assert not path.is_symlink()
+    with pytest.raises(OSError, match=r"0\.log"):
+        await host_paths.unlink(str(path), "/two")
+
+
+async def test_a_process_that_died_is_started_again(host_paths: HostPaths, tmp_path: Path) -> None:
+    assert await host_paths.missing(["/"]) == []
+    first = host_paths.pid
+    os.kill(first, signal.SIGSTOP)
+    asking = asyncio.create_task(host_paths.missing(["/"]))
+    await asyncio.sleep(0.05)
+    os.kill(first, signal.SIGKILL)
+
+    with pytest.raises(Unavailable, match="try again"):
+        await asking
+    assert await host_paths.missing(["/"]) == []
+    assert host_paths.pid not in (0, first)
+
+
+async def test_a_process_that_does_not_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dockershim.host_paths.service._END", 0.05)
+    async with HostPaths() as host_paths:
+        assert await host_paths.missing(["/"]) == []
+        process = host_paths._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+
+    process.wait()
+    assert host_paths.pid == 0
+    assert "is left until" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("message", "expected", "text"),
+    [
+        pytest.param({"late": "/mnt", "path": "/mnt/a"}, DeadlineExceeded, "umount -f -l /mnt", id="late"),
+        pytest.param({"hangs": "/mnt", "path": "/mnt/a"}, FailedPrecondition, "'/mnt/a'", id="known to hang"),
+        pytest.param({"full": 256}, ResourceExhausted, "256 calls", id="too many hang"),
+        pytest.param({"errno": 107, "text": "not connected", "path": "/mnt"}, OSError, "/mnt", id="an error"),
+    ],
+)
+def test_failures(message: dict[str, object], expected: type[Exception], text: str) -> None:
+    failure = _failure(message)
+    assert type(failure) in (expected, *expected.__subclasses__())
+    assert text in str(failure)

@@ -36,8 +36,10 @@ from dockershim.runtime import Node, RuntimeService
 from dockershim.runtime.adoption import adopt
 from dockershim.runtime.background import in_background
 from dockershim.runtime.journal import Journal
+from dockershim.runtime.limits import Limits
 from dockershim.runtime.logs import logs_taken_up
 from dockershim.runtime.reconcile import reconcile
+from dockershim.runtime.removal import kill_container
 from dockershim.runtime.sandbox import Sandboxes
 from dockershim.runtime.steps import listening, step
 from dockershim.stats.disk import DiskUsage
@@ -129,6 +131,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             streaming=await _streaming(config, stack),
             disk=disk,
             host_paths=await stack.enter_async_context(HostPaths()),
+            limits=Limits(config.state_directory / "starts", inventory, lambda one: kill_container(node, one)),
         )
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
         await stack.enter_async_context(follower)

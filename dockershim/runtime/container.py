@@ -186,6 +186,7 @@ class Containers:
         require(request.container_id, "container_id")
         record = await self._node.inventory.container(request.container_id)
         if record.state == cri.CONTAINER_RUNNING:
+            await self._node.limits.write(record)
             return cri.StartContainerResponse()
         if record.state != cri.CONTAINER_CREATED:
             raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
@@ -202,10 +203,17 @@ class Containers:
                 await self._node.hooks.post_start_container(created)
 
     async def _start(self, created: ContainerRecord) -> None:
-        inventory, container_id = self._node.inventory, created.id
         await prepare_log(self._node, created)
+        with self._node.limits.starting(created):
+            record = await self._started(created.id)
+            await self._node.limits.write(record)
+        await begin_log(self._node, record)
+
+    async def _started(self, container_id: str) -> ContainerRecord:
+        inventory = self._node.inventory
         try:
-            await self._node.engine.post(f"/containers/{container_id}/start")
+            with step("start the container"):
+                await self._node.engine.post(f"/containers/{container_id}/start")
         except ShimError:
             # The engine keeps a start that failed, and tells nobody of it.
             await inventory.refresh_container(container_id)
@@ -213,19 +221,7 @@ class Containers:
         record = await inventory.refresh_container(container_id, until=_was_started)
         if record is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
-        await self._limit_or_kill(record)
-        await begin_log(self._node, record)
-
-    async def _limit_or_kill(self, record: ContainerRecord) -> None:
-        """Set the limits that the engine has no field for. A container that cannot have them may not go on."""
-        files = record.extra.get("cgroupFiles")
-        if not files or not record.pid:
-            return
-        try:
-            await asyncio.to_thread(apply_files, record.pid, record.id, files)
-        except FailedPrecondition:
-            await kill_container(self._node, record.id)
-            raise
+        return record
 
     async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
         """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""

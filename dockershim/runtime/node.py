@@ -27,6 +27,7 @@ from dockershim.translate.security import SecurityContext, seccomp_profile_path
 
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
+    from dockershim.runtime.limits import Limits
 
 #: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
 _CAPABILITIES_AGE = 60.0
@@ -60,6 +61,7 @@ class Node:
     streaming: streaming.Server
     disk: DiskUsage
     host_paths: HostPaths
+    limits: Limits
     #: None while no hook server is configured.
     hooks: Hooks | None = None
     #: By the engine name of what is being made, and by sandbox id for all that ends one.

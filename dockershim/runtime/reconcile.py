@@ -81,6 +81,7 @@ class Reconciliation:
         """Raises ShimError where the node cannot be looked at; then nothing was changed."""
         node = self._node
         records = await node.inventory.sandboxes()
+        node.limits.take_up()
         # Before the checkpoints are looked at: a sandbox has its checkpoint before anything of its network.
         remembered = await asyncio.to_thread(node.cni.remembered)
         known = {record.id for record in records} | node.checkpointed.keys()

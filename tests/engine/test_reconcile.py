@@ -18,9 +18,11 @@ from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies, started
 from tests.engine.pods import (
     BUSYBOX,
+    cgroup_file,
     container_config,
     create,
     pod,
+    process,
     pull,
     refused,
     remove_pod,
@@ -28,6 +30,8 @@ from tests.engine.pods import (
     sandbox_config,
     sandbox_status,
     sandboxes,
+    status,
+    until,
 )
 from tests.node.server import Server
 from tests.node.state import Snapshot
@@ -35,6 +39,7 @@ from tests.node.state import Snapshot
 CHECKPOINTS = Path("/var/lib/dockershim/sandbox")
 CNI_CACHE = Path("/var/lib/cni/cache/results")
 PINS = Pins(Path("/run/dockershim"))
+STARTS = Path("/run/dockershim/starts")
 CONFIGURATION = Path("/etc/cni/net.d/10-test.conflist")
 NEVER_RAN = ["create the infra container", "write the checkpoint"]
 WITHOUT_NETWORK = [
@@ -246,3 +251,27 @@ async def empty_again(server: Server) -> AsyncIterator[None]:
         for sandbox_id in await sandboxes(cri):
             with suppress(grpc.aio.AioRpcError):
                 await remove_pod(cri, sandbox_id)
+
+
+async def test_limits_are_written_though_the_server_was_killed_right_after_the_start(
+    server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    """Where the kernel does not limit huge pages, a container that may have some only may not go on."""
+    before = snapshot()
+    huge = [api.HugepageLimit(page_size="2MB", limit=2 << 20)]
+    limited = api.LinuxContainerConfig(resources=api.LinuxContainerResources(hugepage_limits=huge))
+    async with crashing(server, "start the container") as cri:
+        await pull(cri)
+        sandbox_id = await run_pod(cri, config := sandbox_config())
+        container_id = await create(cri, sandbox_id, container_config(linux=limited), config)
+        await dies(cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id)))
+        assert engine_api.api.inspect_container(container_id)["State"]["Running"]
+        assert [path.name for path in STARTS.iterdir()] == [container_id]
+    async with CRI(server.target) as cri:
+        await until(lambda: not list(STARTS.iterdir()))
+        if ":hugetlb:" in Path("/proc/self/cgroup").read_text():
+            assert cgroup_file(process(engine_api, container_id), "hugetlb.2MB.limit_in_bytes") == str(2 << 20)
+        else:
+            assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
+        await remove_pod(cri, sandbox_id)
+    assert snapshot().gained(before) == {}

@@ -158,6 +158,42 @@ async def test_lists_and_their_filters(cri: CRI) -> None:
         assert {item.attributes.id for part in parts for item in part.container_stats} == {one, two}
 
 
+#: What engines and systemd do that run in containers: the first process moves below its cgroup, a child of it does not.
+MOVES = (
+    "sleep 1000 & for one in /sys/fs/cgroup/ /sys/fs/cgroup/*/; do"
+    " mkdir -p $one/init && echo $$ > $one/init/cgroup.procs; done; cat /proc/self/cgroup > /moved; exec sleep 1000"
+)
+
+
+async def test_a_container_whose_first_process_has_moved_below_its_cgroup(cri: CRI, engine_api: DockerClient) -> None:
+    await pull(cri)
+    label_keys = await keys(cri)
+    privileged = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(privileged=True))
+    of_pod = linux_sandbox(privileged=True)
+    of_pod.cgroup_parent = "/kubepods/pod-moved"
+    async with pod(cri, config := sandbox_config(linux=of_pod)) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config(MOVES, linux=privileged), config)
+        async with asyncio.timeout(10):
+            while (moved := await run(cri, container_id, "cat", "/moved")).exit_code or not moved.stdout:
+                await asyncio.sleep(0.05)
+        first = process(engine_api, container_id)
+        assert f"{container_id}/init" in (first / "cgroup").read_text()
+        found = await stats(cri, container_id)
+        theirs = engine_api.api.stats(container_id, stream=False)
+        assert found.cpu.usage_core_nano_seconds.value == theirs["cpu_stats"]["cpu_usage"]["total_usage"]
+        assert found.memory.usage_bytes.value == pytest.approx(theirs["memory_stats"]["usage"], rel=0.1)
+        of_pod_found = (await pod_stats(cri, sandbox_id)).linux
+        assert of_pod_found.process.process_count.value == 3
+        (of_container,) = (await pod_metrics(cri))[sandbox_id].container_metrics
+        assert by_name(of_container, label_keys, "processes", id=f"/kubepods/pod-moved/{container_id}") == 2
+        resources = api.LinuxContainerResources(oom_score_adj=700)
+        request = api.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
+        await cri.runtime.UpdateContainerResources(request)
+        children = (first / "task" / first.name / "children").read_text().split()
+        scores = [Path("/proc", pid, "oom_score_adj").read_text() for pid in (first.name, *children)]
+        assert scores == ["700\n", "700\n"]
+
+
 async def test_a_container_that_does_not_exist(cri: CRI) -> None:
     async with refused("NOT_FOUND"):
         await stats(cri, "0" * 64)

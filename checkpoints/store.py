@@ -80,7 +80,7 @@ class Store:
             with _opened(self._folder) as folder, self._temporary(name) as temporary:
                 _write_durably(folder, temporary, name, content)
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} was not written: {error}") from error
+            raise CheckpointError(f"checkpoint of {name} was not written into {self._folder}: {error}") from error
 
     def read(self, sandbox_id: str) -> Checkpoint:
         """Raises InvalidSandboxId, MissingCheckpoint, DamagedCheckpoint, NewerCheckpoint, and CheckpointError from
@@ -92,7 +92,7 @@ class Store:
         except FileNotFoundError as error:
             raise MissingCheckpoint(f"no checkpoint of {name}") from error
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} was not read: {error}") from error
+            raise CheckpointError(f"checkpoint of {name} in {self._folder} was not read: {error}") from error
 
     def remove(self, sandbox_id: str) -> None:
         """Removes what lies under the sandbox's name; nothing there is fine.
@@ -106,7 +106,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} was not removed: {error}") from error
+            raise CheckpointError(f"checkpoint of {name} was not removed from {self._folder}: {error}") from error
 
     def load_all(self) -> tuple[list[Checkpoint], list[Problem]]:
         """Every checkpoint there is, by name, and every file that is none.

@@ -379,10 +379,15 @@ def _search_path(bin_dirs: tuple[Path, ...]) -> str:
 
 
 def _find_plugin(plugin_type: str, bin_dirs: tuple[Path, ...]) -> Path:
+    not_executable: list[str] = []
     for folder in bin_dirs:
         path = folder / plugin_type
-        if path.is_file() and os.access(path, os.X_OK):
-            return path
+        if path.is_file():
+            if os.access(path, os.X_OK):
+                return path
+            not_executable.append(str(path))
+    if not_executable:
+        raise PluginNotFound(f"plugin {plugin_type}: {', '.join(not_executable)} is there but not executable")
     raise PluginNotFound(f"no plugin {plugin_type} in {_search_path(bin_dirs)}")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from dockershim.config import Config
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
-from dockershim.errors import ShimError
+from dockershim.errors import ShimError, StartError
 from dockershim.follower import Follower
 from dockershim.hooks.folder import hook_servers
 from dockershim.host_paths.service import HostPaths
@@ -173,7 +173,8 @@ async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts,
     host, _, port = config.metrics_bind_addr.rpartition(":")
     context = await _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca, stack)
     server = MetricsServer(Exposition(instruments.registry, state), host.strip("[]"), int(port), context)
-    await stack.enter_async_context(server)
+    with _bound_by(f"--metrics-bind-addr={config.metrics_bind_addr}"):
+        await stack.enter_async_context(server)
     logger.info("metrics are served on %s", server.url)
 
 
@@ -235,10 +236,21 @@ async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
     server = streaming.Server(
         host.strip("[]"), int(port), ssl_context=context, idle_timeout=config.streaming_idle_timeout
     )
-    await server.start()
+    with _bound_by(f"--streaming-bind-addr={config.streaming_bind_addr}"):
+        await server.start()
     stack.push_async_callback(server.close)
     logger.info("exec, attach and port-forward are served on %s", server.base_url)
     return server
+
+
+@contextmanager
+def _bound_by(flag: str) -> Iterator[None]:
+    """Around the begin of listening at the address that a flag names."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(f"{flag}: {reason}") from error
 
 
 async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stack: AsyncExitStack) -> ServerTLS | None:

@@ -10,6 +10,10 @@ from __future__ import annotations
 import errno
 
 
+class StartError(Exception):
+    """The server cannot start; the message is for the operator."""
+
+
 class ShimError(Exception):
     """Base of every error that a caller of the CRI may see."""
 

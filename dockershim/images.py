@@ -22,7 +22,7 @@ from dockershim.encoded import Encoded, in_chunks
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
 from dockershim.engine.messages import MessageStream, refine
-from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound, ShimError
 from dockershim.image_records import ImageRecords
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.measure import Pulls, measured
@@ -231,11 +231,10 @@ class ImageService:
                     stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
-        except EngineFailure as error:
-            refined = refine(error)
-            if refined is error:
-                raise
-            raise refined from error
+        except ShimError as error:
+            # What fails before the first message names the engine's call alone.
+            told = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            raise refine(type(error)(told)) from error
         finally:
             if self._measure_pulls is not None:
                 self._measure_pulls.received(messages.downloaded)

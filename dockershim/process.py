@@ -20,7 +20,7 @@ import grpc
 
 from dockershim import log
 from dockershim.config import Config, ConfigError, flag_name, merge_reload, without_effect
-from dockershim.errors import ShimError
+from dockershim.errors import ShimError, StartError
 from dockershim.measure import Calls
 from dockershim.server import Journal, OpenStreams, make_server
 from dockershim.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instance_lock
@@ -47,10 +47,6 @@ class Services(Protocol):
 Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
 
 
-class StartError(Exception):
-    """The server cannot start; the message is for the operator."""
-
-
 def run(config: Config, load: Callable[[], Config], compose: Compose) -> int:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration again, and may raise ConfigError.
 
@@ -62,7 +58,7 @@ def run(config: Config, load: Callable[[], Config], compose: Compose) -> int:
         with instance_lock(config.root_directory):
             asyncio.run(_Process(config, load, compose).serve())
     except (InUse, StartError, ShimError, OSError) as error:
-        logger.error("cannot serve: %s", error)
+        logger.error("cannot serve: %s%s", error, "; dockershim needs root" if os.geteuid() != 0 else "")
         return 1
     except Exception:
         logger.exception("cannot serve")
@@ -123,11 +119,18 @@ class _Process:
         names = filter(None, (self._config.container_runtime_endpoint, self._config.image_service_endpoint))
         return {name: self._endpoint(name) for name in names}
 
+    def _as_flag(self, name: str) -> str:
+        is_images = name == self._config.image_service_endpoint
+        return f"--{'image-service' if is_images else 'container-runtime'}-endpoint={name}"
+
     def _endpoint(self, name: str) -> Endpoint:
-        if name.startswith("fd://"):
-            passed = self._take(name.removeprefix("fd://"))
-            return PassedSocket(passed.fd, self._config.state_directory / "sockets")
-        return OwnSocket(Path(name.removeprefix("unix://")))
+        try:
+            if name.startswith("fd://"):
+                passed = self._take(name.removeprefix("fd://"))
+                return PassedSocket(passed.fd, self._config.state_directory / "sockets")
+            return OwnSocket(Path(name.removeprefix("unix://")))
+        except (InUse, OSError) as error:
+            raise StartError(f"{self._as_flag(name)}: {error}") from error
 
     def _take(self, name: str) -> PassedFd:
         for passed in self._passed:
@@ -145,7 +148,10 @@ class _Process:
         try:
             server.add_insecure_port(f"unix:{quote(str(endpoint.bind_path))}")
         except RuntimeError as error:
-            raise StartError(f"{name}: {error}") from error
+            folder = endpoint.bind_path.parent
+            # gRPC does not tell why.
+            reason = str(error) if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+            raise StartError(f"{self._as_flag(name)}: {reason}") from error
         return server
 
     async def _stop(self, endpoints: Sequence[Endpoint], servers: Sequence[grpc.aio.Server]) -> None:

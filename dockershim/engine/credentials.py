@@ -123,18 +123,24 @@ class NodeCredentials:
         return _from_file(plain)
 
     async def _ask_helper(self, name: str, server: str) -> Credentials | None:
-        process = await asyncio.create_subprocess_exec(
-            f"docker-credential-{name}",
-            "get",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        program = f"docker-credential-{name}"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                "get",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except FileNotFoundError as error:
+            raise ValueError(f"{program} is in no folder of PATH") from error
+        except PermissionError as error:
+            raise ValueError(f"{program} is there but not executable") from error
         try:
             async with asyncio.timeout(self._helper_timeout):
                 output, _ = await process.communicate(server.encode())
         except TimeoutError as error:
-            raise TimeoutError(f"docker-credential-{name} did not answer in {self._helper_timeout:g} s") from error
+            raise TimeoutError(f"{program} did not answer in {self._helper_timeout:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()

@@ -471,7 +471,8 @@ def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
         with os.fdopen(fd, "w") as file:
             file.write(content)
     except OSError as error:
-        raise disk_error(f"the pod's resolv.conf cannot be written: {error}", error) from error
+        where = f"the pod's resolv.conf, {record.resolv_conf_path},"
+        raise disk_error(f"{where} cannot be written: {error.strerror}", error) from error
 
 
 def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, kind: str) -> Checkpoint:

@@ -83,7 +83,7 @@ async def test_a_pod_that_could_not_be_remembered_is_not_made(
         async with CRI(server.target) as cri:
             await _comes_and_goes(cri)
             with trouble(disk):
-                async with refused(code, what, reason):
+                async with refused(code, what, reason, str(disk)):
                     await run_pod(cri, sandbox_config())
                 assert await sandboxes(cri) == {}
                 assert snapshot().gained(before) == {}

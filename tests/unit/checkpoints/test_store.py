@@ -192,6 +192,7 @@ def test_a_first_write_that_fails_leaves_nothing(
         assert len(calls) >= nth
     assert isinstance(raised.value.__cause__, OSError)
     assert raised.value.__cause__.errno == errno.ENOSPC
+    assert f" into {folder}: " in str(raised.value), "an operator has to know which disk it is"
     assert not folder.exists() or names(folder) == []
     store.write(RECORD)
     assert store.read(ID) == RECORD

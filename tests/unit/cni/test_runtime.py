@@ -131,8 +131,13 @@ class TestAdd:
         assert cached(tmp_path) == []
 
     async def test_plugin_that_is_not_installed(self, runtime: cni.Runtime, tmp_path: Path) -> None:
-        (tmp_path / "bin/portmap").chmod(0o644)
+        (tmp_path / "bin/portmap").unlink()
         with pytest.raises(cni.PluginNotFound, match=r"no plugin portmap in .*/empty:.*/bin"):
+            await runtime.add(network(*CHAIN), ATTACHMENT)
+
+    async def test_plugin_that_cannot_be_executed(self, runtime: cni.Runtime, tmp_path: Path) -> None:
+        (tmp_path / "bin/portmap").chmod(0o644)
+        with pytest.raises(cni.PluginNotFound, match=r"plugin portmap: /\S+/bin/portmap is there but not executable"):
             await runtime.add(network(*CHAIN), ATTACHMENT)
 
     @pytest.mark.parametrize("netns", [None, ""])

@@ -232,6 +232,24 @@ async def test_a_helper_that_hangs_is_ended(file: Path, helper: Path, tmp_path: 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        pytest.param(None, "docker-credential-test is in no folder of PATH", id="missing"),
+        pytest.param(0o644, "docker-credential-test is there but not executable", id="not-executable"),
+    ],
+)
+async def test_a_helper_that_cannot_be_started_is_named(
+    file: Path, helper: Path, caplog: pytest.LogCaptureFixture, mode: int | None, reason: str
+) -> None:
+    write(file, {"credsStore": "test"})
+    if mode is not None:
+        write_helper(helper, "exit 0")
+        helper.chmod(mode)
+    assert await NodeCredentials([file]).find("gcr.io") is None
+    assert reason in caplog.text
+
+
 def test_the_docker_package_is_not_loaded_without_a_file(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"

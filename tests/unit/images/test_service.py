@@ -195,6 +195,7 @@ async def test_a_pull_fails_by_the_type_of_its_failure(
     with pytest.raises(expected) as raised:
         await pull(service)
     assert type(raised.value) is expected
+    assert str(raised.value) == f"pull of docker.io/library/app:1: {failure}"
 
 
 async def test_what_was_removed_right_after_its_pull_is_not_found(service: ImageService, engine: FakeEngine) -> None:

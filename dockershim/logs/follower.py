@@ -273,7 +273,8 @@ class Follower:
             self._wait(container, number, request["do"])
             return
         elif request["do"] == "forget":
-            self._position(container_id).unlink(missing_ok=True)
+            self._remove_position(container_id, number)
+            return
         elif request["do"] == "reopen":
             self._answer(number, "its log is not followed")
             return
@@ -325,11 +326,18 @@ class Follower:
         self._ended.add(container.copying.totals)
         for waiting in container.waiting:
             if waiting.do == "forget":
-                self._position(container.id).unlink(missing_ok=True)
-                self._answer(waiting.request)
+                self._remove_position(container.id, waiting.request)
             else:
                 self._answer(waiting.request, "its log is not followed any more")
         container.waiting.clear()
+
+    def _remove_position(self, container_id: str, request: int) -> None:
+        try:
+            self._position(container_id).unlink(missing_ok=True)
+        except OSError as error:
+            self._answer(request, in_words(error))
+        else:
+            self._answer(request)
 
     def _let_go_for_good(self, container: _Container) -> None:
         """It was asked to forget this container, and has had its time."""

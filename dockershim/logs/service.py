@@ -120,8 +120,8 @@ class ContainerLogs:
 
     async def forget(self, container_id: str) -> None:
         """The container is gone: its position is removed; its CRI log is the kubelet's. Raises ShimError."""
-        self._followed.pop(container_id, None)
-        if (self._folder / container_id).exists():
+        followed = self._followed.pop(container_id, None)
+        if followed or (self._folder / container_id).exists():
             await self._request("forget", container_id)
 
     def known(self) -> list[str]:

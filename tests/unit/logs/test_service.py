@@ -178,6 +178,26 @@ async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: P
     assert pod.is_complete()
 
 
+async def test_forget_lets_go_also_of_what_could_not_be_followed(logs: ContainerLogs, tmp_path: Path) -> None:
+    (tmp_path / "no-folder").touch()
+    await logs.follow("a", str(tmp_path / "no-folder" / "a-json.log"), str(tmp_path / "0.log"))
+    assert (await logs.statistics(5)).followed == 1
+    assert logs.known() == []
+    await logs.forget("a")
+    assert (await logs.statistics(5)).followed == 0
+
+
+async def test_a_position_that_cannot_be_removed_ends_nobody(logs: ContainerLogs, pod: Pod, tmp_path: Path) -> None:
+    await follow(logs, pod)
+    position = tmp_path / "positions" / pod.id
+    position.unlink()
+    position.mkdir()
+    for _ in ("followed", "not followed any more"):
+        with pytest.raises(FailedPrecondition, match=str(position)):
+            await logs.forget(pod.id)
+    assert logs.restarts == 0
+
+
 async def test_positions_of_containers_that_are_gone_go(logs: ContainerLogs, tmp_path: Path) -> None:
     pods = [Pod(tmp_path, name) for name in "abc"]
     for pod in pods:

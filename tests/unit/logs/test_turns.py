@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -42,7 +43,12 @@ class Running:
         self._answers: dict[int, str] = {}
         positions.mkdir()
         self._follower = Follower(self._theirs, positions)
-        self._thread = threading.Thread(target=self._follower.run)
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        # As the process does: what it says to a server that has gone is for nobody.
+        with contextlib.suppress(BrokenPipeError):
+            self._follower.run()
 
     def start(self) -> None:
         self._thread.start()

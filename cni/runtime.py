@@ -12,7 +12,10 @@ import dataclasses
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -46,6 +49,7 @@ _Parameters = ParamSpec("_Parameters")
 DEFAULT_TIMEOUT: Final = 220.0
 # An orphan of an earlier process may use up this part of the time; the rest is for the work itself.
 _FENCE_SHARE: Final = 0.5
+_CACHE_THREADS: Final = 2
 _NOT_ATTACHED: Final = {"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}
 
 
@@ -73,6 +77,8 @@ class Runtime:
         self._timeout = timeout
         self._executor: Executor = executor or SubprocessExecutor()
         self._turns = Turns()
+        # Its own, as the default ones may all be away for long, with what else this process does by them.
+        self._threads = ThreadPoolExecutor(_CACHE_THREADS, thread_name_prefix="CNI cache")
 
     async def add(self, network: NetworkList, attachment: Attachment) -> Result:
         """ADD: attach a container. The first failure ends it.
@@ -90,7 +96,7 @@ class Runtime:
                 previous = None if result is None else result.as_json(network.version)
                 request = _request(network, plugin, attachment, previous)
                 result = await operation.run("ADD", plugin, request, _reader(network, plugin))
-                await _in_thread(self._cache.write, network, attachment, result, finished=left == 1)
+                await self._in_thread(self._cache.write, network, attachment, result, finished=left == 1)
             assert result is not None, "a network has at least one plugin"
         return result
 
@@ -115,7 +121,7 @@ class Runtime:
             return
         _require_namespace(attachment)
         async with self._on(attachment) as operation:
-            result = await _in_thread(self._cache.result, network, attachment)
+            result = await self._in_thread(self._cache.result, network, attachment)
             if result is None:
                 raise NotAttached(f"{attachment.container_id} has no attachment {attachment.ifname} to {network.name}")
             previous = result.as_json(network.version)
@@ -148,7 +154,7 @@ class Runtime:
             return
         operation = self._operation(_NOT_ATTACHED)
         async with operation.in_time(self._turns.alone()):
-            cached = await _in_thread(self.cached_attachments)
+            cached = await self._in_thread(self.cached_attachments)
             keep = set(valid(cached))
             failures = await self._delete_stale(network, cached, keep)
             if has_gc(network):
@@ -212,6 +218,18 @@ class Runtime:
             log.warning("cached attachment left out: %s", error)
         return found
 
+    async def _in_thread(
+        self, call: Callable[_Parameters, _Value], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Value:
+        """Run a blocking call in a thread; being cancelled waits for its end, so that nothing is written afterwards."""
+        work = partial(copy_context().run, call, *args, **kwargs)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait({future})
+            raise
+
     @asynccontextmanager
     async def _on(self, attachment: Attachment) -> AsyncIterator[_Operation]:
         operation = self._operation(_environment(attachment))
@@ -243,7 +261,7 @@ class Runtime:
         if failures:
             raise OperationFailed(f"DEL of {attachment.container_id} from network {network.name}", failures)
         try:
-            await _in_thread(self._cache.remove, network.name, attachment)
+            await self._in_thread(self._cache.remove, network.name, attachment)
         except CacheError as error:
             log.warning("network %s: %s", network.name, error)
 
@@ -252,7 +270,7 @@ class Runtime:
         if not versions.at_least(network.version, "0.4.0"):
             return None
         try:
-            result = await _in_thread(self._cache.result, network, attachment)
+            result = await self._in_thread(self._cache.result, network, attachment)
         except CacheError as error:
             log.warning("DEL goes without the cached result: %s", error)
             return None
@@ -429,15 +447,3 @@ def _supported_versions(completion: Completion) -> tuple[str, ...]:
     if not supported:
         raise ResultError("the answer to VERSION lists no versions")
     return supported
-
-
-async def _in_thread(
-    call: Callable[_Parameters, _Value], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-) -> _Value:
-    """Run a blocking call in a thread; being cancelled waits for its end, so that nothing is written afterwards."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise

@@ -13,6 +13,7 @@ import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
 from dockershim.netns import Pins, addresses, names_in, restore_link
+from dockershim.own_files import with_own_files
 from dockershim.readiness import Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
@@ -245,7 +246,7 @@ class CNINetwork:
         self, sandbox_id: str, name: SandboxName, capability_args: dict[str, object]
     ) -> list[cni.CachedAttachment]:
         """What was added by the cache; without one, what the configuration in force would have added."""
-        cached = await asyncio.to_thread(self._runtime.cached_attachments, sandbox_id)
+        cached = await with_own_files(self._runtime.cached_attachments, sandbox_id)
         if cached:
             return [
                 dataclasses.replace(one, attachment=self._attachment(sandbox_id, name, like=one.attachment))
@@ -333,7 +334,7 @@ class CNINetwork:
             return self._known[sandbox.id]
         if not sandbox.running:
             return ()
-        found = await asyncio.to_thread(self._read_addresses, sandbox)
+        found = await with_own_files(self._read_addresses, sandbox)
         if found:
             self._known[sandbox.id] = found
         return found

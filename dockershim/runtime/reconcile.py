@@ -10,6 +10,7 @@ from typing import Final
 
 from dockershim.errors import ShimError
 from dockershim.inventory import is_id
+from dockershim.own_files import with_own_files
 from dockershim.runtime.background import when_answered
 from dockershim.runtime.node import Node
 from dockershim.runtime.sandbox import Sandboxes
@@ -83,7 +84,7 @@ class Reconciliation:
         records = await node.inventory.sandboxes()
         node.limits.take_up()
         # Before the checkpoints are looked at: a sandbox has its checkpoint before anything of its network.
-        remembered = await asyncio.to_thread(node.cni.remembered)
+        remembered = await with_own_files(node.cni.remembered)
         known = {record.id for record in records} | node.checkpointed.keys()
         unfinished = [one.id for one in records if await self._mend(one, self._is_unfinished, self._sandboxes.remove)]
         halfway = [one.id for one in records if await self._mend(one, self._is_halfway, self._sandboxes.stop)]

@@ -26,6 +26,7 @@ from dockershim.errors import (
 )
 from dockershim.inventory import is_id
 from dockershim.netns import end_processes, release_others
+from dockershim.own_files import with_own_files
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.creation import creator
 from dockershim.runtime.node import Node, read_profiles
@@ -175,7 +176,7 @@ class Sandboxes:
             with step("pin the network namespace"):
                 _pin(node, record)
         with step("write resolv.conf"):
-            await asyncio.to_thread(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
+            await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
         if not host:
             with step("set up the network"):
                 # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
@@ -183,7 +184,7 @@ class Sandboxes:
 
     async def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         with _checkpoint_errors("written"):
-            await complete(asyncio.to_thread(self._node.store.write, checkpoint), "write the checkpoint")
+            await complete(with_own_files(self._node.store.write, checkpoint), "write the checkpoint")
         self._node.checkpointed[checkpoint.sandbox_id] = checkpoint
 
     async def _remove_checkpoint(self, sandbox_id: str) -> None:
@@ -191,7 +192,7 @@ class Sandboxes:
         node = self._node
         with _checkpoint_errors("removed"):
             for store in (node.store, *node.adopted.get(sandbox_id, ())):
-                await asyncio.to_thread(store.remove, sandbox_id)
+                await with_own_files(store.remove, sandbox_id)
         node.checkpointed.pop(sandbox_id, None)
 
     async def _forget(self, sandbox_id: str) -> None:

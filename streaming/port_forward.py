@@ -12,10 +12,12 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from streaming.bulk import pump, splice, undivided
 from streaming.errors import Disconnected, ForwardFailed
+from streaming.holding import Holding
 from streaming.links import while_there
 from streaming.sockets import SocketStream
 from streaming.spdy_connection import SpdyConnection, SpdyStream
@@ -32,6 +34,11 @@ BASE64 = {"v4.base64.channel.k8s.io"}
 
 #: A client has so long to open the second stream of a pair, seconds.
 PAIR_TIMEOUT = 30.0
+#: Connections of one client: all, with those that are about to end; and those to pods that have not answered yet.
+_MOST_FORWARDS = 500
+_MOST_CONNECTING = 64
+#: A channel's number is one byte, and each port has two.
+MOST_PORTS = 127
 
 #: Connects to a port of the pod. Raises ForwardFailed.
 Connect = Callable[[int], Awaitable[SocketStream]]
@@ -43,18 +50,44 @@ class ErrorWriter(Writer, Protocol):
     async def close_write(self) -> None: ...
 
 
-async def forward(connect: Connect, port: int, data: Stream, error: ErrorWriter) -> None:
-    """Carry one connection. Its end, and each half of it, is the other side's; what fails is told on ``error``."""
+class Cuttable(Stream, Protocol):
+    """What the client may take back at any time."""
+
+    def when_cut(self, act: Callable[[], object] | None) -> None:
+        """Have ``act`` called once when it has; None: nothing."""
+
+
+async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWriter, held: Holding) -> None:
+    """Carry one connection. Its end, and each half of it, is the other side's; what fails is told on ``error``.
+
+    ``held`` is told what the pod has sent and the client not yet taken. A client that takes its stream back ends it at
+    once, whatever it waits for: a pod that does not answer, or does not read.
+    """
+    work = asyncio.create_task(_forward(connect, port, data, error, held), name=f"streaming forward {port}")
+    data.when_cut(work.cancel)
+    try:
+        await asyncio.wait({work})
+        if not work.cancelled() and (failure := work.exception()) is not None:
+            logger.error("a connection to port %d could not be forwarded", port, exc_info=failure)
+            data.reset()
+    finally:
+        data.when_cut(None)
+        work.cancel()
+        await asyncio.wait({work})
+    with contextlib.suppress(Disconnected):
+        await error.close_write()
+
+
+async def _forward(connect: Connect, port: int, data: Cuttable, error: ErrorWriter, held: Holding) -> None:
     try:
         pod = await connect(port)
     except ForwardFailed as failure:
         await _refuse(str(failure), data, error)
         return
     async with pod:
+        pod.share(held)
         if not await _carry(data, pod):
             data.reset()
-    with contextlib.suppress(Disconnected):
-        await error.close_write()
 
 
 async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
@@ -98,6 +131,7 @@ async def _move(source: Stream, target: Stream) -> Stream | None:
                 await target.close_write()
                 return None
             await target.write(data)
+            del data  # while nothing comes it would be kept
             await splice(source, target)
             await pump(source, undivided, {0: target})
         except Disconnected:
@@ -115,11 +149,20 @@ async def serve_spdy(
     await connection.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """The first stream of a pair."""
+
+    stream: SpdyStream
+    timer: asyncio.TimerHandle
+
+
 class _Pairs:
     def __init__(self, connect: Connect, connection: SpdyConnection) -> None:
         self._connect = connect
         self._connection = connection
-        self._waiting: dict[tuple[int, int], dict[str, SpdyStream]] = {}
+        self._connecting = asyncio.Semaphore(_MOST_CONNECTING)
+        self._waiting: dict[tuple[int, int], _Half] = {}
         self._forwards: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -127,6 +170,8 @@ class _Pairs:
             while (stream := await self._connection.accept()) is not None:
                 self._take(stream)
         finally:
+            for key in list(self._waiting):
+                self._give_up(key)
             for task in self._forwards:
                 task.cancel()
             if self._forwards:
@@ -135,27 +180,44 @@ class _Pairs:
     def _take(self, stream: SpdyStream) -> None:
         kind = stream.header("streamtype")
         key = _pair_of(stream, kind)
-        if key is None or kind in self._waiting.get(key, ()):
+        first = self._waiting.get(key) if key is not None else None
+        if key is None or (first is not None and first.stream.header("streamtype") == kind):
             logger.debug("a stream that belongs to no forward: %r", kind)
             stream.reset()
             return
-        pair = self._waiting.setdefault(key, {})
-        pair[kind] = stream
-        if len(pair) == 2:
-            del self._waiting[key]
-            work = forward(self._connect, key[1], pair["data"], pair["error"])
+        if kind == "error":
+            stream.inbox.discard()
+        if first is None:
+            timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT, self._give_up, key)
+            self._waiting[key] = _Half(stream, timer)
+            stream.when_cut(partial(self._give_up, key))
         else:
-            work = self._expire(key, pair)
-        task = asyncio.create_task(work, name=f"streaming forward {key[1]}")
+            other = self._settle(key)
+            self._begin(key[1], *((stream, other) if kind == "data" else (other, stream)))
+
+    def _begin(self, port: int, data: SpdyStream, error: SpdyStream) -> None:
+        if len(self._forwards) >= _MOST_FORWARDS:
+            for stream in (data, error):
+                stream.reset()
+            return
+        work = forward(self._connect_in_turn, port, data, error, self._connection.output)
+        task = asyncio.create_task(work, name=f"streaming forward {port}")
         self._forwards.add(task)
         task.add_done_callback(self._forwards.discard)
 
-    async def _expire(self, key: tuple[int, int], pair: dict[str, SpdyStream]) -> None:
-        await asyncio.sleep(PAIR_TIMEOUT)
-        if self._waiting.get(key) is pair:
-            del self._waiting[key]
-            for stream in pair.values():
-                stream.reset()
+    async def _connect_in_turn(self, port: int) -> SocketStream:
+        async with self._connecting:
+            return await self._connect(port)
+
+    def _settle(self, key: tuple[int, int]) -> SpdyStream:
+        """The stream that waits for its second one no longer."""
+        half = self._waiting.pop(key)
+        half.timer.cancel()
+        half.stream.when_cut(None)
+        return half.stream
+
+    def _give_up(self, key: tuple[int, int]) -> None:
+        self._settle(key).reset()
 
 
 def _pair_of(stream: SpdyStream, kind: str) -> tuple[int, int] | None:
@@ -197,6 +259,9 @@ class _Channel:
     def reset(self) -> None:
         self.inbox.discard()
 
+    def when_cut(self, act: Callable[[], object] | None) -> None:
+        """There is no message by which a client could take back one of its channels."""
+
 
 async def serve_websocket(
     connect: Connect, ports: Sequence[int], link: WebSocketLink, *, idle_timeout: float, stopping: asyncio.Event
@@ -207,14 +272,21 @@ async def serve_websocket(
     with contextlib.suppress(Disconnected):
         for channel in channels:
             await channel.write(struct.pack("<H", ports[channel.number // 2]))
-        work = _forward_all(connect, ports, channels)
+        work = _forward_all(connect, ports, channels, link.output)
         await while_there(work, link, idle_timeout=idle_timeout, stopping=stopping)
     await link.close()
 
 
-async def _forward_all(connect: Connect, ports: Sequence[int], channels: Sequence[_Channel]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for at, port in enumerate(ports):
-            group.create_task(
-                forward(connect, port, channels[2 * at], channels[2 * at + 1]), name=f"streaming forward {port}"
-            )
+async def _forward_all(connect: Connect, ports: Sequence[int], channels: Sequence[_Channel], held: Holding) -> None:
+    forwards = [
+        asyncio.create_task(
+            forward(connect, port, channels[2 * at], channels[2 * at + 1], held), name=f"streaming forward {port}"
+        )
+        for at, port in enumerate(ports)
+    ]
+    try:
+        await asyncio.gather(*forwards)
+    finally:
+        for task in forwards:
+            task.cancel()
+        await asyncio.gather(*forwards, return_exceptions=True)

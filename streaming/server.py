@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 
 from streaming import port_forward, spdy, spdy_command, websocket_command
 from streaming.errors import Disconnected
+from streaming.holding import TOTAL
 from streaming.links import GOODBYE
 from streaming.port_forward import Connect
 from streaming.remote_command import Command, Wanted, serve_command
@@ -141,6 +142,7 @@ class Server:
             return await self._upgrade(request, ticket)
         finally:
             self._connections.discard(current)
+            TOTAL.tidy()
 
     async def _upgrade(self, request: web.Request, ticket: _CommandTicket | _ForwardTicket) -> web.StreamResponse:
         asked = {text.lower() for text in _listed(request, hdrs.UPGRADE)}
@@ -222,6 +224,10 @@ class Server:
                     await port_forward.serve_websocket(ticket.connect, ticket.ports, link, **self._limits())
         except Disconnected as error:
             logger.info("%s: %s", ticket.kind, error)
+        finally:
+            if (failure := ws.exception()) is not None:
+                # The library keeps it, and it knows where it was raised: a cycle, with all that was not read in it.
+                failure.__traceback__ = None
         return ws
 
     async def _websocket_command(

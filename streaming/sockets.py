@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from streaming.errors import Disconnected
+from streaming.holding import Holding
 from streaming.streams import CHUNK, Inbox
 
 #: Less than of a stream that shares its connection with others: this one may be stopped at any time, and what waits
@@ -69,6 +70,8 @@ class SocketStream(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._reading_paused = False
+        self._holding: Holding | None = None
+        self._is_held_back = False
         self._flow = Flow()
         self.transport: asyncio.Transport
 
@@ -81,7 +84,9 @@ class SocketStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._inbox.feed(data)
-        if self._reading_paused:
+        if self._holding is not None:
+            self._holding.served(self)
+        if self._reading_paused or self._is_held_back:
             return
         gathers = self._flow.is_to_gather(self._loop.time(), len(data))
         if self._inbox.full:
@@ -94,7 +99,7 @@ class SocketStream(asyncio.Protocol):
             self.transport.resume_reading()  # after a pause; otherwise it has not stopped
 
     def _go_on(self) -> None:
-        if self._reading_paused or self.transport.is_closing():
+        if self._reading_paused or self._is_held_back or self.transport.is_closing():
             return
         if data := self._gathered():
             self.data_received(data)
@@ -125,6 +130,9 @@ class SocketStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc)
+        self._let_go()
+        # Nothing of this is left to the cycle collector.
+        self._inbox.detach()
         self._writable.set()
         if not self._lost.done():
             self._lost.set_result(None)
@@ -135,6 +143,29 @@ class SocketStream(asyncio.Protocol):
     def _taken(self, size: int) -> None:
         if self._reading_paused and not self.transport.is_closing():
             self._reading_paused = False
+            if not self._is_held_back:
+                self.transport.resume_reading()
+
+    # -- A Source of what it brings.
+
+    def share(self, holding: Holding) -> None:
+        """What it brings is held by a connection, to the end of either."""
+        self._holding = holding
+        self._inbox.hold_by(holding)
+        holding.add(self)
+
+    def _let_go(self) -> None:
+        holding, self._holding = self._holding, None
+        if holding is not None:
+            holding.remove(self)
+
+    def hold_back(self) -> None:
+        self._is_held_back = True
+        self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        self._is_held_back = False
+        if not self._reading_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     @property
@@ -169,10 +200,12 @@ class SocketStream(asyncio.Protocol):
 
     async def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
+        await self.flushed()
         while view:
-            await self.flushed()
             self.transport.write(view[:CHUNK])
             view = view[CHUNK:]
+            # Whoever writes has the bytes in hand until then, so that none wait here of which nobody knows.
+            await self.flushed()
 
     async def flushed(self) -> None:
         """Wait until the socket has all that was written. Raises Disconnected."""

@@ -30,7 +30,7 @@ VERSION = 3
 INITIAL_WINDOW = 64 * 1024
 #: What ``announce`` offers a peer that heeds windows: of a stream, and of all streams of a connection together.
 STREAM_WINDOW = 512 * 1024
-SESSION_WINDOW = 16 * 1024 * 1024
+SESSION_WINDOW = 5 * 1024 * 1024
 LARGEST_WINDOW = 2**31 - 1
 LONGEST_FRAME = 2**24 - 1
 
@@ -238,8 +238,8 @@ class Limits:
     """What a peer may make this side keep. A client of Kubernetes opens five streams, or two for each forwarded
     connection, with less than 200 bytes of headers each."""
 
-    longest_control_frame: int = 32 * 1024
-    longest_header_block: int = 64 * 1024
+    longest_control_frame: int = 16 * 1024
+    longest_header_block: int = 8 * 1024
     most_streams: int = 1000
 
 
@@ -291,16 +291,6 @@ class Connection:
         self._receive_window = INITIAL_WINDOW
         self._session_receive_window = INITIAL_WINDOW
         self._unacknowledged = _Unacknowledged()
-        self._readers: Mapping[int, Callable[[int, bytes], None]] = {
-            Type.SYN_STREAM: self._read_syn_stream,
-            Type.SYN_REPLY: self._read_syn_reply,
-            Type.RST_STREAM: self._read_rst_stream,
-            Type.SETTINGS: self._read_settings,
-            Type.PING: self._read_ping,
-            Type.GOAWAY: self._read_goaway,
-            Type.HEADERS: self._read_headers,
-            Type.WINDOW_UPDATE: self._read_window_update,
-        }
 
     # -- What arrives.
 
@@ -317,6 +307,8 @@ class Connection:
         try:
             while not self._events:
                 if not self._advance():
+                    # What was read of it, up to a whole read of the socket, is not kept for what is missing.
+                    self._input, self._at = self._input[self._at :], 0
                     return None
         except RemoteProtocolError as error:
             self._failure = error
@@ -344,9 +336,9 @@ class Connection:
         if len(self._input) - begin < length:
             return False
         self._at = begin + length
-        reader = self._readers.get(first & 0xFFFF)
+        reader = _READERS.get(first & 0xFFFF)
         if reader is not None:  # section 2.2.1: a type that is not known is ignored
-            reader(flags, self._input[begin : self._at])
+            reader(self, flags, self._input[begin : self._at])
         return True
 
     def _begin_data(self, stream_id: int, length: int, fin: bool) -> None:
@@ -559,10 +551,10 @@ class Connection:
         return max(0, min(stream.window, self._window))
 
     def acknowledge(self, stream_id: int, size: int) -> bytes:
-        """The bytes to send when ``size`` received bytes of a stream have been used: window updates, now and then."""
-        return self._credit(0, size) + (self._credit(stream_id, size) if stream_id in self._streams else b"")
-
-    def _credit(self, stream_id: int, size: int) -> bytes:
+        """The bytes to send when there is room for ``size`` bytes more of a stream, or for stream 0 of all of them
+        together: window updates, now and then."""
+        if stream_id and stream_id not in self._streams:
+            return b""
         total = self._unacknowledged.add(stream_id, size)
         if total < (self._receive_window if stream_id else self._session_receive_window) // 2:
             return b""
@@ -654,6 +646,18 @@ class Connection:
             raise LocalProtocolError(f"stream {stream_id}: {step.name.lower()} while {stream.sending.name.lower()}")
         stream.sending = after
         self._forget_if_over(stream_id)
+
+
+_READERS: Mapping[int, Callable[[Connection, int, bytes], None]] = {
+    Type.SYN_STREAM: Connection._read_syn_stream,
+    Type.SYN_REPLY: Connection._read_syn_reply,
+    Type.RST_STREAM: Connection._read_rst_stream,
+    Type.SETTINGS: Connection._read_settings,
+    Type.PING: Connection._read_ping,
+    Type.GOAWAY: Connection._read_goaway,
+    Type.HEADERS: Connection._read_headers,
+    Type.WINDOW_UPDATE: Connection._read_window_update,
+}
 
 
 def plain_data(header: bytes, stream_id: int) -> int:

@@ -12,6 +12,8 @@ from streaming.spdy_connection import SpdyConnection, SpdyStream
 PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 _WITH_STATUS = {"v4.channel.k8s.io"}
 _WITH_RESIZE = {"v4.channel.k8s.io", "v3.channel.k8s.io"}
+#: The client sends on these; what it sends on others is dropped.
+_READ = {"stdin", "resize"}
 
 
 class SpdyChannels:
@@ -41,10 +43,13 @@ class SpdyChannels:
                     if kind in missing:
                         missing.remove(kind)
                         found[kind] = stream
+                        if kind not in _READ:
+                            stream.inbox.discard()
                     else:
                         stream.reset()
         except TimeoutError as error:
             raise Disconnected(f"the client did not open: {', '.join(sorted(missing))}") from error
+        connection.refuse_streams()
         return cls(connection, protocol, found)
 
     async def _follow(self, resize: SpdyStream) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import cast
 
 from streaming import spdy
 from streaming.errors import Disconnected
+from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.links import GOODBYE, LINGER
 from streaming.pump import Decode, Pump
 from streaming.sockets import SocketStream, duplicate
@@ -32,6 +33,11 @@ _MUCH = 4096
 _WORTH_A_THREAD = 1024 * 1024
 _WORTH_A_SECOND = 32e6
 _WITHOUT_THREAD = 0.5
+#: Seconds for what a peer sends until others have their turn: a read can hold 10,000 frames.
+_TURN = 0.002
+#: The headers by which Kubernetes tells streams apart. Others, and more of a value than any of them has, are not kept.
+_KEPT_HEADERS = frozenset({"streamtype", "port", "requestid"})
+_LONGEST_VALUE = 64
 
 
 class SpdyStream:
@@ -39,16 +45,20 @@ class SpdyStream:
 
     def __init__(self, connection: SpdyConnection, stream_id: int, headers: Headers) -> None:
         self.id = stream_id
-        self._headers = dict(headers)
+        self._headers = {
+            name: value.partition("\0")[0][:_LONGEST_VALUE] for name, value in headers if name in _KEPT_HEADERS
+        }
         self._connection = connection
-        self.inbox = Inbox(self._taken)
+        # It knows the connection and not this stream, which would then be freed by the cycle collector alone.
+        self.inbox = Inbox(partial(connection.taken, stream_id), holding=connection.input)
         self._window_open = asyncio.Event()
         self._cut = ""
+        self._on_cut: Callable[[], object] | None = None
         self.finished_writing = False
 
     def header(self, name: str) -> str:
-        """The first value of a header, by its name in lower case; empty where there is none."""
-        return self._headers.get(name, "").partition("\0")[0]
+        """The first value of one of the headers of Kubernetes, by its name in lower case; empty where there is none."""
+        return self._headers.get(name, "")
 
     async def read(self) -> bytes:
         return await self.inbox.read()
@@ -73,17 +83,30 @@ class SpdyStream:
         self._connection.forget_if_over(self)
 
     def reset(self) -> None:
+        self._on_cut = None
         if not self._cut:
             self.cut("the stream was reset")
             self._connection.reset(self.id)
-        # The window of the connection is that of all its streams: what nobody reads any more must not stay in it.
-        self.inbox.drop()
+
+    def when_cut(self, act: Callable[[], object] | None) -> None:
+        """Have ``act`` called once when the other side, or the connection's end, cuts the stream; None: nothing."""
+        self._on_cut = act
+        if self._cut:
+            self._call_on_cut()
 
     def cut(self, reason: str) -> None:
-        """Neither direction goes on."""
+        """Neither direction goes on, and nothing is kept of what was not read."""
         self._cut = reason
         self.inbox.fail(reason)
+        # Also for the others: it is in their window.
+        self.inbox.drop()
         self._window_open.set()
+        self._call_on_cut()
+
+    def _call_on_cut(self) -> None:
+        act, self._on_cut = self._on_cut, None
+        if act is not None:
+            act()
 
     @property
     def is_cut(self) -> bool:
@@ -114,9 +137,6 @@ class SpdyStream:
         if self._cut:
             raise Disconnected(self._cut)
 
-    def _taken(self, size: int) -> None:
-        self._connection.acknowledge(self, size)
-
 
 class SpdyConnection(asyncio.Protocol):
     """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
@@ -139,11 +159,17 @@ class SpdyConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._flow_control = flow_control
         self._streams: dict[int, SpdyStream] = {}
-        self._accepted: deque[SpdyStream] = deque()
+        self._accepted: dict[int, SpdyStream] = {}
+        self._takes_streams = True
+        #: What waits of what the peer sends, and of what is read to be sent to it.
+        self.input = Holding(MOST_INPUT, self._acknowledge)
+        self.output = Holding(MOST_OUTPUT)
+        self.input.add(self)
         self._news = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading_paused = False
+        self._is_behind = False
         self._splicing = False
         self._pumping = False
         self._no_splice_before = self._no_pump_before = 0.0
@@ -163,7 +189,13 @@ class SpdyConnection(asyncio.Protocol):
                 return None
             self._news.clear()
             await self._news.wait()
-        return self._accepted.popleft()
+        return self._accepted.pop(next(iter(self._accepted)))
+
+    def refuse_streams(self) -> None:
+        """Reset what the peer has opened and nobody has accepted, and whatever it opens from now on."""
+        self._takes_streams = False
+        while self._accepted:
+            self._accepted.popitem()[1].reset()
 
     def open(self, headers: Headers) -> SpdyStream:
         """Open a stream. Raises Disconnected."""
@@ -176,6 +208,7 @@ class SpdyConnection(asyncio.Protocol):
 
     async def close(self) -> None:
         """Say goodbye and let the peer close, who first reads what was sent; close where it does not."""
+        self.refuse_streams()
         for stream in self._streams.values():
             # Input that nobody reads, left in the socket, would make its end a reset, which drops output as well.
             stream.inbox.discard()
@@ -223,7 +256,9 @@ class SpdyConnection(asyncio.Protocol):
 
     async def writable(self) -> None:
         """Wait until the transport takes more. Raises Disconnected."""
-        await self._writable.wait()
+        while not self._writable.is_set():
+            # Of all who wait, each finds what those before it have left.
+            await self._writable.wait()
         if self._closing:
             raise Disconnected("the connection is closed")
 
@@ -265,6 +300,7 @@ class SpdyConnection(asyncio.Protocol):
             and sink.is_plain
             and not self._closing
             and not self._splicing
+            and not self._is_behind
             and self._machine.ahead(stream.id, LONG) > 0
             # What would be stuck behind the data of a peer that heeds windows are its own updates of ours.
             and not self._machine.windows_bind
@@ -294,7 +330,8 @@ class SpdyConnection(asyncio.Protocol):
                 seconds += now - began
                 if given := splice.given - before:
                     self.last_activity = now
-                    self.acknowledge(stream, given)
+                    self.taken(stream.id, given)
+                    self._acknowledge(given)
             if not splice.stuck:
                 if not _was_worth_it(splice.given, seconds):
                     self._no_splice_before = now + _WITHOUT_THREAD
@@ -366,16 +403,27 @@ class SpdyConnection(asyncio.Protocol):
         self._outgoing.insert(0, pump.tail)
         self._flush()
 
-    def acknowledge(self, stream: SpdyStream, size: int) -> None:
-        if not self._closing:
-            if self._flow_control and (update := self._machine.acknowledge(stream.id, size)):
-                self._write(update)
-            self._resume_reading()
+    def taken(self, stream_id: int, size: int) -> None:
+        """So many bytes of a stream have been read, or were dropped."""
+        self._acknowledge(size, stream_id)
+        self._resume_reading()
+
+    def _acknowledge(self, size: int, stream_id: int = 0) -> None:
+        if self._flow_control and not self._closing and (update := self._machine.acknowledge(stream_id, size)):
+            self._write(update)
 
     def forget_if_over(self, stream: SpdyStream) -> None:
         if stream.finished_writing and stream.inbox.ended:
             self._streams.pop(stream.id, None)
             self._resume_reading()
+
+    def hold_back(self) -> None:
+        """As a Source: the peer has sent as much as may wait."""
+        self._pause_reading()
+
+    def go_on(self) -> None:
+        """As a Source."""
+        self._resume_reading()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
@@ -386,6 +434,8 @@ class SpdyConnection(asyncio.Protocol):
         if (
             self._reading_paused
             and not self._splicing
+            and not self._is_behind
+            and not self.input.is_spent
             and not any(stream.inbox.full for stream in self._streams.values())
         ):
             self._reading_paused = False
@@ -421,17 +471,31 @@ class SpdyConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._last_read = len(data)
         self._machine.receive_data(data)
-        self._handle_events()
+        if not self._is_behind:
+            self._handle_events()
 
     def _handle_events(self) -> None:
+        end = self._loop.time() + _TURN
         try:
             while (event := self._machine.next_event()) is not None and not self._closing:
                 self._handle(event)
+                if self._loop.time() > end:
+                    self._is_behind = True
+                    self._pause_reading()
+                    self._loop.call_soon(self._catch_up)
+                    return
+            # Also of what was dropped unread, of which nobody tells.
+            self._acknowledge(0)
         except spdy.RemoteProtocolError as error:
             logger.info("a SPDY peer broke the protocol: %s", error)
             self._write(self._machine.go_away(error.status))
             self._flush()
             self._transport.close()
+
+    def _catch_up(self) -> None:
+        self._is_behind = False
+        self._handle_events()
+        self._resume_reading()
 
     def eof_received(self) -> bool:
         self._flush()
@@ -447,11 +511,16 @@ class SpdyConnection(asyncio.Protocol):
         self.lost.set()
         self._writable.set()
         self._news.set()
-        for stream in self._streams.values():
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
             stream.cut("the connection was lost")
-        self._streams.clear()
+        self._accepted.clear()
+        self._outgoing.clear()
+        self.input.close()
+        self.output.close()
         if self._on_lost is not None:
             self._on_lost(exc)
+            self._on_lost = None
 
     def _handle(self, event: spdy.Event) -> None:
         match event:
@@ -478,9 +547,11 @@ class SpdyConnection(asyncio.Protocol):
     def _take_data(self, stream_id: int, data: bytes, fin: bool) -> None:
         self.last_activity = self._loop.time()
         stream = self._streams.get(stream_id)
+        if stream is None or not stream.inbox.feed(data):
+            self._acknowledge(len(data), stream_id)
+            self._acknowledge(len(data))
         if stream is None:
             return
-        stream.inbox.feed(data)
         if fin:
             stream.inbox.feed_end()
             self.forget_if_over(stream)
@@ -488,15 +559,19 @@ class SpdyConnection(asyncio.Protocol):
             self._pause_reading()
 
     def _take_stream(self, event: spdy.SynStream) -> None:
+        if not self._takes_streams:
+            self._answer(spdy.RstStream(event.stream_id, spdy.ResetStatus.REFUSED_STREAM))
+            return
         stream = self._streams[event.stream_id] = SpdyStream(self, event.stream_id, event.headers)
         if event.fin:
             stream.inbox.feed_end()
         if not event.unidirectional:
             self._answer(spdy.SynReply(event.stream_id))
-        self._accepted.append(stream)
+        self._accepted[stream.id] = stream
         self._news.set()
 
     def _cut(self, stream_id: int, reason: str) -> None:
+        self._accepted.pop(stream_id, None)
         if (stream := self._streams.pop(stream_id, None)) is not None:
             stream.cut(reason)
             self._resume_reading()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streaming.errors import Disconnected
+from streaming.holding import Holding
 from streaming.spdy import STREAM_WINDOW
 
 #: Of one stream that nobody reads. A connection is not read further while one of its streams has more. asyncio reads
@@ -19,6 +20,8 @@ from streaming.spdy import STREAM_WINDOW
 MOST_BUFFERED = STREAM_WINDOW
 #: What is handed to a transport at once, which is also what may wait in it.
 CHUNK = 256 * 1024
+#: A piece of fewer bytes is not kept apart.
+_SMALL = 1024
 
 
 class Reader(Protocol):
@@ -49,28 +52,47 @@ class Inbox:
     """Bytes on their way from a connection to whoever reads a stream of it.
 
     ``taken`` is called with how much was read or dropped, so that the connection can go on or acknowledge it. It is
-    full with more than ``most_buffered`` bytes.
+    full with more than ``most_buffered`` bytes. ``holding`` is told what comes, and when it is gone: what was read is
+    in the reader's hand until the next read, or until nobody reads any more.
     """
 
-    def __init__(self, taken: Callable[[int], None], most_buffered: int = MOST_BUFFERED) -> None:
+    def __init__(
+        self, taken: Callable[[int], None], most_buffered: int = MOST_BUFFERED, holding: Holding | None = None
+    ) -> None:
         self._taken = taken
         self._most_buffered = most_buffered
-        self._chunks: deque[bytes] = deque()
+        self._holding = holding
+        self._chunks: deque[bytes | bytearray] = deque()
         self.ended = False
         self._failure: Disconnected | None = None
         self._news = asyncio.Event()
         self.size = 0
+        self._in_hand = 0
 
     @property
     def full(self) -> bool:
         return self.size > self._most_buffered
 
-    def feed(self, data: bytes) -> None:
-        """More bytes; what comes behind the end is nobody's."""
-        if data and not self.ended and self._failure is None:
-            self._chunks.append(data)
+    def feed(self, data: bytes) -> bool:
+        """More bytes; False for what comes behind the end, which is nobody's."""
+        if self.ended or self._failure is not None:
+            return False
+        if data:
+            self._keep(data)
             self.size += len(data)
+            if self._holding is not None:
+                self._holding.take(len(data))
             self._news.set()
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        """Small pieces together: a few bytes would take more for themselves than they are."""
+        if len(data) >= _SMALL:
+            self._chunks.append(data)
+        elif self._chunks and isinstance(last := self._chunks[-1], bytearray):
+            last += data
+        else:
+            self._chunks.append(bytearray(data) if self._chunks else data)
 
     def feed_end(self) -> None:
         """There is no more; what was fed is read first."""
@@ -83,10 +105,11 @@ class Inbox:
         self.drop()
 
     def drop(self) -> None:
-        """What was fed and not read is done with."""
+        """What was fed and not read is done with, and so is what was read."""
         size, self.size = self.size, 0
         self._chunks.clear()
         self._taken(size)
+        self._let_go(size)
 
     def fail(self, reason: str) -> None:
         """The connection is gone: what was fed is read first, unless it had ended."""
@@ -94,8 +117,18 @@ class Inbox:
             self._failure = Disconnected(reason)
             self._news.set()
 
+    def hold_by(self, holding: Holding) -> None:
+        """From now on this is told what comes and goes; nobody was before."""
+        self._holding = holding
+        holding.take(self.size + self._in_hand)
+
+    def detach(self) -> None:
+        """The connection has ended, and hears no more of it; what was fed can still be read."""
+        self._taken = _nobody
+
     async def read(self) -> bytes:
         """What ``Reader.read`` gives."""
+        self._let_go(0)
         while not self._chunks:
             if self.ended:
                 return b""
@@ -103,11 +136,22 @@ class Inbox:
                 raise Disconnected(str(self._failure))
             self._news.clear()
             await self._news.wait()
-        data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
+        first = self._chunks[0]
+        data = first if len(self._chunks) == 1 and isinstance(first, bytes) else b"".join(self._chunks)
         self._chunks.clear()
         self.size = 0
+        self._in_hand = len(data)
         self._taken(len(data))
         return data
+
+    def _let_go(self, size: int) -> None:
+        size, self._in_hand = size + self._in_hand, 0
+        if self._holding is not None:
+            self._holding.give_back(size)
+
+
+def _nobody(size: int) -> None:
+    """Whom an inbox tells that has been left alone."""
 
 
 def hung_up(transport: asyncio.BaseTransport) -> bool:

@@ -43,12 +43,14 @@ class Tunnel(asyncio.Transport):
             async for message in self._ws:
                 if message.type is not WSMsgType.BINARY:
                     break
-                await self._readable.wait()
-                self._protocol.data_received(message.data)
+                for at in range(0, len(message.data), CHUNK):
+                    await self._readable.wait()
+                    self._protocol.data_received(message.data[at : at + CHUNK])
         finally:
             self._closing = True
             self._wake.set()
-            self._protocol.connection_lost(None)
+            protocol, self._protocol = self._protocol, asyncio.Protocol()
+            protocol.connection_lost(None)
 
     async def _send(self) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

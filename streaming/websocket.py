@@ -12,6 +12,7 @@ from typing import Self
 from aiohttp import WSMessage, WSMsgType, web
 
 from streaming.errors import Disconnected
+from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.links import LINGER
 from streaming.streams import CHUNK, Inbox, hung_up
 
@@ -37,6 +38,10 @@ class WebSocketLink:
         self._inboxes: dict[int, Inbox] = {}
         self._at_once: Mapping[int, Callable[[bytes], None]] = {}
         self._room = asyncio.Event()
+        #: What waits of what the client sends, and of what is read to be sent to it.
+        self.input = Holding(MOST_INPUT, self._taken)
+        self.output = Holding(MOST_OUTPUT)
+        self._sending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room = False
         self._receiving: asyncio.Task[None] | None = None
@@ -48,7 +53,7 @@ class WebSocketLink:
     ) -> Mapping[int, Inbox]:
         """Begin to receive. What is sent on the channels of ``at_once`` is handed on and not kept; what is sent on
         others is dropped."""
-        self._inboxes = {channel: Inbox(self._taken) for channel in channels}
+        self._inboxes = {channel: Inbox(self._taken, holding=self.input) for channel in channels}
         self._at_once = at_once or {}
         self._receiving = asyncio.create_task(self._receive(), name="streaming websocket")
         return self._inboxes
@@ -66,6 +71,10 @@ class WebSocketLink:
             self.lost.set()
             for inbox in self._inboxes.values():
                 inbox.fail("the client has gone")
+                inbox.drop()
+                inbox.detach()
+            self.input.close()
+            self.output.close()
 
     def _decode(self, message: WSMessage) -> bytes | None:
         """A message's channel and bytes; None for what the sub-protocol does not allow."""
@@ -92,7 +101,7 @@ class WebSocketLink:
 
     async def _put(self, inbox: Inbox, data: bytes) -> None:
         self._waiting_for_room = True
-        while inbox.full:
+        while inbox.full or self.input.is_spent:
             self._room.clear()
             await self._room.wait()
         self._waiting_for_room = False
@@ -112,10 +121,11 @@ class WebSocketLink:
         if self.lost.is_set():
             raise Disconnected("the client has gone")
         try:
-            if self._in_base64:
-                await self._ws.send_str(chr(ord("0") + channel) + base64.b64encode(piece).decode())
-            else:
-                await self._ws.send_bytes(b"".join((bytes([channel]), piece)))
+            async with self._sending:  # one after the other, so that what waits for the client is one piece
+                if self._in_base64:
+                    await self._ws.send_str(chr(ord("0") + channel) + base64.b64encode(piece).decode())
+                else:
+                    await self._ws.send_bytes(b"".join((bytes([channel]), piece)))
         except (ConnectionError, RuntimeError) as error:
             raise Disconnected(f"the client has gone: {error}") from error
 
@@ -140,9 +150,11 @@ class WebSocketLink:
             self.abort()
 
     async def _stop_receiving(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.wait([self._receiving])
+        # That it is forgotten breaks a cycle: how it ended knows where, and so all of this.
+        task, self._receiving = self._receiving, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     def abort(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -71,6 +71,7 @@ def _answer(machine: spdy.Connection, event: spdy.Event) -> None:
     match event:
         case spdy.Data(stream_id, data):
             machine.acknowledge(stream_id, len(data))
+            machine.acknowledge(0, len(data))
         case spdy.SynStream(stream_id) if not event.unidirectional:
             machine.send(spdy.SynReply(stream_id))
             if machine.window(stream_id):

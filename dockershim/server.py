@@ -72,7 +72,6 @@ CHANGES: Final = frozenset(
 
 # Ends only when one side goes away, so a server that stops cannot wait for it.
 OPEN_ENDED: Final = "GetContainerEvents"
-_SHOWN_OF_ID: Final = 12
 STOPPING: Final = "dockershim is stopping"
 
 
@@ -357,6 +356,7 @@ def _since(started: float) -> float:
 
 # How messages name ids, and how the log does.
 _IDS: Final = (("container_id", "container_id"), ("sandbox_id", "pod_sandbox_id"))
+_SHOWN_OF_ID: Final = 12
 
 
 def _ids_of(message: Descriptor) -> Callable[[Any], dict[str, str]]:

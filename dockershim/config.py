@@ -398,7 +398,9 @@ class Config:
         effective=False,
     )
     cgroup_driver: str = _option(
-        "", _choice("", "cgroupfs", "systemd"), "The engine's cgroup driver. Empty: ask the engine."
+        "",
+        _choice("", "cgroupfs", "systemd"),
+        "The engine's cgroup driver, told to kubelets that ask before the engine is there. Empty: ask the engine.",
     )
     container_log_format: str = _option(
         "cri",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from dockershim.translate.security import SecurityContext, seccomp_profile_path
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
     from dockershim.runtime.limits import Limits
+
+logger = logging.getLogger(__name__)
 
 #: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
 _CAPABILITIES_AGE = 60.0
@@ -93,7 +96,10 @@ class Node:
         """What the engine can do now. Raises Unavailable."""
         resync = self.follower.counters.resyncs
         info = await self.engine.get("/info")
+        before = self.cgroup_problem
         found = self._capabilities = read_capabilities(await self.engine.api_version(), info)
+        if self.cgroup_problem and self.cgroup_problem != before:
+            logger.error("%s", self.cgroup_problem)
         self._capabilities_read = time.monotonic()
         self._capabilities_resync = resync
         return found
@@ -106,6 +112,17 @@ class Node:
     def last_capabilities(self) -> Capabilities | None:
         """What was last read, without asking."""
         return self._capabilities
+
+    @property
+    def cgroup_problem(self) -> str:
+        """Why the configured cgroup driver cannot be, as far as is known; empty when all is well."""
+        theirs = self._capabilities.cgroup_driver if self._capabilities else ""
+        if not theirs or self.cgroup_driver in ("", theirs):
+            return ""
+        return (
+            f"cgroup_driver (--cgroup-driver) is {self.cgroup_driver}, but the engine's is {theirs}: leave it out, or"
+            f' change the engine\'s ("exec-opts": ["native.cgroupdriver={self.cgroup_driver}"] in its daemon.json)'
+        )
 
     def lowest_oom_score(self) -> int:
         """The lowest OOM score that the engine may give a container."""

@@ -8,7 +8,7 @@ import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import Unavailable
+from dockershim.errors import FailedPrecondition, Unavailable
 from dockershim.runtime.node import Node
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
@@ -54,6 +54,9 @@ class NodeStatus:
             ),
             features=cri.RuntimeFeatures(),
         )
+        if cgroup_problem := self._node.cgroup_problem:
+            # Kubelets look at the other two only: pods whose cgroups are right go on.
+            response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
         if can is not None:
             response.runtime_handlers.extend(_handlers(can))
         if request.verbose:
@@ -71,7 +74,7 @@ class NodeStatus:
         config = {
             "sandboxImage": self._node.infra_image,
             "networkPlugin": self._node.network.kind,
-            "engine": {"version": can.version, "api": ".".join(map(str, can.api))} if can else None,
+            "engine": _engine(can) if can else None,
             "dockershim": __version__,
         }
         inventory = dataclasses.asdict(self._node.follower.counters)
@@ -82,7 +85,13 @@ class NodeStatus:
         }
 
     async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
-        """RuntimeConfig: the cgroup driver, which the kubelet's has to match."""
+        """RuntimeConfig: the cgroup driver, which the kubelet's has to match.
+
+        Raises FailedPrecondition where the configured one is not the engine's: a kubelet that asks at its start then
+        ends with that message, and makes no cgroups that the engine has no use for.
+        """
+        if problem := self._node.cgroup_problem:
+            raise FailedPrecondition(problem)
         driver = self._node.cgroup_driver or (await self._node.capabilities()).cgroup_driver
         number = cri.SYSTEMD if driver == "systemd" else cri.CGROUPFS
         return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=number))
@@ -98,6 +107,10 @@ class NodeStatus:
 
 def _condition(kind: str, reason: str, problem: str) -> cri.RuntimeCondition:
     return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem)
+
+
+def _engine(can: Capabilities) -> dict[str, str]:
+    return {"version": can.version, "api": ".".join(map(str, can.api)), "cgroupDriver": can.cgroup_driver}
 
 
 def _handlers(can: Capabilities) -> list[cri.RuntimeHandler]:

@@ -34,6 +34,7 @@ _INFRA_OOM_SCORE = -998
 _SHM_SIZE = 64 * 1024 * 1024
 _LONGEST_HOSTNAME = 64
 _HIGHEST_PORT = 65535
+_DRIVERS = ("systemd", "cgroupfs")
 _LONGEST_CGROUP = 2048
 _LONGEST_FILE_NAME = 255
 
@@ -163,11 +164,24 @@ def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
     too_long = len(parent.encode()) > _LONGEST_CGROUP or any(len(part.encode()) > _LONGEST_FILE_NAME for part in parts)
     if ".." in parts or "." in parts or too_long:
         raise InvalidArgument(f"{field}: {parent!r:.200} is no path of a cgroup")
-    if driver == "systemd":
-        if not to_cgroup_parent(parent, driver).endswith(".slice"):
-            raise InvalidArgument(f"{field}: {parent!r:.200} is no slice, which the systemd driver needs")
-    elif not parent.startswith("/"):
+    check_driver(parent, driver, field)
+    if driver != "systemd" and not parent.startswith("/"):
         raise InvalidArgument(f"{field}: {parent!r:.200} is not an absolute path")
+
+
+def check_driver(parent: str, driver: str, field: str) -> None:
+    """Raises InvalidArgument for a parent that was made for another cgroup driver than the engine's.
+
+    With the systemd driver every parent is a slice, and with cgroupfs none is: there it would be made a folder of that
+    name, behind systemd's back, and without the limits that the kubelet has given to the slice.
+    """
+    if parent and driver in _DRIVERS and (driver == "systemd") != parent.rstrip("/").endswith(".slice"):
+        other = next(one for one in _DRIVERS if one != driver)
+        raise InvalidArgument(
+            f"{field}: {parent!r:.200} is of the {other} driver, but the engine's cgroup driver is {driver}: set the"
+            f" kubelet's cgroupDriver to {driver}, or the engine's to {other} (\"exec-opts\":"
+            f' ["native.cgroupdriver={other}"] in its daemon.json)'
+        )
 
 
 def to_resolv_conf(dns: cri.DNSConfig) -> str:
@@ -191,9 +205,13 @@ def to_infra_container(
     lowest_oom_score: int,
     can: Capabilities,
 ) -> dict[str, Any]:
-    """The body of POST /containers/create. ``config`` has passed ``check_sandbox``."""
+    """The body of POST /containers/create. ``config`` has passed ``check_sandbox``.
+
+    Raises InvalidArgument for what this engine cannot do.
+    """
     context = config.linux.security_context
     options = context.namespace_options
+    check_driver(config.linux.cgroup_parent, can.cgroup_driver, "config.linux.cgroup_parent")
     body: dict[str, Any] = {
         "Image": image,
         "User": to_user(context),

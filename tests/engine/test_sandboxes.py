@@ -205,6 +205,34 @@ async def test_sysctls_are_set(cri: CRI) -> None:
         assert await sh(cri, container_id, "cat /proc/sys/net/ipv4/ip_local_port_range") == "2048\t61000"
 
 
+async def test_a_cgroup_driver_that_is_not_the_engines_is_told(
+    start_server: Callable[..., Server], engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    """Of kubelets those that ask for it end with the message; crictl shows it; pods of the engine's driver go on."""
+    assert engine_api.info()["CgroupDriver"] == "cgroupfs"
+    before = snapshot()
+    async with CRI(start_server("--cgroup-driver=systemd").target) as cri:
+        async with refused("FAILED_PRECONDITION", "native.cgroupdriver=systemd"):
+            await cri.runtime.RuntimeConfig(api.RuntimeConfigRequest())
+        shown = (await cri.runtime.Status(api.StatusRequest())).status
+        conditions = {one.type: (one.status, one.reason) for one in shown.conditions}
+        assert conditions["RuntimeReady"] == (True, "")
+        assert conditions["CgroupDriverMatches"] == (False, "CgroupDriverMismatch")
+        slice_of_systemd = api.LinuxPodSandboxConfig(cgroup_parent="/kubepods.slice/kubepods-pod1.slice")
+        async with refused("INVALID_ARGUMENT", "cgroupDriver to cgroupfs"):
+            await run_pod(cri, sandbox_config(linux=slice_of_systemd))
+        assert snapshot().gained(before) == {}
+        async with pod(cri, sandbox_config(linux=api.LinuxPodSandboxConfig(cgroup_parent="/kubepods/pod-of-cgroupfs"))):
+            pass
+
+
+async def test_the_engines_cgroup_driver_is_told_to_kubelets(cri: CRI) -> None:
+    response = await cri.runtime.RuntimeConfig(api.RuntimeConfigRequest())
+    assert response.linux.cgroup_driver == api.CGROUPFS
+    shown = (await cri.runtime.Status(api.StatusRequest())).status
+    assert {one.type for one in shown.conditions} == {"RuntimeReady", "NetworkReady"}
+
+
 async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: CRI, engine_api: DockerClient) -> None:
     sandbox = sandbox_config(linux=api.LinuxPodSandboxConfig(cgroup_parent="/kubepods/besteffort/pod-1234"))
     async with pod(cri, sandbox) as sandbox_id:

@@ -92,6 +92,8 @@ def test_what_is_not_there_is_not_told() -> None:
 def test_the_same_is_told_of_a_pod_once_it_is_there(can: Any) -> None:
     """By what the engine keeps of it: nothing else survives a restart."""
     config = sandbox_config()
+    if can.cgroup_driver == "cgroupfs":
+        config.linux.cgroup_parent = "/kubepods/burstable/podc3f2a1d0"
     body = to_infra_container(
         config,
         image="infra",
@@ -108,7 +110,7 @@ def test_the_same_is_told_of_a_pod_once_it_is_there(can: Any) -> None:
     made = messages.to_pod_request(messages.pod_of_record(record, None))
     request = cri.RunPodSandboxRequest(config=config, runtime_handler="runc")
     assert made == messages.to_new_pod_request(request)
-    assert made.cgroup_parent == CGROUP_PARENT
+    assert made.cgroup_parent == config.linux.cgroup_parent
 
 
 @pytest.mark.parametrize("can", [pytest.param(ENGINE_20, id="cgroupfs"), pytest.param(ENGINE_28, id="systemd")])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.container import check_container, to_engine_container
 from dockershim.translate.names import EXTRA_LABEL, SandboxName
@@ -303,6 +304,11 @@ def test_scores_below_what_the_engine_may_set_are_raised_to_it() -> None:
 
     assert to_engine(config, ENGINE_28, lowest_oom_score=0)["HostConfig"]["OomScoreAdj"] == 0
     assert to_infra(sandbox_config(), ENGINE_28, lowest_oom_score=-500)["HostConfig"]["OomScoreAdj"] == -500
+
+
+def test_a_sandbox_for_another_cgroup_driver_than_the_engines_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^config\.linux\.cgroup_parent: .* is of the systemd driver"):
+        to_infra(sandbox_config(), replace(ENGINE_28, cgroup_driver="cgroupfs"))
 
 
 def test_the_smallest_request_of_another_client_is_taken() -> None:

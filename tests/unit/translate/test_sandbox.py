@@ -13,6 +13,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
 from dockershim.translate.names import SandboxName
 from dockershim.translate.sandbox import (
+    check_driver,
     check_sandbox,
     is_host_network,
     protocol_name,
@@ -214,7 +215,27 @@ def test_protocols(protocol: cri.Protocol, name: str) -> None:
     ],
 )
 def test_cgroup_parents(parent: str, driver: str, expected: str) -> None:
+    check_driver(parent, driver, "cgroup_parent")
     assert to_cgroup_parent(parent, driver) == expected
+
+
+@pytest.mark.parametrize(
+    ("parent", "driver", "remedy"),
+    [
+        pytest.param("/kubepods.slice/kubepods-pod1.slice", "cgroupfs", "native.cgroupdriver=systemd", id="a slice"),
+        pytest.param("/kubepods.slice/", "cgroupfs", "native.cgroupdriver=systemd", id="with a slash at the end"),
+        pytest.param("/kubepods/pod1", "systemd", "native.cgroupdriver=cgroupfs", id="a path"),
+        pytest.param("/kubepods.slice/pod1", "systemd", "native.cgroupdriver=cgroupfs", id="a path within a slice"),
+    ],
+)
+def test_a_cgroup_parent_of_another_driver_than_the_engines(parent: str, driver: str, remedy: str) -> None:
+    """An engine with cgroupfs would make a folder of a slice's name, which is no slice."""
+    with pytest.raises(InvalidArgument, match=rf"^cgroup_parent: .* cgroupDriver to {driver}.*{remedy}"):
+        check_driver(parent, driver, "cgroup_parent")
+
+
+def test_an_engine_of_no_known_driver_takes_what_it_takes() -> None:
+    check_driver("/kubepods.slice", "none", "cgroup_parent")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Limits:
         self._folder = folder
         self._inventory = inventory
         self._kill = kill
-        self._due = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        self._due = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         #: Those whose start is under way here, and whose limits it will write.
         self._starting: set[str] = set()
         self._writing = SingleFlight[str, None]("limits of a container")

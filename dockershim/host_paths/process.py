@@ -25,7 +25,7 @@ from dockershim.host_paths import operations
 PATIENCE: Final = 10.0
 #: Threads: those that hang on one mount until no other goes there, and all.
 _MOST_ON_A_MOUNT: Final = 4
-_MOST: Final = 256
+_MOST: Final = 1024
 
 
 class Mount(NamedTuple):
@@ -86,8 +86,13 @@ class Process:
                 self._send({"id": number, "full": len(self._jobs)})
                 return
             job = self._jobs[number] = _Job(number, time.monotonic() + self._patience)
-        # A daemon's end is not waited for.
-        threading.Thread(target=self._run, args=(job, request), name=request["do"], daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(job, request), name=request["do"], daemon=True).start()
+        except RuntimeError:
+            # The kernel gives no more of them.
+            with self._lock:
+                self._send({"id": number, "full": len(self._jobs)})
+                del self._jobs[number]
 
     def _run(self, job: _Job, request: Mapping[str, Any]) -> None:
         made: list[str] = []
@@ -119,6 +124,8 @@ class Process:
         touch = partial(self._touch, job)
         results: list[Any] = []
         for job.path in request["paths"]:
+            if job.given_up:
+                break
             match request["do"]:
                 case "make":
                     made[:0] = operations.make_folder(job.path, touch)

@@ -155,7 +155,8 @@ class HostPaths:
     ) -> None:
         """One life of the process."""
         try:
-            with contextlib.suppress(ConnectionError):
+            # The other one is of a line that is too long.
+            with contextlib.suppress(ConnectionError, ValueError):
                 while line := await reader.readline():
                     self._take(line)
             logger.warning("the process that looks at host paths has ended; the next call starts another")

@@ -25,19 +25,38 @@ def hung(folder: Path) -> Iterator[Path]:
 
     Its requests are taken and never answered: a thread that waits for one cannot even be killed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"
-    _check(_libc.mount(b"hung", os.fsencode(folder), b"fuse.hung", 0, options.encode()), folder)
+    fd = _mount(folder)
     taker = threading.Thread(target=_take, args=(fd,), name=f"hung {folder}")
     taker.start()
     try:
         yield folder
     finally:
-        # By force: it ends the connection, and with it every wait.
-        _check(_libc.umount2(os.fsencode(folder), _MNT_FORCE | _MNT_DETACH), folder)
+        _unmount(folder)
         taker.join()
         os.close(fd)
+
+
+@contextmanager
+def disconnected(folder: Path) -> Iterator[Path]:
+    """Mount a file system at ``folder`` for a block whose daemon has died: every look is an error."""
+    os.close(_mount(folder))
+    try:
+        yield folder
+    finally:
+        _unmount(folder)
+
+
+def _mount(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"
+    _check(_libc.mount(b"hung", os.fsencode(folder), b"fuse.hung", 0, options.encode()), folder)
+    return fd
+
+
+def _unmount(folder: Path) -> None:
+    # By force: it ends the connection, and with it every wait.
+    _check(_libc.umount2(os.fsencode(folder), _MNT_FORCE | _MNT_DETACH), folder)
 
 
 def _take(fd: int) -> None:

@@ -14,7 +14,7 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.hung import hung
+from tests.engine.hung import disconnected, hung
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -97,6 +97,15 @@ async def test_who_waits_for_a_hung_host_path_waits_alone(
         await remove_pod(cri, ids[0])
     assert [path.name for path in folder.iterdir()] == ["late"]
     await until(lambda: not process.exists())
+
+
+async def test_a_host_path_whose_driver_has_died_is_named(cri: CRI, engine_api: DockerClient, tmp_path: Path) -> None:
+    engine_api.images.pull(BUSYBOX)
+    with disconnected(tmp_path / "dead") as folder:
+        async with pod(cri, on_host()) as sandbox_id:
+            for path in (folder, folder / "below"):
+                async with refused("FAILED_PRECONDITION", "mounts[/mounted].host_path", str(path), "not connected"):
+                    await create(cri, sandbox_id, mounting(path))
 
 
 async def _check_later_callers(cri: CRI, sandbox_id: str, folder: Path) -> None:

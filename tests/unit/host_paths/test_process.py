@@ -16,19 +16,16 @@ import pytest
 
 from dockershim.host_paths.process import Mount, Process, mount_of
 
-PATIENCE = 0.2
-
 
 class Client:
-    """The server's end of a process that runs in this one."""
+    """The server's end of a process that runs in this one. Its patience ends when a test says so."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(10)
+        self._control, self._theirs = socket.socketpair()
+        self._control.settimeout(60)
         self._lines = self._control.makefile("rb")
-        self._process = Process(theirs, PATIENCE)
+        self._process = Process(self._theirs, patience=1000)
         self._thread = threading.Thread(target=self._run)
-        self._theirs = theirs
         self._thread.start()
 
     def _run(self) -> None:
@@ -36,26 +33,38 @@ class Client:
         with contextlib.suppress(ConnectionError):
             self._process.run()
 
-    def send(self, number: int, do: str, *paths: str | Path, **more: Any) -> None:
-        request = {"id": number, "do": do, "paths": [str(path) for path in paths], **more}
+    def send(self, number: int, do: str, *paths: str | Path) -> None:
+        request = {"id": number, "do": do, "paths": [str(path) for path in paths]}
         self._control.sendall(json.dumps(request).encode() + b"\n")
 
     def next(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._lines.readline())
         return found
 
-    def ask(self, number: int, do: str, *paths: str | Path, **more: Any) -> dict[str, Any]:
-        self.send(number, do, *paths, **more)
+    def ask(self, number: int, do: str, *paths: str | Path) -> dict[str, Any]:
+        self.send(number, do, *paths)
+        return self.next()
+
+    def lose_patience(self, number: int) -> dict[str, Any]:
+        """The answer to a request that hangs."""
+        self._process._jobs[number].due = 0.0
+        self.send(0, "give up")  # It wakes up.
         return self.next()
 
     def close(self) -> None:
         self._lines.close()
         self._control.close()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
+        self._thread.join()
         while self._process._jobs:
             time.sleep(0.001)
         self._theirs.close()
+
+
+class Held:
+    """A place at which threads hang until they are released."""
+
+    def __init__(self) -> None:
+        self.reached, self.released = threading.Event(), threading.Event()
 
 
 @pytest.fixture
@@ -66,69 +75,75 @@ def client() -> Iterator[Client]:
 
 
 @pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], threading.Event]]:
-    """`hold(path)`: whoever looks at this path waits until the event is set."""
-    held: dict[str, threading.Event] = {}
+def hold(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Held]]:
+    """`hold(path)`: who looks at this path hangs there."""
+    held: dict[str, Held] = {}
     readlink = os.readlink
 
     def look(path: str) -> str:
         if path in held:
-            held[path].wait()
+            held[path].reached.set()
+            held[path].released.wait()
         return readlink(path)
 
     monkeypatch.setattr(os, "readlink", look)
-    yield lambda path: held.setdefault(str(path), threading.Event())
-    for event in held.values():
-        event.set()
+    yield lambda path: held.setdefault(str(path), Held())
+    for one in held.values():
+        one.released.set()
 
 
 def test_who_hangs_is_told_of_and_others_do_not_go_there(
-    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
+    client: Client, hold: Callable[[Path], Held], tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to("hung")
-    event = hold(tmp_path / "hung")
+    held = hold(tmp_path / "hung")
     point = mount_of(str(tmp_path)).point
+    client.send(1, "make", tmp_path / "fine", tmp_path / "hung" / "a", tmp_path / "never")
+    held.reached.wait()
 
-    late = client.ask(1, "make", tmp_path / "fine", tmp_path / "hung" / "a")
-    assert late == {"id": 1, "late": point, "path": str(tmp_path / "hung" / "a")}
+    assert client.lose_patience(1) == {"id": 1, "late": point, "path": str(tmp_path / "hung" / "a")}
     assert client.next() == {"hanging": [point]}
     for number, path in enumerate([tmp_path / "hung", tmp_path / "hung" / "b", tmp_path / "link" / "c"], start=2):
         assert client.ask(number, "exist", path) == {"id": number, "hangs": point, "path": str(path)}
     assert client.ask(5, "exist", tmp_path, tmp_path / "hungry") == {"id": 5, "result": [True, False]}
 
-    event.set()
+    held.released.set()
     assert client.next() == {"hanging": []}
     # Nobody took what it has made.
-    assert client.ask(6, "exist", tmp_path / "hung") == {"id": 6, "result": [False]}
-    assert client.ask(7, "exist", tmp_path / "fine") == {"id": 7, "result": [False]}
+    names = ("fine", "hung", "never")
+    assert client.ask(6, "exist", *(tmp_path / name for name in names)) == {"id": 6, "result": [False] * 3}
 
 
-def test_a_mount_on_which_some_hang_is_left_alone(
-    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
-) -> None:
+def test_a_mount_on_which_some_hang_is_left_alone(client: Client, hold: Callable[[Path], Held], tmp_path: Path) -> None:
     point = mount_of(str(tmp_path)).point
-    for number in range(4):
-        hold(tmp_path / str(number))
-        assert client.ask(number, "exist", tmp_path / str(number))["late"] == point
+    for number in range(1, 5):
+        held = hold(tmp_path / str(number))
+        client.send(number, "exist", tmp_path / str(number))
+        held.reached.wait()
+        assert client.lose_patience(number)["late"] == point
         assert client.next() == {"hanging": [point]}
 
-    assert client.ask(4, "exist", tmp_path / "else") == {"id": 4, "hangs": point, "path": str(tmp_path / "else")}
-    assert client.ask(5, "exist", "/proc/self") == {"id": 5, "result": [True]}
+    assert client.ask(5, "exist", tmp_path / "else") == {"id": 5, "hangs": point, "path": str(tmp_path / "else")}
+    assert client.ask(6, "exist", "/proc/self") == {"id": 6, "result": [True]}
 
 
 def test_another_mount_at_the_same_place_is_tried(
-    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, hold: Callable[[Path], Held], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold(tmp_path / "hung")
-    assert "late" in client.ask(1, "exist", tmp_path / "hung" / "a")
+    held = hold(tmp_path / "hung")
+    client.send(1, "exist", tmp_path / "hung" / "a")
+    held.reached.wait()
+    assert "late" in client.lose_patience(1)
     client.next()
     monkeypatch.setattr("dockershim.host_paths.process.mount_of", lambda place: Mount(-1, "/"))
 
-    assert "late" in client.ask(2, "exist", tmp_path / "hung" / "a")
+    held.reached.clear()
+    client.send(2, "exist", tmp_path / "hung" / "a")
+    held.reached.wait()
 
 
 def test_there_is_a_bound_to_those_that_hang(
-    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, hold: Callable[[Path], Held], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dockershim.host_paths.process._MOST", 2)
     hold(tmp_path / "hung")
@@ -139,20 +154,21 @@ def test_there_is_a_bound_to_those_that_hang(
 
 
 def test_what_a_caller_that_has_gone_asked_for_is_undone(
-    client: Client, hold: Callable[[Path], threading.Event], tmp_path: Path
+    client: Client, hold: Callable[[Path], Held], tmp_path: Path
 ) -> None:
-    event = hold(tmp_path / "slow")
+    held = hold(tmp_path / "slow")
     client.send(1, "make", tmp_path / "new" / "deep", tmp_path / "slow")
+    held.reached.wait()
+    assert (tmp_path / "new" / "deep").exists()
     client.send(1, "give up")
     assert client.ask(2, "exist", tmp_path) == {"id": 2, "result": [True]}
-    event.set()
+    held.released.set()
 
-    number = 3
-    while client.ask(number, "exist", tmp_path / "new", tmp_path / "slow")["result"] != [False, False]:
-        number += 1
+    while client.ask(3, "exist", tmp_path / "new", tmp_path / "slow")["result"] != [False, False]:
+        pass
 
 
-def test_the_mount_of_a_place(tmp_path: Path) -> None:
+def test_the_mount_of_a_place() -> None:
     assert mount_of("/").point == "/"
     assert mount_of("/proc/self/status").point == "/proc"
     assert mount_of("/process").point == "/"

@@ -122,7 +122,7 @@ async def test_a_process_that_does_not_end_is_not_waited_for(
     [
         pytest.param({"late": "/mnt", "path": "/mnt/a"}, DeadlineExceeded, "umount -f -l /mnt", id="late"),
         pytest.param({"hangs": "/mnt", "path": "/mnt/a"}, FailedPrecondition, "'/mnt/a'", id="known to hang"),
-        pytest.param({"full": 256}, ResourceExhausted, "256 calls", id="too many hang"),
+        pytest.param({"full": 1024}, ResourceExhausted, "1024 calls", id="too many hang"),
         pytest.param({"errno": 107, "text": "not connected", "path": "/mnt"}, OSError, "/mnt", id="an error"),
     ],
 )

@@ -8,14 +8,15 @@ import logging
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from aiohttp import hdrs, web
 
 from streaming import port_forward, spdy, spdy_command, websocket_command
+from streaming.door import Door, connection_of
 from streaming.errors import Disconnected
 from streaming.holding import TOTAL
 from streaming.links import GOODBYE
@@ -35,6 +36,8 @@ _SPDY = "SPDY/3.1"
 _PROTOCOL_HEADER = "X-Stream-Protocol-Version"
 _ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
 
+#: Each takes descriptors, and a floor of memory that others cannot have.
+_MOST_CONNECTIONS = 1000
 #: What clients have to take their goodbye when the server stops, and commands to end, seconds.
 _STOP_GRACE = 10.0
 
@@ -85,21 +88,26 @@ class Server:
         self.open: Counter[tuple[str, str]] = Counter()
         self.served: Counter[tuple[str, str]] = Counter()
         self._base_url = ""
-        app = web.Application()
+        app = web.Application(middlewares=[_one_request])
         app.router.add_route(hdrs.METH_ANY, "/{kind}/{token}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._door = Door(self._http, ssl_context)
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._ssl_context)
         try:
-            await site.start()
+            port = self._door.open(self._host, self._port)
         except OSError:
             await self._runner.cleanup()
             raise
         scheme = "https" if self._ssl_context is not None else "http"
-        self._base_url = f"{scheme}://{_reachable(self._host)}:{self._runner.addresses[0][1]}"
+        self._base_url = f"{scheme}://{_reachable(self._host)}:{port}"
+
+    def _http(self) -> web.Server:
+        server = self._runner.server
+        assert server is not None, "it was set up before the door was opened"
+        return server
 
     async def close(self) -> None:
         """End every connection: clients are told, commands are cancelled and waited for."""
@@ -110,6 +118,7 @@ class Server:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+        await self._door.close()
         await self._runner.cleanup()
 
     @property
@@ -132,12 +141,15 @@ class Server:
         return f"{self._base_url}/portforward/{self._tokens.issue(_ForwardTicket(connect, tuple(ports)))}"
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            raise web.HTTPServiceUnavailable(text=f"{_MOST_CONNECTIONS} streams are open, and no more may be\n")
         ticket = self._tokens.take(request.match_info["token"])
         if ticket is None or ticket.kind != request.match_info["kind"] or self._stopping.is_set():
             raise web.HTTPNotFound
         current = asyncio.current_task()
         assert current is not None, "a handler runs in a task"
         self._connections.add(current)
+        connection_of(request).shown.set()
         try:
             return await self._upgrade(request, ticket)
         finally:
@@ -253,6 +265,16 @@ class Server:
 
     def _limits(self) -> _Limits:
         return {"idle_timeout": self._idle_timeout, "stopping": self._stopping}
+
+
+@web.middleware
+async def _one_request(request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Any:
+    """What changes no protocols ends its connection: no client has a second request for one."""
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        answer.force_close()
+        raise
 
 
 def _listed(request: web.Request, name: str) -> list[str]:

@@ -1,0 +1,184 @@
+"""The listening socket, and the connections on it that have not yet shown what they are for.
+
+Anybody may connect. So few may be there without a request that is good for something, and not for long: the TLS
+handshake, the head of a request, and the answer to a bad one all come out of the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until a connection has to have shown its token.
+TIME_TO_SHOW = 10.0
+#: Connections that have not. With one more the oldest goes, as honest clients show it at once.
+MOST_WAITING = 128
+_BACKLOG = 128
+#: Seconds without accepting where that has failed.
+_PAUSE = 0.1
+#: Seconds between two lines about what strangers do.
+_BETWEEN_LINES = 60.0
+_LONGEST_REASON = 200
+
+
+class Strangers:
+    """What those do who may be anybody: one line a minute, however much that is."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._more = 0
+
+    def tell(self, what: str) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            self._more += 1
+            return
+        more, self._more, self._next = self._more, 0, now + _BETWEEN_LINES
+        logger.warning("%s%s", what[:_LONGEST_REASON], f" (and {more} more such since the last line)" if more else "")
+
+
+class HttpConnection(web.RequestHandler):
+    """A connection as the HTTP server sees it."""
+
+    __slots__ = ("_strangers", "lost", "shown")
+
+    def __init__(self, manager: web.Server, strangers: Strangers) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(manager, loop=loop, access_log=None, lingering_time=0.0)  # type: ignore[arg-type]
+        self._strangers = strangers
+        self.shown = asyncio.Event()
+        self.lost = asyncio.Event()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set()
+        self.shown.set()
+
+    async def _drain_helper(self) -> None:
+        # Cancelled with one who waits, the library's future would cancel whoever writes after him.
+        await asyncio.shield(super()._drain_helper())
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        if status != 400:
+            return super().handle_error(request, status, exc, message)
+        self._complain(exc)
+        response = web.Response(status=status, text="this is no request of HTTP/1.1\n")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        if isinstance(error := kw.get("exc_info"), HttpProcessingError | web.RequestPayloadError):
+            self._complain(error)
+        else:
+            super().log_exception(*args, **kw)
+
+    def _complain(self, error: BaseException | None) -> None:
+        what = str(error).partition("\n")[0]
+        self._strangers.tell(f"a client of the streaming port, {_address(self.transport)}, sends no HTTP: {what!r}")
+
+
+def connection_of(request: web.BaseRequest) -> HttpConnection:
+    """The connection that a request came by."""
+    assert isinstance(request.protocol, HttpConnection)
+    return request.protocol
+
+
+class Door:
+    """Accepts between ``open`` and ``close``."""
+
+    def __init__(self, manager: Callable[[], web.Server], tls: ssl.SSLContext | None) -> None:
+        self._manager = manager
+        self._tls = tls
+        self._strangers = Strangers()
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._waiting: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Connections that have not shown what they are for."""
+        return len(self._waiting)
+
+    def open(self, host: str, port: int) -> int:
+        """Listen on an address; the port, which is any that is free for 0. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(self._listening), name="streaming accept")
+        return int(self._listening.getsockname()[1])
+
+    async def close(self) -> None:
+        """Accept no more, and drop who has shown nothing."""
+        tasks = [*self._waiting, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._listening is not None:
+            self._listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                # Most likely there are no descriptors left: those who wait have some.
+                self._strangers.tell(f"a connection to the streaming port cannot be accepted: {error}")
+                self._drop_oldest()
+                await asyncio.sleep(_PAUSE)
+                continue
+            if len(self._waiting) >= MOST_WAITING:
+                self._drop_oldest()
+            task = asyncio.create_task(self._welcome(sock), name="streaming welcome")
+            self._waiting[task] = None
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+
+    def _drop_oldest(self) -> None:
+        if self._waiting:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.cancel()
+
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Wait until a connection has shown what it is for; drop it where it does not."""
+        connection = HttpConnection(self._manager(), self._strangers)
+        try:
+            async with asyncio.timeout(TIME_TO_SHOW):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=self._tls)
+                await connection.shown.wait()
+        except TimeoutError:
+            _abort(connection)
+        except OSError as error:
+            self._strangers.tell(f"a client of the streaming port was not understood: {error}")
+        except asyncio.CancelledError:
+            _abort(connection)
+            raise
+
+
+def _abort(connection: HttpConnection) -> None:
+    if connection.transport is not None:
+        connection.transport.abort()
+
+
+def _address(transport: asyncio.BaseTransport | None) -> str:
+    with contextlib.suppress(TypeError, IndexError):
+        if transport is not None:
+            return str(transport.get_extra_info("peername")[0])
+    return "unknown"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -11,7 +12,8 @@ T = TypeVar("T")
 
 #: How long a client may take to close behind the goodbye, once everything has left us, seconds.
 GOODBYE = 10.0
-#: How long it may take until everything has left us: a client who reads nothing for so long has had its chance.
+#: How long it may take until everything has left us, once there is no more to come: a client who does not read it
+#: in that time has had its chance.
 LINGER = 300.0
 
 #: How long it may take until a client that has gone is noticed while its connection is not read from, seconds.
@@ -29,6 +31,15 @@ class Link(Protocol):
 
     def abort(self) -> None:
         """Close it at once."""
+
+
+@contextlib.asynccontextmanager
+async def lingering() -> AsyncIterator[None]:
+    """What a client is told at the end, and its goodbye: given up in silence when it does not take it. Whoever has its
+    connection is to drop it then."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            yield
 
 
 async def until_over(link: Link, idle_timeout: float) -> str:

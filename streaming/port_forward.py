@@ -18,7 +18,7 @@ from typing import Protocol
 from streaming.bulk import pump, splice, undivided
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.holding import Holding
-from streaming.links import while_there
+from streaming.links import lingering, while_there
 from streaming.sockets import SocketStream
 from streaming.spdy_connection import SpdyConnection, SpdyStream
 from streaming.streams import Inbox, Stream, Writer
@@ -146,7 +146,8 @@ async def serve_spdy(
 ) -> None:
     """Forward what a client asks for until it goes."""
     await while_there(_Pairs(connect, connection).run(), connection, idle_timeout=idle_timeout, stopping=stopping)
-    await connection.close()
+    async with lingering():
+        await connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +275,8 @@ async def serve_websocket(
             await channel.write(struct.pack("<H", ports[channel.number // 2]))
         work = _forward_all(connect, ports, channels, link.output)
         await while_there(work, link, idle_timeout=idle_timeout, stopping=stopping)
-    await link.close()
+    async with lingering():
+        await link.close()
 
 
 async def _forward_all(connect: Connect, ports: Sequence[int], channels: Sequence[_Channel], held: Holding) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streaming.errors import CommandFailed, Disconnected
-from streaming.links import Done, Link, while_there
+from streaming.links import Done, Link, lingering, while_there
 from streaming.streams import Reader, Writer
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,10 @@ async def serve_command(command: Command, channels: Channels, *, idle_timeout: f
     ended = await while_there(work, channels.link, idle_timeout=idle_timeout, stopping=stopping)
     outcome = ended.result if isinstance(ended, Done) else ended.reason
     if not channels.link.lost.is_set():
+        # Also the writing of it may wait: for what the command has left to a client who has stopped to read.
         with contextlib.suppress(Disconnected):
-            await channels.finish(to_status(outcome) if channels.has_status else to_text(outcome))
+            async with lingering():
+                await channels.finish(to_status(outcome) if channels.has_status else to_text(outcome))
 
 
 async def _outcome(command: Command, streams: CommandStreams) -> int | str:

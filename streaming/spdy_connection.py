@@ -12,7 +12,7 @@ from typing import cast
 from streaming import spdy
 from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
-from streaming.links import GOODBYE, LINGER
+from streaming.links import GOODBYE
 from streaming.pump import Decode, Pump
 from streaming.sockets import SocketStream, duplicate
 from streaming.spdy_headers import Headers
@@ -207,7 +207,8 @@ class SpdyConnection(asyncio.Protocol):
         return stream
 
     async def close(self) -> None:
-        """Say goodbye and let the peer close, who first reads what was sent; close where it does not."""
+        """Say goodbye and let the peer close, who first reads what was sent; close where it does not. It takes as long
+        as the peer takes to read."""
         self.refuse_streams()
         for stream in self._streams.values():
             # Input that nobody reads, left in the socket, would make its end a reset, which drops output as well.
@@ -215,12 +216,9 @@ class SpdyConnection(asyncio.Protocol):
         self._resume_reading()
         if not self._closing:
             self._write(self._machine.go_away())
-        end = self._loop.time() + LINGER
         while not await self._wait_lost(GOODBYE):
             if not self._transport.get_write_buffer_size():
                 self._transport.close()
-            elif self._loop.time() > end:
-                self.abort()
 
     async def _wait_lost(self, seconds: float) -> bool:
         try:

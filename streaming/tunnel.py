@@ -9,7 +9,6 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from streaming.links import LINGER
 from streaming.streams import CHUNK
 
 
@@ -62,9 +61,7 @@ class Tunnel(asyncio.Transport):
                 data = self._outgoing.popleft()
                 await self._ws.send_bytes(data)
                 self._sent(len(data))
-        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
-            async with asyncio.timeout(LINGER):
-                await self._ws.close()
+            await self._ws.close()
         self.abort()
 
     def _sent(self, size: int) -> None:
@@ -104,7 +101,7 @@ class Tunnel(asyncio.Transport):
 
     def abort(self) -> None:
         self.close()
-        if self._below is not None and not self._below.is_closing():
+        if self._below is not None:
             self._below.abort()
 
     def is_closing(self) -> bool:

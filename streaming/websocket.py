@@ -11,9 +11,9 @@ from typing import Self
 
 from aiohttp import WSMessage, WSMsgType, web
 
+from streaming.door import connection_of
 from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
-from streaming.links import LINGER
 from streaming.streams import CHUNK, Inbox, hung_up
 
 #: A client sends what it has read at once, at most 32 KiB; tunnelled SPDY frames are as long.
@@ -33,6 +33,7 @@ class WebSocketLink:
     ) -> None:
         self._ws = ws
         self._transport = request.transport
+        self._gone = connection_of(request).lost
         self._in_base64 = in_base64
         self._closable = closable
         self._inboxes: dict[int, Inbox] = {}
@@ -130,15 +131,13 @@ class WebSocketLink:
             raise Disconnected(f"the client has gone: {error}") from error
 
     async def close(self) -> None:
-        """Close with "normal closure" behind all that was sent, and let the client read it."""
+        """Close with "normal closure" behind all that was sent. It takes as long as the client takes to read."""
         # It would be in the way of the library, which drops input until the client's goodbye comes.
         await self._stop_receiving()
-        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
-            async with asyncio.timeout(LINGER):
-                await self._ws.close()
-        if self._transport is not None:
-            # The library has closed it; what it still buffers goes first.
-            self._loop.call_later(LINGER, self._transport.abort)
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await self._ws.close()
+        # The library has closed it; what it still buffers goes first.
+        await self._gone.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,8 +145,7 @@ class WebSocketLink:
     async def __aexit__(self, *exc: object) -> None:
         """Stop to receive, and drop the connection where ``close`` was not reached."""
         await self._stop_receiving()
-        if not self._ws.closed:
-            self.abort()
+        self.abort()
 
     async def _stop_receiving(self) -> None:
         # That it is forgotten breaks a cycle: how it ended knows where, and so all of this.
@@ -157,7 +155,7 @@ class WebSocketLink:
             await asyncio.wait([task])
 
     def abort(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._gone.is_set():
             self._transport.abort()
 
     def has_gone(self) -> bool:

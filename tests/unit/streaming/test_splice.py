@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Writer, splice
+from streaming import CommandStreams, Disconnected, Reader, Server, Size, SocketStream, Writer, splice, threads
 from streaming.spdy import HEADER_SIZE, Connection, Data, Event, Side, SynStream
 from streaming.splice import LONG, Splice
 from tests.streaming_client import Command, forwarding, open_forward, spdy_command
@@ -221,7 +221,11 @@ async def test_there_is_no_thread_any_more_when_the_process_takes_again(
         sending = asyncio.create_task(send(command, data, 100_000))
         await until(lambda: len(process.received) > MUCH / 2, 10)
         gate.open.clear()
-        await until(lambda: bool(spliced), 10)
+        # All that is between has been filled, and the last thread has ended.
+        seen = -1
+        while not spliced or threads._running or seen != sum(spliced):
+            seen = sum(spliced)
+            await asyncio.sleep(0.3)
         monkeypatch.setattr(f"streaming.threads.{name}", value)
         moved = sum(spliced)
         gate.open.set()

@@ -20,6 +20,7 @@ from streaming.door import Door, connection_of
 from streaming.errors import Disconnected
 from streaming.holding import TOTAL
 from streaming.links import GOODBYE
+from streaming.pieces import take_in_pieces
 from streaming.port_forward import Connect
 from streaming.remote_command import Command, Wanted, serve_command
 from streaming.spdy_command import SpdyChannels
@@ -226,6 +227,7 @@ class Server:
         ws = web.WebSocketResponse(protocols=known, compress=False, max_msg_size=LONGEST_MESSAGE, timeout=GOODBYE)
         await ws.prepare(request)
         protocol = ws.ws_protocol or ""
+        take_in_pieces(request, has_channels=protocol != port_forward.TUNNEL_PROTOCOL)
         try:
             if isinstance(ticket, _CommandTicket):
                 await self._websocket_command(request, ws, protocol, ticket)

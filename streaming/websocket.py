@@ -16,7 +16,7 @@ from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.streams import CHUNK, Inbox, hung_up
 
-#: A client sends what it has read at once, at most 32 KiB; tunnelled SPDY frames are as long.
+#: Of what is not taken in pieces, so that it comes as a whole: a text in fragments.
 LONGEST_MESSAGE = 1024 * 1024
 _CLOSE_SIGNAL = 255
 

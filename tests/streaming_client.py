@@ -179,12 +179,12 @@ class _WebSocketChannel:
 
 @asynccontextmanager
 async def websocket(
-    url: str, protocols: tuple[str, ...], tls: ssl.SSLContext | None = None
+    url: str, protocols: tuple[str, ...], tls: ssl.SSLContext | None = None, *, autoping: bool = True
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """A WebSocket. Raises Refused."""
     async with aiohttp.ClientSession() as session:
         try:
-            ws = await session.ws_connect(url, protocols=protocols, ssl=tls or True, max_msg_size=0)
+            ws = await session.ws_connect(url, protocols=protocols, ssl=tls or True, autoping=autoping, max_msg_size=0)
         except aiohttp.WSServerHandshakeError as error:
             raise Refused(error.status, dict(error.headers or {}), error.message) from error
         async with ws:

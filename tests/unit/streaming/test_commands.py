@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -199,20 +200,19 @@ async def test_a_flood_on_the_resize_channel_holds_nobody_up(server: Server, con
             await command.channels["resize"].write(piece)
         await command.channels["stdin"].write(b"the next channel")
         assert await command.exit_code() == 0
-    assert max(turns) < 1
+    assert max(turns) < 0.1
 
 
 @asynccontextmanager
 async def measured_turns() -> AsyncIterator[list[float]]:
-    """For how long the event loop was kept busy at a time, seconds."""
+    """How much time each turn of the event loop has used, seconds, whatever else uses the machine."""
     turns: list[float] = []
 
     async def look() -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            before = loop.time()
+            before = time.thread_time()
             await asyncio.sleep(0)
-            turns.append(loop.time() - before)
+            turns.append(time.thread_time() - before)
 
     looking = asyncio.create_task(look())
     try:

@@ -68,11 +68,7 @@ class Containers:
         sandbox = await self._running_sandbox(request.pod_sandbox_id)
         await self._check_target(config, sandbox)
         name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
-        async with (
-            node.locks.hold(name),
-            node.locks.hold(sandbox.id),
-            rollback("CreateContainer", _UNDO_DEADLINE) as undo,
-        ):
+        async with node.locks.hold(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             if node.hooks is not None:
                 request = await self._hooked(node.hooks, request, sandbox, can)
             body = await self._engine_container(request, sandbox, can)
@@ -81,11 +77,20 @@ class Containers:
             if config.mounts:
                 with step("make the host paths"):
                     await self._make_host_paths(config.mounts, undo)
+            # Only now: a hook or a host path that hangs does not keep the sandbox from being stopped.
+            async with node.locks.hold(sandbox.id):
+                container_id = await self._create_in(sandbox, name, body)
+        return cri.CreateContainerResponse(container_id=container_id)
+
+    async def _create_in(self, sandbox: SandboxRecord, name: str, body: dict[str, Any]) -> str:
+        """With the sandbox's lock held: who held it before may have stopped or removed the sandbox."""
+        await self._running_sandbox(sandbox.id)
+        async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             with step("create the container"):
                 container_id = await self._create(name, body, undo)
             with step("inspect the container"):
-                await node.inventory.refresh_container(container_id, until=lambda _: True)
-        return cri.CreateContainerResponse(container_id=container_id)
+                await self._node.inventory.refresh_container(container_id, until=lambda _: True)
+        return container_id
 
     async def _hooked(
         self, hooks: Hooks, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
@@ -182,14 +187,16 @@ class Containers:
         await remove_container(self._node, record.id)
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
-        """StartContainer. Raises FailedPrecondition for one that was started before: a container runs once."""
+        """StartContainer.
+
+        Raises FailedPrecondition for one that was started before, as a container runs once, and in a sandbox that does
+        not run.
+        """
         require(request.container_id, "container_id")
         record = await self._node.inventory.container(request.container_id)
-        if record.state == cri.CONTAINER_RUNNING:
+        if _runs(record):
             await self._node.limits.write(record)
             return cri.StartContainerResponse()
-        if record.state != cri.CONTAINER_CREATED:
-            raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
         if self._node.hooks is not None:
             await self._node.hooks.pre_start_container(record)
         await complete(self._start_and_tell(record), f"start container {record.id}")
@@ -204,13 +211,22 @@ class Containers:
 
     async def _start(self, created: ContainerRecord) -> None:
         await prepare_log(self._node, created)
-        with self._node.limits.starting(created):
-            record = await self._started(created.id)
-            await self._node.limits.write(record)
+        async with self._node.locks.hold(created.id):
+            with self._node.limits.starting(created):
+                record = await self._start_once(created.id, created.sandbox_id)
+                await self._node.limits.write(record)
         await begin_log(self._node, record)
 
-    async def _started(self, container_id: str) -> ContainerRecord:
+    async def _start_once(self, container_id: str, sandbox_id: str) -> ContainerRecord:
+        """With the container's lock held: another call may have started it, and it may have ended since.
+
+        A stop of the sandbox does not wait for this: the engine starts nothing in a sandbox that has ended, and the
+        stop ends what was started before.
+        """
         inventory = self._node.inventory
+        await self._running_sandbox(sandbox_id)
+        if _runs(record := await inventory.container(container_id)):
+            return record
         try:
             with step("start the container"):
                 await self._node.engine.post(f"/containers/{container_id}/start")
@@ -218,10 +234,10 @@ class Containers:
             # The engine keeps a start that failed, and tells nobody of it.
             await inventory.refresh_container(container_id)
             raise
-        record = await inventory.refresh_container(container_id, until=_was_started)
-        if record is None:
+        started = await inventory.refresh_container(container_id, until=_was_started)
+        if started is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
-        return record
+        return started
 
     async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
         """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
@@ -230,6 +246,9 @@ class Containers:
         node = self._node
         require(request.container_id, "container_id")
         record = await node.inventory.find_container(request.container_id)
+        if record is not None and record.state == cri.CONTAINER_CREATED:
+            # An inspect waits for a start that is under way in the engine.
+            record = await node.inventory.refresh_container(record.id)
         if record is None:
             return cri.StopContainerResponse()
         if record.state != cri.CONTAINER_RUNNING:
@@ -361,6 +380,13 @@ def _check_before_start(
         late.append("oom_score_adj")
     if late:
         raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
+
+
+def _runs(record: ContainerRecord) -> bool:
+    """Whether it runs; if not, it can be started. Raises FailedPrecondition for one that has run."""
+    if record.state not in (cri.CONTAINER_RUNNING, cri.CONTAINER_CREATED):
+        raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
+    return record.state == cri.CONTAINER_RUNNING
 
 
 def _was_started(record: ContainerRecord) -> bool:

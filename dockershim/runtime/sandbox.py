@@ -225,20 +225,32 @@ class Sandboxes:
         """Stop a sandbox and remove all of it; not cut short by the caller's end. Raises ShimError."""
         await complete(self._locked_remove(sandbox_id), f"remove sandbox {sandbox_id}")
 
-    async def _locked_stop(self, sandbox_id: str) -> None:
-        record = await self._node.inventory.find_sandbox(sandbox_id)
-        async with self._node.locks.hold(record.id if record else sandbox_id):
+    async def _locked_stop(self, start_of_id: str) -> None:
+        sandbox_id = await self._whole_id(start_of_id)
+        async with self._node.locks.hold(sandbox_id):
             # Who held the lock may have stopped or removed it.
-            record = await self._node.inventory.find_sandbox(record.id if record else sandbox_id)
+            record = await self._node.inventory.find_sandbox(sandbox_id)
             try:
                 await self._stop(sandbox_id, record)
             finally:
                 if self._node.hooks is not None:
-                    await self._node.hooks.post_stop_pod_sandbox(record.id if record else sandbox_id, record)
+                    await self._node.hooks.post_stop_pod_sandbox(sandbox_id, record)
 
-    async def _locked_remove(self, sandbox_id: str) -> None:
+    async def _locked_remove(self, start_of_id: str) -> None:
+        sandbox_id = await self._whole_id(start_of_id)
         async with self._node.locks.hold(sandbox_id):
             await self._remove(sandbox_id)
+
+    async def _whole_id(self, start: str) -> str:
+        """From the start of a sandbox's id; what is unknown stays as it is. Raises InvalidArgument for several."""
+        record = await self._node.inventory.find_sandbox(start)
+        return record.id if record is not None else self._whole_id_of_lost(start)
+
+    def _whole_id_of_lost(self, start: str) -> str:
+        lost = [one for one in self._node.checkpointed if one.startswith(start)]
+        if len(lost) > 1:
+            raise InvalidArgument(f"{start!r} is the start of {len(lost)} ids; give more of it")
+        return lost[0] if lost else start
 
     async def _stop(self, sandbox_id: str, record: SandboxRecord | None) -> None:
         """End all that runs in the sandbox, and its network at the same time.
@@ -251,7 +263,6 @@ class Sandboxes:
         if record is None and checkpoint is None and not node.pins.is_pinned(sandbox_id):
             return
         if record is not None:
-            sandbox_id = record.id
             self._pin_if_missing(record)
         else:
             await asyncio.to_thread(self._end_what_the_engine_lost, sandbox_id)
@@ -291,13 +302,18 @@ class Sandboxes:
         if ended or released:
             logger.warning("of sandbox %s, which the engine has lost: ended %d processes", sandbox_id, ended)
 
+    async def _see_starts_end(self, sandbox_id: str) -> None:
+        """An inspect waits for a start that is under way in the engine."""
+        inventory = self._node.inventory
+        containers = await inventory.containers(sandbox_id)
+        inspects = (inventory.refresh_container(one.id) for one in containers if one.state == cri.CONTAINER_CREATED)
+        results = await asyncio.gather(*inspects, return_exceptions=True)
+        _raise_failures(f"waiting for starts in sandbox {sandbox_id}", results)
+
     async def _kill_containers(self, sandbox_id: str) -> None:
-        running = [
-            container
-            for container in await self._node.inventory.containers(sandbox_id)
-            if container.state == cri.CONTAINER_RUNNING
-        ]
-        results = await asyncio.gather(*(kill_container(self._node, one.id) for one in running), return_exceptions=True)
+        containers = await self._node.inventory.containers(sandbox_id)
+        kills = (kill_container(self._node, one.id) for one in containers if one.state == cri.CONTAINER_RUNNING)
+        results = await asyncio.gather(*kills, return_exceptions=True)
         _raise_failures(f"stopping the containers of sandbox {sandbox_id}", results)
 
     async def _tear_down(self, sandbox_id: str, record: SandboxRecord | None, checkpoint: Checkpoint | None) -> None:
@@ -316,12 +332,13 @@ class Sandboxes:
         if record.running:
             with step("stop the infra container"):
                 await kill_container(self._node, record.id)
+        # From now on the engine starts none in this sandbox; those that it was starting run by now.
+        await self._see_starts_end(record.id)
+        await self._kill_containers(record.id)
 
     async def _remove(self, sandbox_id: str) -> None:
         node = self._node
         record = await self._node.inventory.find_sandbox(sandbox_id)
-        if record is not None:
-            sandbox_id = record.id
         await self._stop(sandbox_id, record)
         with step("remove the containers"):
             limit = asyncio.Semaphore(_REMOVALS_AT_ONCE)
@@ -362,7 +379,7 @@ class Sandboxes:
             status = inventory.ready_made(record, (ready, addresses), _encoded_status(ready, addresses))
             containers = await inventory.containers(record.id)
         else:
-            checkpoint = self._node.checkpointed.get(request.pod_sandbox_id)
+            checkpoint = self._node.checkpointed.get(self._whole_id_of_lost(request.pod_sandbox_id))
             if checkpoint is None:
                 raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
             status = _encoded_status(ready=False)(_to_record(checkpoint))

@@ -45,6 +45,8 @@ from tests.node.server import Server
 from tests.node.state import Snapshot
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
+#: Stops beside a start, each a little later than the one before.
+TRIES = 10
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -369,6 +371,34 @@ async def test_stop_ends_the_containers_and_leaves_the_sandbox_not_ready(cri: CR
         assert found.state == api.SANDBOX_NOTREADY
         assert found.network.ip == ""
         assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+
+
+async def test_nothing_runs_after_a_stop_that_came_beside_a_start(cri: CRI, engine_api: DockerClient) -> None:
+    def running(container_id: str) -> bool:
+        return bool(engine_api.api.inspect_container(container_id)["State"]["Running"])
+
+    async def stopped(delay: float) -> list[bool]:
+        """Whether the container ran after the stop, and after both."""
+        config = in_pod(network=api.NODE, pid=api.CONTAINER)
+        async with pod(cri, config) as sandbox_id:
+            container_id = await create(cri, sandbox_id, in_container(network=api.NODE, pid=api.CONTAINER), config)
+            starting = asyncio.ensure_future(
+                cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+            )
+            await asyncio.sleep(delay)
+            await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+            after_stop = await asyncio.to_thread(running, container_id)
+            await asyncio.wait([starting])
+            starting.exception()
+            return [after_stop, await asyncio.to_thread(running, container_id)]
+
+    async with pod(cri) as sandbox_id:
+        container_id = await create(cri, sandbox_id, container_config())
+        begun = time.monotonic()
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        undisturbed = time.monotonic() - begun
+    found = [await stopped(undisturbed * one / TRIES) for one in range(TRIES)]
+    assert found == [[False, False]] * TRIES
 
 
 async def test_remove_removes_running_containers_too(cri: CRI, snapshot: Callable[[], Snapshot]) -> None:

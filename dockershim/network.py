@@ -14,7 +14,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
 from dockershim.netns import Pins, addresses, names_in, restore_link
 from dockershim.own_files import with_own_files
-from dockershim.readiness import Readiness
+from dockershim.readiness import PATIENCE, Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
     INTERFACE,
@@ -44,10 +44,10 @@ class PodNetwork(Protocol):
     engine_mode: str
     publishes_ports: bool
 
-    async def problem(self) -> str:
+    async def problem(self, patience: float = PATIENCE) -> str:
         """Why no pod can get a network now; empty when one can.
 
-        Who makes the network is asked where that has not been done lately; within seconds there is an answer.
+        Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is one.
         """
 
     def set_pod_cidr(self, text: str) -> None:
@@ -67,7 +67,7 @@ class EngineNetwork:
     engine_mode = "default"
     publishes_ports = True
 
-    async def problem(self) -> str:
+    async def problem(self, patience: float = PATIENCE) -> str:
         return ""
 
     def set_pod_cidr(self, text: str) -> None:
@@ -147,8 +147,8 @@ class CNINetwork:
     async def __aexit__(self, *exc: object) -> None:
         await self._readiness.close()
 
-    async def problem(self) -> str:
-        return self._source.reason if self._source.network is None else await self._readiness.problem()
+    async def problem(self, patience: float = PATIENCE) -> str:
+        return self._source.reason if self._source.network is None else await self._readiness.problem(patience)
 
     def set_pod_cidr(self, text: str) -> None:
         self._pod_cidrs = parse_pod_cidrs(text)

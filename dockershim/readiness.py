@@ -11,7 +11,8 @@ import cni
 #: A network that works is asked again only where its plugins can tell (STATUS, since version 1.1.0).
 _AGAIN_WHEN_READY = 30.0
 _AGAIN_WHEN_NOT = 5.0
-_PATIENCE = 3.0
+#: Seconds for which somebody waits who only wants to know.
+PATIENCE = 3.0
 
 
 class Readiness:
@@ -26,23 +27,31 @@ class Readiness:
         self._problem = ""
         self._examination: asyncio.Task[None] | None = None
 
-    async def problem(self) -> str:
-        """Why no pod can be attached, or the empty string. Answers within seconds even when a plugin hangs."""
-        network = self._network()
-        if network is None:
-            return ""
-        try:
-            self._runtime.find_plugins(network)
-        except cni.PluginNotFound as error:
-            # What comes back may be another version.
-            self._examined = self._validated = None
-            return _told(network, error)
-        if network is self._examined and time.monotonic() < self._due:
-            return self._problem
+    async def problem(self, patience: float) -> str:
+        """Why no pod can be attached, or the empty string; within ``patience`` seconds also where a plugin hangs."""
+        end = time.monotonic() + patience
+        # More than once where it is another network by the time that the examination of one has ended.
+        while (network := self._network()) is not None:
+            try:
+                self._runtime.find_plugins(network)
+            except cni.PluginNotFound as error:
+                # What comes back may be another version.
+                self._examined = self._validated = None
+                return _told(network, error)
+            if network is self._examined and time.monotonic() < self._due:
+                return self._problem
+            examination = self._under_way(network)
+            done, _ = await asyncio.wait([examination], timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                return f"the plugins of CNI network {network.name!r} do not answer"
+            examination.result()
+        return ""
+
+    def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:
+        """The examination that goes on, of whatever network, or a new one of this."""
         if self._examination is None or self._examination.done():
             self._examination = asyncio.create_task(self._examine(network), name=f"examine CNI network {network.name}")
-        done, _ = await asyncio.wait([self._examination], timeout=_PATIENCE)
-        return self._problem if done else f"the plugins of CNI network {network.name!r} do not answer"
+        return self._examination
 
     async def close(self) -> None:
         """End an examination that is under way."""

@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 120.0
 _REMOVALS_AT_ONCE = 8
+#: A machine on which plugins take seconds to say what they can is loaded, which is no reason to refuse a pod.
+_NETWORK_PATIENCE = 30.0
 
 
 class Sandboxes:
@@ -78,7 +80,7 @@ class Sandboxes:
             # It may have been added to the engine since.
             can = await node.read_capabilities()
             _check_handler(request.runtime_handler, can)
-        if not is_host_network(config) and (problem := await node.network.problem()):
+        if not is_host_network(config) and (problem := await node.network.problem(_NETWORK_PATIENCE)):
             raise FailedPrecondition(f"no pod network: {problem}")
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with node.locks.hold(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -234,6 +235,41 @@ async def test_a_plugin_that_goes_is_missed_at_once_and_one_that_comes_back_is_a
     del runtime.failures["find_plugins"]
     runtime.failures["validate"] = cni.PluginNotFound("it has no version 1.0.0")
     assert await network.problem() == "CNI network 'pods': it has no version 1.0.0"
+
+
+async def test_an_answer_is_of_the_configuration_in_force(
+    runtime: FakeRuntime, source: Source, network: CNINetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    answered = asyncio.Event()
+
+    async def validate(one: cni.NetworkList) -> None:
+        asked.append(one.name)
+        await answered.wait()
+        if one is NETWORK:
+            raise cni.PluginNotFound("it has no version 1.0.0")
+
+    monkeypatch.setattr(runtime, "validate", validate)
+    first = asyncio.create_task(network.problem())
+    await asyncio.sleep(0.01)
+    source.network = OLDER
+    second = asyncio.create_task(network.problem())
+    await asyncio.sleep(0.01)
+    answered.set()
+
+    assert (await first, await second) == ("", "")
+    assert asked == ["pods", "older"]
+
+
+async def test_plugins_that_do_not_answer_are_a_problem(
+    runtime: FakeRuntime, network: CNINetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def validate(_: cni.NetworkList) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(runtime, "validate", validate)
+    async with network:
+        assert await network.problem(patience=0.01) == "the plugins of CNI network 'pods' do not answer"
 
 
 async def test_plugins_are_not_asked_at_each_call(runtime: FakeRuntime, network: CNINetwork) -> None:

@@ -67,7 +67,8 @@ class Node:
     limits: Limits
     #: None while no hook server is configured.
     hooks: Hooks | None = None
-    #: By the engine name of what is being made, and by sandbox id for all that ends one.
+    #: By the engine name of what is being made, by sandbox id for what is made in one and all that ends one, by
+    #: container id for starts. Whoever holds several took them in this order.
     locks: Locks = field(default_factory=Locks)
     #: Containers whose removal by us is under way, their logs included.
     removing: set[str] = field(default_factory=set)

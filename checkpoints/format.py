@@ -68,6 +68,7 @@ class Checkpoint:
 
 
 _EXTENSION_TEXTS: Final = ("uid", "network", "log_directory", "cgroup_parent", "runtime_handler")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _EXTENSION_NUMBERS: Final = ("attempt", "created_at")
 _EXTENSION_MAPS: Final = ("labels", "annotations")
 
@@ -84,8 +85,7 @@ def checksum(port_mappings: Iterable[PortMapping], host_network: bool) -> int:
         f"HostNetwork:(bool){'true' if host_network else 'false'}}}"
     )
     value = 0x811C9DC5
-    # A lone surrogate may come out of a JSON escape; it has to hash to something rather than raise.
-    for byte in text.encode("utf-8", "surrogatepass"):
+    for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 
@@ -220,7 +220,12 @@ def _member(document: dict[str, object], key: str) -> dict[str, object]:
 
 def _text(document: dict[str, object], key: str, required: bool = False) -> str:
     value = document.get(key, None if required else "")
-    if not isinstance(value, str):
+    return _checked_text(value, key)
+
+
+def _checked_text(value: object, key: str) -> str:
+    """Half of a character, which JSON can write, is in no message that could be sent."""
+    if not isinstance(value, str) or _SURROGATE.search(value):
         raise DamagedCheckpoint(f"{key} is not a text")
     return value
 
@@ -233,8 +238,4 @@ def _number(document: dict[str, object], key: str, maximum: int, default: int | 
 
 
 def _texts(document: dict[str, object], key: str) -> dict[str, str]:
-    value = _member(document, key)
-    for item in value.values():
-        if not isinstance(item, str):
-            raise DamagedCheckpoint(f"{key} holds something that is not a text")
-    return cast(dict[str, str], value)
+    return {_checked_text(name, key): _checked_text(item, key) for name, item in _member(document, key).items()}

@@ -116,6 +116,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             engine=engine,
             follower=follower,
             inventory=inventory,
+            images=image_records,
             network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
             cni=cni_network,
             pins=pins,

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 _INSPECTS_AT_ONCE: Final = 8
 #: A change that a comparison has found was missed if no event comes within these seconds.
 _ON_ITS_WAY: Final = 2.0
+#: How long who wants to know the names of an image waits, in seconds, where the engine takes its time to list it.
+_LIST_PATIENCE: Final = 1.0
 
 
 class ImageRecords:
@@ -31,11 +33,14 @@ class ImageRecords:
         self._follower = follower
         self._records: list[ImageRecord] = []
         self._by_name: dict[str, ImageRecord] = {}
+        self._by_id: dict[str, ImageRecord] = {}
         #: The USER of each image, which no list tells. An id stands for one configuration, so each is asked for once.
         self._users: dict[str, str] = {}
         self._count = itertools.count(1)
         self._changed = next(self._count)
         self._listed = 0
+        #: The change that nobody waits for any more to be listed.
+        self._given_up = 0
         self._turn = asyncio.Lock()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
         self._relisting: asyncio.Task[None] | None = None
@@ -62,6 +67,19 @@ class ImageRecords:
         await self._follower.current()
         return self._by_name.get(key) if self._is_fresh() else None
 
+    async def used(self, image_id: str) -> ImageRecord | None:
+        """The image with this whole id, for what is told of its containers; None where it is not listed.
+
+        What has changed is listed first. Where that fails or takes long, what was last known has to do.
+        """
+        if not self._is_fresh() and self._given_up != self._changed:
+            self.tick()
+            if self._relisting is not None:
+                await asyncio.wait([self._relisting], timeout=_LIST_PATIENCE)
+            if not self._is_fresh():
+                self._given_up = self._changed
+        return self._by_id.get(image_id)
+
     def changed(self) -> None:
         """Images have come, gone, or changed their names."""
         self._changed = next(self._count)
@@ -83,6 +101,7 @@ class ImageRecords:
         # A tag stands before an id that looks like it, as with the engine.
         by_id = {key: one for one in records for key in (one.id, one.id.removeprefix("sha256:"))}
         self._by_name = by_id | {name: one for one in records for name in (*one.tags, *one.digests)}
+        self._by_id = by_id
 
     async def _users_of(self, image_ids: list[str]) -> dict[str, str]:
         """The USER of each image that is still there."""

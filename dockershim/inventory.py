@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
@@ -26,10 +27,11 @@ from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
-    read_container,
-    read_container_summary,
-    read_sandbox,
-    read_sandbox_summary,
+    Unreadable,
+    is_mixed,
+    read_bare,
+    read_record,
+    read_summary,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,10 @@ class Inventory:
         self._refreshes: dict[asyncio.Task[None], str] = {}
         #: During a comparison: what events have told of that was not read before it, or is told meanwhile.
         self._told: set[str] | None = None
+        #: Containers that cannot be told of as they are: each is logged once.
+        self._unreadable: set[str] = set()
+        #: The LABELs of images by id, for containers that do not tell which labels were asked for.
+        self._image_labels: dict[str, Mapping[str, str]] = {}
         self._listeners: list[Listener] = []
         follower.attach(self)
 
@@ -221,11 +227,35 @@ class Inventory:
                 )
         except NotFound:
             return None
-        kind = _type((inspect.get("Config") or {}).get("Labels"))
-        if kind == SANDBOX_TYPE:
-            return read_sandbox(inspect)
-        record = read_container(inspect) if kind == CONTAINER_TYPE else None
-        return _with_current_score(record) if record is not None else None
+        try:
+            image_labels = await self._labels_of(inspect.get("Image")) if is_mixed(inspect) else {}
+            record = read_record(inspect, image_labels)
+            self._unreadable.discard(container_id)
+        except Unreadable as error:
+            record = read_bare(inspect)
+            self._tell(container_id, error, left_out=record is None)
+        return _with_current_score(record) if isinstance(record, ContainerRecord) else record
+
+    def _tell(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
+        if container_id not in self._unreadable:
+            self._unreadable.add(container_id)
+            what = "it is left out" if left_out else "most of its labels and annotations are left out"
+            logger.warning("container %s cannot be told of, %s: %s", container_id, what, error)
+
+    async def _labels_of(self, image_id: str | None) -> Mapping[str, str]:
+        """Of an image that is gone, or that the engine cannot describe, nothing is known."""
+        if not image_id:
+            return {}
+        if image_id not in self._image_labels:
+            try:
+                async with self._inspects:
+                    found: Mapping[str, Any] = await self._engine.get(
+                        f"/images/{quote(image_id, safe=':')}/json", deadline=_INSPECT_DEADLINE
+                    )
+            except (NotFound, EngineFailure):
+                return {}
+            self._image_labels[image_id] = (found.get("Config") or {}).get("Labels") or {}
+        return self._image_labels[image_id]
 
     def _known(self, container_id: str) -> Record | None:
         return self._containers.get(container_id) or self._sandboxes.get(container_id)
@@ -271,6 +301,7 @@ class Inventory:
             self._told.add(container_id)
         if event.kind == CONTAINER and event.action == DESTROY:
             self.forget(container_id)
+            self._unreadable.discard(container_id)
         else:
             self._spawn(container_id)
 
@@ -302,6 +333,8 @@ class Inventory:
     async def resync(self) -> None:
         """Read every container anew. Raises Unavailable."""
         listed = {item["Id"] for item in await self._list(_OURS)}
+        self._unreadable &= listed
+        self._image_labels.clear()
         await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
 
     async def compare(self) -> list[str]:
@@ -379,9 +412,11 @@ def _find(records: Mapping[str, R], text: str) -> R | None:
 
 
 def _summary(item: Mapping[str, Any]) -> Record | None:
-    if _type(item.get("Labels")) == SANDBOX_TYPE:
-        return read_sandbox_summary(item)
-    return read_container_summary(item) if _type(item.get("Labels")) == CONTAINER_TYPE else None
+    """None for what cannot be told of, too: an inspect finds the same, and tells."""
+    try:
+        return read_summary(item)
+    except Unreadable:
+        return None
 
 
 def _same(summary: Record | None, known: Record | None) -> bool:

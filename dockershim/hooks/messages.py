@@ -6,6 +6,7 @@ hook server sees it; what differs at the end from what was told first goes into 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +30,8 @@ _LONGEST_MAP: Final = 256 * 1024
 #: The kernel's MAX_ARG_STRLEN: a container with a longer variable could not be started.
 _LONGEST_VARIABLE: Final = 128 * 1024 - 1
 _LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
+#: As many digits as the field of a limit holds.
+_LIMIT: Final = re.compile(r"[0-9]{1,19}")
 _SET_ABOVE_ZERO: Final = ("cpu_period", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
 _CPUSETS: Final = ("cpuset_cpus", "cpuset_mems")
 _PLAIN_FIELDS: Final = (*_SET_ABOVE_ZERO, "cpu_quota", "oom_score_adj", *_CPUSETS)
@@ -194,7 +197,7 @@ def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, s
     for name, value in files.items():
         controller, _, rest = name.partition(".")
         size, _, kind = rest.partition(".")
-        if controller == "hugetlb" and value.isdecimal() and "." not in kind:
+        if controller == "hugetlb" and _LIMIT.fullmatch(value) and "." not in kind:
             into.hugepage_limits.add(page_size=size, limit=int(value))
         else:
             into.unified[name] = value

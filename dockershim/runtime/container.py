@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import check_container, to_engine_container
+from dockershim.translate.image import ImageRecord
 from dockershim.translate.names import container_name
 from dockershim.translate.records import (
     ContainerRecord,
@@ -292,7 +294,8 @@ class Containers:
         if record.state == cri.CONTAINER_EXITED:
             # Who learns that it has ended reads its log next, and reads it once.
             await finish_log(self._node, record, LAST_LINES_AT_A_READ)
-        wire = inventory.ready_made(record, "ContainerStatus", _encoded_status)
+        image = await self._node.images.used(record.image_id)
+        wire = inventory.ready_made(record, ("ContainerStatus", image), functools.partial(_encoded_status, image=image))
         if request.verbose:
             wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
         return Encoded(wire)
@@ -398,8 +401,8 @@ def _encoded_item(record: ContainerRecord) -> bytes:
     return cri.ListContainersResponse(containers=[to_cri_container(record)]).SerializeToString()
 
 
-def _encoded_status(record: ContainerRecord) -> bytes:
-    return cri.ContainerStatusResponse(status=to_cri_container_status(record)).SerializeToString()
+def _encoded_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
+    return cri.ContainerStatusResponse(status=to_cri_container_status(record, image)).SerializeToString()
 
 
 def _matches(record: ContainerRecord, wanted: cri.ContainerFilter) -> bool:

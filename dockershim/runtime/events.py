@@ -190,7 +190,9 @@ class ContainerEvents:
             gone = sandbox is record and kind == _DELETED
             status = self._sandboxes.describe_ended(sandbox) if gone else await self._status(sandbox)
             event.pod_sandbox_status.CopyFrom(status)
-            event.containers_statuses.extend(map(to_cri_container_status, inventory.peek_containers(sandbox.id)))
+            for one in inventory.peek_containers(sandbox.id):
+                image = await self._node.images.used(one.image_id)
+                event.containers_statuses.append(to_cri_container_status(one, image))
         event.created_at = time.time_ns()
         return event
 

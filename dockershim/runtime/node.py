@@ -15,6 +15,7 @@ from dockershim.engine.oom import lowest_oom_score
 from dockershim.errors import InvalidArgument
 from dockershim.follower import Follower
 from dockershim.host_paths.service import HostPaths
+from dockershim.image_records import ImageRecords
 from dockershim.inventory import Inventory
 from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
@@ -48,6 +49,7 @@ class Node:
     engine: Engine
     follower: Follower
     inventory: Inventory
+    images: ImageRecords
     network: PodNetwork
     cni: CNINetwork
     pins: Pins

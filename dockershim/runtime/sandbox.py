@@ -34,6 +34,7 @@ from dockershim.runtime.removal import kill_container, remove_application, remov
 from dockershim.runtime.steps import step
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, require
+from dockershim.translate.image import ImageRecord
 from dockershim.translate.names import SandboxName, sandbox_container_name
 from dockershim.translate.records import (
     ContainerRecord,
@@ -388,8 +389,13 @@ class Sandboxes:
         rest = cri.PodSandboxStatusResponse(
             info=_verbose(record) if request.verbose and record is not None else None, timestamp=time.time_ns()
         )
-        statuses = (inventory.ready_made(one, "PodSandboxStatus", _encoded_container_status) for one in containers)
+        statuses = [await self._container_status(one) for one in containers]
         return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
+
+    async def _container_status(self, record: ContainerRecord) -> bytes:
+        image = await self._node.images.used(record.image_id)
+        encode = functools.partial(_encoded_container_status, image=image)
+        return self._node.inventory.ready_made(record, ("PodSandboxStatus", image), encode)
 
     async def _network_state(self, record: SandboxRecord) -> tuple[bool, tuple[str, ...]]:
         """Whether the sandbox is ready, and its addresses."""
@@ -554,8 +560,9 @@ def _encoded_status(ready: bool, addresses: tuple[str, ...] = ()) -> Callable[[S
     return encode
 
 
-def _encoded_container_status(record: ContainerRecord) -> bytes:
-    return cri.PodSandboxStatusResponse(containers_statuses=[to_cri_container_status(record)]).SerializeToString()
+def _encoded_container_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
+    status = to_cri_container_status(record, image)
+    return cri.PodSandboxStatusResponse(containers_statuses=[status]).SerializeToString()
 
 
 def _matches(record: SandboxRecord, wanted: cri.PodSandboxFilter) -> bool:

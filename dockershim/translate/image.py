@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.translate.reference import Reference
+from dockershim.errors import InvalidArgument
+from dockershim.translate.reference import Reference, parse_reference
 
 # As much as fits into the field of 64 bits.
 _UID: Final = re.compile(r"[0-9]{1,18}")
@@ -83,6 +84,20 @@ def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:
 def is_named(record: ImageRecord, reference: Reference) -> bool:
     """Whether the reference means this image. Its digest decides, as everywhere."""
     return reference.shown in record.tags or reference.shown in record.digests
+
+
+def to_image_ref(digests: Sequence[str], asked: str) -> str:
+    """Which of an image's names by digest a container of it has, that was asked for by the name ``asked``: the name
+    itself, one of the same repository, or any; empty where there is none."""
+    try:
+        reference = parse_reference(asked)
+    except InvalidArgument:
+        return min(digests, default="")
+
+    def distance(digest: str) -> tuple[bool, bool, str]:
+        return digest != reference.shown, parse_reference(digest).name != reference.name, digest
+
+    return min(digests, key=distance, default="")
 
 
 def to_cri_image_info(inspected: Mapping[str, Any]) -> dict[str, str]:

@@ -6,13 +6,18 @@ import calendar
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.translate.image import ImageRecord, to_image_ref
 from dockershim.translate.mounts import to_cri_mounts
 from dockershim.translate.names import (
+    CONTAINER_TYPE,
+    EXTRA_LABEL,
     LOG_PATH_LABEL,
     SANDBOX_ID_LABEL,
     SANDBOX_TYPE,
@@ -23,7 +28,10 @@ from dockershim.translate.names import (
     parse_container_name,
     parse_sandbox_name,
     read_extra,
+    tells_request,
+    to_bare_labels,
 )
+from dockershim.translate.reference import may_be_id
 from dockershim.translate.resources import SWAP_FILE, to_cri_resources
 from dockershim.translate.signals import to_cri_signal
 
@@ -31,6 +39,13 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d
 
 #: How long a message of a container's end may be in its status.
 _LONGEST_MESSAGE = 1024
+#: What a client of gRPC takes by default: whatever has more than this in its status could not be sent to it.
+_LARGEST_STATUS: Final = 4 << 20
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Unreadable(ValueError):
+    """A container with the labels and the name of a pod's, which cannot be told of in the CRI."""
 
 
 def to_nanoseconds(text: str) -> int:
@@ -120,6 +135,9 @@ class ContainerRecord:
         return bool(self.log_path) and self.extra.get("log") == "cri"
 
 
+R = TypeVar("R", SandboxRecord, ContainerRecord)
+
+
 def has_labels(record: SandboxRecord | ContainerRecord, wanted: Mapping[str, str]) -> bool:
     """Whether a filter's ``label_selector`` takes the record: every label of it is there with that value."""
     return all(record.labels.get(key) == value for key, value in wanted.items())
@@ -130,14 +148,96 @@ def is_sandbox(labels: Mapping[str, str]) -> bool:
     return labels.get(TYPE_LABEL) == SANDBOX_TYPE
 
 
-def read_sandbox_summary(item: Mapping[str, Any]) -> SandboxRecord | None:
+def read_record(
+    inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS
+) -> SandboxRecord | ContainerRecord | None:
+    """A record from GET /containers/{id}/json, None for what is no shim's. Raises Unreadable.
+
+    ``image_labels`` are wanted where ``is_mixed`` says so.
+    """
+    with _whatever_is_wrong():
+        kind = _type_of(inspect["Config"].get("Labels"))
+        if kind == SANDBOX_TYPE:
+            return _checked(read_sandbox(inspect, image_labels))
+        return _checked(read_container(inspect, image_labels)) if kind == CONTAINER_TYPE else None
+
+
+def read_summary(item: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | None:
+    """A record from an element of GET /containers/json, None for what is no shim's. Raises Unreadable."""
+    with _whatever_is_wrong():
+        kind = _type_of(item.get("Labels"))
+        if kind == SANDBOX_TYPE:
+            return _checked(read_sandbox_summary(item))
+        return _checked(read_container_summary(item)) if kind == CONTAINER_TYPE else None
+
+
+def read_bare(inspect: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | None:
+    """A record of what is Unreadable, with only the labels that it needs to be managed; None where that is not enough.
+
+    A container that is not shown at all would outlive its pod.
+    """
+    try:
+        with _whatever_is_wrong():
+            config = inspect["Config"]
+            bare = {**config, "Labels": to_bare_labels(config["Labels"])}
+        return read_record({**inspect, "Config": bare})
+    except Unreadable:
+        return None
+
+
+def is_mixed(inspect: Mapping[str, Any]) -> bool:
+    """Whether labels of a shim's container may be its image's, as only these can tell. Raises Unreadable."""
+    with _whatever_is_wrong():
+        labels = inspect["Config"].get("Labels") or {}
+        return TYPE_LABEL in labels and not tells_request(read_extra(labels))
+
+
+def _type_of(labels: Mapping[str, str] | None) -> str:
+    return (labels or {}).get(TYPE_LABEL, "")
+
+
+@contextmanager
+def _whatever_is_wrong() -> Iterator[None]:
+    """With one container is found when it is read, and not when a list of all is made."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise Unreadable(f"{type(error).__name__}: {error}"[:200]) from error
+
+
+def _checked(record: R | None) -> R | None:
+    if record is not None:
+        _check(record)
+    return record
+
+
+def _check(record: SandboxRecord | ContainerRecord) -> None:
+    """The status has all that any message is made of. What is no text, or too large for a field, fails to go in."""
+    status: cri.PodSandboxStatus | cri.ContainerStatus
+    texts: tuple[str, ...]
+    if isinstance(record, SandboxRecord):
+        status = to_cri_sandbox_status(record, ready=True, addresses=record.addresses)
+        modes = (record.network_mode, record.pid_mode, record.ipc_mode, record.cgroup_parent)
+        texts = (*modes, record.netns_path, record.resolv_conf_path, record.log_directory)
+    else:
+        status = to_cri_container_status(record, None)
+        paths = (record.log_path, record.engine_log_path, record.upper_dir)
+        parent = record.host_config.get("CgroupParent") or ""
+        texts = (record.sandbox_id, parent, *paths, *record.envs)
+    if b"\0" in "".join((record.id, *texts)).encode():
+        raise ValueError("a NUL in a path")
+    if (size := status.ByteSize()) > _LARGEST_STATUS:
+        raise ValueError(f"a status of {size} bytes")
+
+
+def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> SandboxRecord | None:
     """A record from an element of GET /containers/json; None for what is no shim's sandbox."""
     labels = item.get("Labels") or {}
-    extra = read_extra(labels)
+    extra = _read_own(labels, image_labels)
     name = parse_sandbox_name((item.get("Names") or [""])[0], extra)
     if name is None:
         return None
-    plain, annotations = from_engine_labels(labels)
+    plain, annotations = from_engine_labels(labels, extra, image_labels)
     return SandboxRecord(
         id=item["Id"],
         name=name,
@@ -153,7 +253,14 @@ def read_sandbox_summary(item: Mapping[str, Any]) -> SandboxRecord | None:
     )
 
 
-def read_sandbox(inspect: Mapping[str, Any]) -> SandboxRecord | None:
+def _read_own(labels: Mapping[str, str], image_labels: Mapping[str, str]) -> dict[str, Any]:
+    """What our own label holds, if it is not the image's."""
+    extra = read_extra(labels)
+    forged = not tells_request(extra) and labels.get(EXTRA_LABEL) == image_labels.get(EXTRA_LABEL)
+    return {} if forged else extra
+
+
+def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> SandboxRecord | None:
     """A record from GET /containers/{id}/json; None for what is no shim's sandbox."""
     config, host_config, state = inspect["Config"], inspect["HostConfig"], inspect["State"]
     network = inspect.get("NetworkSettings") or {}
@@ -164,7 +271,8 @@ def read_sandbox(inspect: Mapping[str, Any]) -> SandboxRecord | None:
             "Labels": config.get("Labels"),
             "State": state.get("Status"),
             "HostConfig": host_config,
-        }
+        },
+        image_labels,
     )
     if summary is None:
         return None
@@ -209,15 +317,15 @@ def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerStat
     return cri.CONTAINER_UNKNOWN
 
 
-def read_container(inspect: Mapping[str, Any]) -> ContainerRecord | None:
+def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> ContainerRecord | None:
     """A record from GET /containers/{id}/json; None for what is no shim's container."""
     config, state = inspect["Config"], inspect["State"]
     labels = config.get("Labels") or {}
-    extra = read_extra(labels)
+    extra = _read_own(labels, image_labels)
     name = parse_container_name(inspect.get("Name", ""), extra)
     if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
         return None
-    plain, annotations = from_engine_labels(labels)
+    plain, annotations = from_engine_labels(labels, extra, image_labels)
     created_at = to_nanoseconds(inspect.get("Created", ""))
     failed_to_start = bool(state.get("Error")) or bool(state.get("ExitCode"))
     cri_state = _container_state(state.get("Status", ""), failed_to_start=failed_to_start)
@@ -258,7 +366,7 @@ def read_container_summary(item: Mapping[str, Any]) -> ContainerRecord | None:
     name = parse_container_name((item.get("Names") or [""])[0], extra)
     if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
         return None
-    plain, annotations = from_engine_labels(labels)
+    plain, annotations = from_engine_labels(labels, extra, _NO_LABELS)
     return ContainerRecord(
         id=item["Id"],
         sandbox_id=labels[SANDBOX_ID_LABEL],
@@ -344,9 +452,16 @@ def _reason(record: ContainerRecord) -> str:
     return "Completed" if record.exit_code == 0 else "Error"
 
 
-def to_cri_container_status(record: ContainerRecord) -> cri.ContainerStatus:
-    """ContainerStatus."""
+def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) -> cri.ContainerStatus:
+    """ContainerStatus. ``image`` is that of ``image_id``, None where the engine lists it no more.
+
+    ``image_ref`` is the digest by which a registry knows the image, which scanners and policies look for, or else the
+    id. A container of another shim, which was made by the image's id, is told of with a name of the image.
+    """
     exited = record.state == cri.CONTAINER_EXITED
+    name = record.image
+    if image is not None and may_be_id(name):
+        name = next(iter(image.tags), name)
     return cri.ContainerStatus(
         id=record.id,
         metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
@@ -355,8 +470,8 @@ def to_cri_container_status(record: ContainerRecord) -> cri.ContainerStatus:
         started_at=record.started_at,
         finished_at=record.finished_at,
         exit_code=record.exit_code if exited else 0,
-        image=cri.ImageSpec(image=record.image, user_specified_image=record.image),
-        image_ref=record.image_id,
+        image=cri.ImageSpec(image=name, user_specified_image=name),
+        image_ref=(to_image_ref(image.digests, record.image) if image is not None else "") or record.image_id,
         image_id=record.image_id,
         reason=_reason(record),
         message=record.error[:_LONGEST_MESSAGE] if exited else "",

@@ -23,7 +23,8 @@ _FIELDS = {
     "cpuset_mems": "CpusetMems",
 }
 _UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
-_CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
+#: A file of a cgroup by its name alone, with its controller before the first dot.
+CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 _PAGE_SIZE = re.compile(r"[0-9]+[KMGT]B")
 _SWAP = re.compile(r"[0-9]{1,19}|max")
 _MOST_BYTES = 2**63 - 1
@@ -43,7 +44,7 @@ def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
     if not _LOWEST_OOM_SCORE <= resources.oom_score_adj <= _HIGHEST_OOM_SCORE:
         raise InvalidArgument(f"{field}.oom_score_adj: {resources.oom_score_adj} is not within -1000 and 1000")
     for key, value in resources.unified.items():
-        if not _CGROUP_FILE.fullmatch(key):
+        if not CGROUP_FILE.fullmatch(key):
             raise InvalidArgument(f"{field}.unified: {key!r} is no file of a cgroup")
         check_text(value, f"{field}.unified[{key}]")
         if key == SWAP_FILE and not _SWAP.fullmatch(value):

@@ -170,7 +170,8 @@ async def make(shim: Shim, engine_api: DockerClient, folder: Path, name: str = "
 
     log = folder / name / "main" / "3.log"
     log.parent.mkdir(parents=True)
-    config = _container_config(shim, sandbox_id, log, folder)
+    # A kubelet asks for containers by the id of their image.
+    config = _container_config(shim, sandbox_id, log, folder) | {"Image": engine_api.images.get(BUSYBOX).id}
     container_id = low.create_container_from_config(config, f"k8s_main_{name}_tests_uid-{name}_3{shim.suffix}")["Id"]
     low.start(container_id)
     log.symlink_to(low.inspect_container(container_id)["LogPath"])
@@ -257,6 +258,8 @@ async def _check_shown(cri: CRI, made: Made, mounted: Path) -> None:
     found = await status(cri, made.container)
     assert (found.state, found.log_path) == (api.CONTAINER_RUNNING, str(made.log))
     assert dict(found.annotations)["io.kubernetes.container.restartCount"] == "3"
+    assert found.image.image == BUSYBOX
+    assert found.image_ref.startswith(f"{BUSYBOX.partition(':')[0]}@sha256:")
     (mount,) = found.mounts
     assert (mount.host_path, mount.container_path, mount.readonly) == (str(mounted), "/mounted", True)
 

@@ -17,6 +17,7 @@ from docker.errors import ImageNotFound
 
 from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
+from tests.engine import pods
 from tests.engine.pods import until
 from tests.engine.registry import Registry, make_image, running_registry
 from tests.node.server import Server
@@ -283,6 +284,57 @@ async def test_a_slow_pull_is_not_a_stalled_one(registry: Registry, start_server
         started = time.monotonic()
         assert await pull(cri, registry.name("app:1")) == image.id
         assert time.monotonic() - started > 2.5
+
+
+# -- of containers
+
+
+async def test_a_containers_image_is_told_by_the_registrys_digest(
+    cri: CRI, registry: Registry, engine_api: DockerClient
+) -> None:
+    """As soon as the container is there, and as the engine knows it now; the id is that of every list."""
+    image = registry.add(make_image(), "app:1", "other:1")
+    await pull(cri, registry.name("app:1"))
+    async with pods.pod(cri, config := pods.sandbox_config()) as sandbox_id:
+        of_image = pods.container_config(image=cri.api.ImageSpec(image=registry.name("app:1")))
+        container_id = await pods.create(cri, sandbox_id, of_image, config)
+
+        async def refs() -> list[str]:
+            response = await cri.runtime.PodSandboxStatus(cri.api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id))
+            told = [*response.containers_statuses, await pods.status(cri, container_id)]
+            assert [one.image_id for one in told] == [image.id] * 2
+            return [one.image_ref for one in told]
+
+        assert await refs() == [registry.name(f"app@{image.digest}")] * 2
+        shown = (await pods.containers(cri))[container_id]
+        assert shown.image_ref == shown.image_id == image.id, "by which a kubelet keeps it from being removed"
+        await pull(cri, registry.name("other:1"))
+        assert await refs() == [registry.name(f"app@{image.digest}")] * 2, "as it was asked for"
+        await asyncio.to_thread(engine_api.images.remove, registry.name(f"app@{image.digest}"))
+        await asyncio.to_thread(engine_api.images.remove, registry.name("app:1"))
+        await eventually(refs, [registry.name(f"other@{image.digest}")] * 2)
+        await pods.remove(cri, container_id)
+
+
+async def test_an_image_that_no_registry_knows_is_told_by_its_id(cri: CRI, engine_api: DockerClient) -> None:
+    await pods.pull(cri)
+    made = engine_api.containers.create(pods.BUSYBOX)
+    local = made.commit("tests/local", "1")
+    made.remove()
+    async with pods.pod(cri, config := pods.sandbox_config()) as sandbox_id:
+        of_image = pods.container_config(image=cri.api.ImageSpec(image="tests/local:1"))
+        container_id = await pods.create(cri, sandbox_id, of_image, config)
+        told = await pods.status(cri, container_id)
+        assert told.image_ref == told.image_id == local.id
+        assert told.image.image == "tests/local:1"
+    engine_api.images.remove(local.id, force=True)
+
+
+async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
+    end = time.monotonic() + 5
+    while (found := await read()) != expected:
+        assert time.monotonic() < end, f"{found} is not {expected}"
+        await asyncio.sleep(0.02)
 
 
 # -- removal

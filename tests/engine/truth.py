@@ -12,6 +12,7 @@ import docker.errors
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.translate.image import ImageRecord, to_image_records
 from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
@@ -32,6 +33,7 @@ class Truth:
 
     sandboxes: dict[str, SandboxRecord]
     containers: dict[str, ContainerRecord]
+    images: dict[str, ImageRecord]
     lost: frozenset[str]
 
 
@@ -48,7 +50,9 @@ def truth(engine: DockerClient) -> Truth:
             if kind == CONTAINER_TYPE and (container := read_container(inspect)) is not None:
                 containers[container.id] = _with_score(container)
     checkpoints = {path.name for path in CHECKPOINTS.glob("?" * 64)}
-    return Truth(sandboxes, containers, frozenset(checkpoints - sandboxes.keys()))
+    listed = engine.api.images()
+    images = {image.id: image for image in to_image_records(listed, dict.fromkeys((one["Id"] for one in listed), ""))}
+    return Truth(sandboxes, containers, images, frozenset(checkpoints - sandboxes.keys()))
 
 
 def _with_score(record: ContainerRecord) -> ContainerRecord:
@@ -67,7 +71,7 @@ async def differences(cri: CRI, real: Truth) -> list[str]:
     for one in listed.keys() & real.containers.keys():
         found += _differs("list", listed[one], to_cri_container(real.containers[one]))
         status = (await cri.runtime.ContainerStatus(api.ContainerStatusRequest(container_id=one))).status
-        found += _differs("status", status, _status(real.containers[one], status))
+        found += _differs("status", status, _status(real, one, status))
     pods = {one.id: one for one in (await cri.runtime.ListPodSandbox(api.ListPodSandboxRequest())).items}
     if pods.keys() != real.sandboxes.keys() | real.lost:
         found.append(f"sandboxes {_ids(pods)}, the engine has {_ids(real.sandboxes)}, checkpoints {_ids(real.lost)}")
@@ -90,14 +94,15 @@ async def _sandbox(cri: CRI, listed: api.PodSandbox, real: Truth) -> list[str]:
         found.append(f"sandbox {listed.id} has other containers: {_ids(within)}")
     for status in answer.containers_statuses:
         if status.id in within:
-            found += _differs("in its pod", status, _status(real.containers[status.id], status))
+            found += _differs("in its pod", status, _status(real, status.id, status))
     return found
 
 
-def _status(record: ContainerRecord, shown: api.ContainerStatus) -> api.ContainerStatus:
+def _status(real: Truth, container_id: str, shown: api.ContainerStatus) -> api.ContainerStatus:
     """What is to be shown. A container that ran, and that somebody then failed to start again, gets a new exit code and
     a message from the engine, which no event and no list tell of; it is the one thing that may be out of date."""
-    status = to_cri_container_status(record)
+    record = real.containers[container_id]
+    status = to_cri_container_status(record, real.images.get(record.image_id))
     if record.started_at and record.error and record.state == api.CONTAINER_EXITED == shown.state:
         status.exit_code, status.message, status.reason = shown.exit_code, shown.message, shown.reason
     return status

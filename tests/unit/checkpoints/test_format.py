@@ -194,8 +194,19 @@ def test_keys_of_a_later_release_are_ignored() -> None:
     assert read == replace(PLAIN, uid="u")
 
 
-def test_an_escaped_half_of_a_surrogate_pair_is_read() -> None:
-    assert decode(ID, port(host_ip="\ud800")).port_mappings[0].host_ip == "\ud800"
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(whole(name="\ud800"), id="the name"),
+        pytest.param(whole(dockershim={"labels": {"a": "\udfff"}}), id="a label"),
+        pytest.param(whole(dockershim={"annotations": {"\ud800": "a"}}), id="an annotation's key"),
+        pytest.param(port(host_ip="\ud800"), id="an address"),
+    ],
+)
+def test_half_of_a_character_is_damage(content: bytes) -> None:
+    """JSON can write it, and no message of the CRI can hold it: a list of all pods would fail for one."""
+    with pytest.raises(DamagedCheckpoint, match="not a text"):
+        decode(ID, content)
 
 
 def assert_decodes_or_is_refused(content: bytes) -> None:

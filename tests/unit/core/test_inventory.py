@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -158,6 +159,93 @@ async def test_what_the_engine_cannot_describe_is_shown_by_its_list(
     assert len(await inventory.sandboxes()) == 2
 
 
+DAMAGED = "d0" * 32
+
+
+def add_damaged(fake: FakeEngine) -> None:
+    """A pod's container by name and labels, of which no message can be made."""
+    more = {"io.kubernetes.sandbox.id": SANDBOX, "io.kubernetes.pod.uid": "uid", "annotation.x": "y" * (5 << 20)}
+    fake.add(DAMAGED, "k8s_damaged_web_ns_uid_0", labels("container", **more))
+
+
+async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
+    fake: FakeEngine, inventory: Inventory, follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is shown with what a kubelet needs to manage it: one that is hidden would outlive its pod."""
+    add_damaged(fake)
+    for _ in range(3):
+        shown = {one.id: (dict(one.labels), dict(one.annotations)) for one in await inventory.containers(SANDBOX)}
+        assert shown == {CONTAINER: ({}, {}), DAMAGED: ({"io.kubernetes.pod.uid": "uid"}, {})}
+        assert len(await inventory.sandboxes()) == 2
+        await inventory.refresh_container(DAMAGED)
+        assert await inventory.compare() == []
+        follower.suspect("a test")
+    told = [one.getMessage() for one in caplog.records if DAMAGED in one.getMessage()]
+    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED} cannot be told of"]
+    assert len(caplog.text) < 2000
+
+
+async def test_one_of_which_nothing_can_be_told_is_left_out_alone(
+    fake: FakeEngine, inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.containers[OTHER_SANDBOX]["Created"] = "9999-12-31T23:59:59Z"
+
+    assert [one.id for one in await inventory.sandboxes()] == [SANDBOX]
+    await inventory.refresh_sandbox(OTHER_SANDBOX)
+    assert caplog.text.count("it is left out") == 1
+
+
+async def test_one_that_becomes_readable_is_shown_whole(fake: FakeEngine, inventory: Inventory) -> None:
+    add_damaged(fake)
+    await inventory.containers()
+    fake.containers[DAMAGED]["Config"]["Labels"].pop("annotation.x")
+    fake.containers[DAMAGED]["Config"]["Labels"]["app"] = "web"
+    fake.emit("update", DAMAGED)
+    await until(lambda: (found := inventory.peek(DAMAGED)) is not None and found.labels.get("app") == "web")
+
+
+async def test_the_labels_of_an_image_are_asked_once_and_are_not_the_containers(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    """Of containers that other shims made, nothing but the image tells which labels were asked for."""
+    server.handlers["GET /images/sha256:1/json"] = answering(
+        200, json.dumps({"Id": "sha256:1", "Config": {"Labels": {"maintainer": "me", "app": "image"}}}).encode()
+    )
+    for one in fake.containers.values():
+        one["Image"] = "sha256:1"
+        one["Config"]["Labels"].update(maintainer="me", app="pod")
+
+    assert {one.id: dict(one.labels) for one in await inventory.containers()} == {CONTAINER: {"app": "pod"}}
+    assert [dict(one.labels) for one in await inventory.sandboxes()] == [{"app": "pod"}] * 2
+    await inventory.refresh_container(CONTAINER)
+    asked = server.count("/images/sha256:1/json")
+    await inventory.refresh_container(CONTAINER)
+    assert server.count("/images/sha256:1/json") == asked
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_of_an_image_that_is_gone_nothing_is_left_out(
+    server: Server, fake: FakeEngine, inventory: Inventory, status: int
+) -> None:
+    server.handlers["GET /images/sha256:1/json"] = answering(status, b'{"message": "no"}')
+    fake.containers[CONTAINER]["Image"] = "sha256:1"
+    fake.containers[CONTAINER]["Config"]["Labels"]["maintainer"] = "me"
+
+    assert dict((await inventory.container(CONTAINER)).labels) == {"maintainer": "me"}
+
+
+async def test_a_container_that_tells_what_was_asked_for_needs_no_image(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["Image"] = "sha256:1"
+    fake.containers[CONTAINER]["Config"]["Labels"].update(
+        {"io.dockershim.cri": '{"keys":["app"]}', "app": "pod", "maintainer": "me"}
+    )
+
+    assert dict((await inventory.container(CONTAINER)).labels) == {"app": "pod"}
+    assert server.count("/images/sha256:1/json") == 0
+
+
 async def test_what_is_removed_between_list_and_inspect_is_left_out(
     server: Server, fake: FakeEngine, inventory: Inventory
 ) -> None:
@@ -284,6 +372,8 @@ async def test_nothing_stays_of_what_was_removed(fake: FakeEngine, inventory: In
     await inventory.containers()
     for one in await inventory.containers():
         inventory.ready_made(one, "item", lambda record: record.id.encode())
+    add_damaged(fake)
+    await inventory.refresh_container(DAMAGED)
     fake.containers.clear()
     follower.suspect("a test")
     assert await inventory.sandboxes() == ()

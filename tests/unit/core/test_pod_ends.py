@@ -147,6 +147,7 @@ class Pod:
             engine_log=None,
             streaming=UNUSED,
             disk=UNUSED,
+            images=UNUSED,
             host_paths=UNUSED,
             limits=Limits(Path("none"), inventory, UNUSED),
             _capabilities=ENGINE_28,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
 
 from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
-from dockershim.errors import NotFound
+from dockershim.errors import EngineFailure, NotFound
 from dockershim.follower import Follower
 from dockershim.image_records import ImageRecords
 from tests.unit.core.fake_engine import until
@@ -24,10 +25,13 @@ class FakeEngine:
         self.images: list[dict[str, Any]] = [{"Id": ID, "RepoTags": ["app:1"]}]
         self.lists = 0
         self.hold: asyncio.Event | None = None
+        self.broken = False
 
     async def get(self, path: str) -> Any:
         if path == "/images/json":
             self.lists += 1
+            if self.broken:
+                raise EngineFailure("broken")
             answer = list(self.images)
             if self.hold is not None:
                 await self.hold.wait()
@@ -133,3 +137,56 @@ async def test_a_change_whose_event_is_on_its_way_is_no_repair(records: ImageRec
     await until(lambda: engine.lists == 2)
     records.take(event("image", "delete"))
     assert not await comparing
+
+
+async def names(records: ImageRecords, image_id: str = ID) -> tuple[str, ...] | None:
+    used = await records.used(image_id)
+    return used.tags if used is not None else None
+
+
+async def test_the_image_of_a_container_is_known_from_memory_and_as_it_is_now(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    """One that was pulled a moment ago is told with its names at once: a kubelet asks only when a container changes."""
+    assert await names(records) == ("app:1",)
+    assert await names(records) == ("app:1",)
+    assert await names(records, OTHER) is None
+    assert engine.lists == 1
+    engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
+    records.take(event("image", "tag"))
+    assert await asyncio.gather(*(names(records) for _ in range(9))) == [("app:2",)] * 9
+    assert engine.lists == 2
+    await records.close()
+
+
+async def test_an_engine_that_cannot_list_its_images_is_not_asked_again_for_each_container(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    await records.all()
+    engine.broken = True
+    records.take(event("image", "tag"))
+    assert [await names(records) for _ in range(9)] == [("app:1",)] * 9
+    assert engine.lists == 2
+    engine.broken = False
+    engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert await names(records) == ("app:2",)
+    await records.close()
+
+
+async def test_a_list_that_takes_long_is_waited_for_once(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.image_records._LIST_PATIENCE", 0.05)
+    await records.all()
+    engine.hold = asyncio.Event()
+    records.take(event("image", "tag"))
+    began = time.monotonic()
+    for _ in range(100):
+        assert await names(records) == ("app:1",)
+    assert time.monotonic() - began < 1
+    engine.hold.set()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 2
+    await records.close()

@@ -82,6 +82,14 @@ def test_a_sandbox_in_full() -> None:
             "cpu_shares": "256",
             "memory_limit_in_bytes": "134217728",
         },
+        "keys": [
+            "annotation.kubernetes.io/config.seen",
+            "annotation.kubernetes.io/config.source",
+            "app",
+            "io.kubernetes.pod.name",
+            "io.kubernetes.pod.namespace",
+            "io.kubernetes.pod.uid",
+        ],
     }
     assert body == {
         "Image": "infra:1",
@@ -129,6 +137,7 @@ def test_a_container_in_full() -> None:
             "memory.oom.group": "1",
             "memory.swap.max": "0",
         },
+        "keys": sorted((*container_config().labels, *(f"annotation.{key}" for key in container_config().annotations))),
     }
     pod_files = f"/var/lib/kubelet/pods/{UID}"
     assert body == {

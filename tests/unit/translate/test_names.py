@@ -41,6 +41,12 @@ fields = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.just("_"), 
 sandboxes = st.builds(SandboxName, fields, fields, fields, attempts)
 
 
+def read(
+    engine_labels: dict[str, str], image_labels: dict[str, str] | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    return from_engine_labels(engine_labels, read_extra(engine_labels), image_labels or {})
+
+
 def metadata_of(sandbox: SandboxName) -> dict[str, object]:
     return {"metadata": [sandbox.name, sandbox.namespace, sandbox.uid, sandbox.attempt]}
 
@@ -125,7 +131,7 @@ OWN = {TYPE_LABEL: CONTAINER_TYPE, SANDBOX_ID_LABEL: "id", LOG_PATH_LABEL: "/log
 def test_labels_and_annotations_come_back(labels: dict[str, str], annotations: dict[str, str]) -> None:
     engine_labels = to_engine_labels(labels, annotations, OWN, {"image": "i"})
 
-    assert from_engine_labels(engine_labels) == (labels, annotations)
+    assert read(engine_labels) == (labels, annotations)
     assert read_extra(engine_labels)["image"] == "i"
     assert {key: engine_labels[key] for key in OWN} == OWN
 
@@ -133,7 +139,7 @@ def test_labels_and_annotations_come_back(labels: dict[str, str], annotations: d
 def test_a_label_like_an_annotation_does_not_hide_the_annotation() -> None:
     labels, annotations = {"annotation.a": "label"}, {"a": "annotation"}
 
-    assert from_engine_labels(to_engine_labels(labels, annotations, OWN, {})) == (labels, annotations)
+    assert read(to_engine_labels(labels, annotations, OWN, {})) == (labels, annotations)
 
 
 @pytest.mark.parametrize("key", [*OWN, EXTRA_LABEL])
@@ -157,13 +163,13 @@ def test_labels_of_another_shim_are_read() -> None:
         CONTAINER_NAME_LABEL: "POD",
     }
 
-    assert from_engine_labels(engine_labels) == ({"app": "web"}, {"io.kubernetes.container.hash": "1"})
+    assert read(engine_labels) == ({"app": "web"}, {"io.kubernetes.container.hash": "1"})
 
 
 def test_on_a_container_the_kubelets_name_label_is_seen() -> None:
     engine_labels = {TYPE_LABEL: CONTAINER_TYPE, CONTAINER_NAME_LABEL: "nginx"}
 
-    assert from_engine_labels(engine_labels) == ({CONTAINER_NAME_LABEL: "nginx"}, {})
+    assert read(engine_labels) == ({CONTAINER_NAME_LABEL: "nginx"}, {})
 
 
 @pytest.mark.parametrize(
@@ -175,13 +181,22 @@ def test_on_a_container_the_kubelets_name_label_is_seen() -> None:
         pytest.param('{"labels": ["a"]}', id="labels that are a list"),
         pytest.param('{"metadata": 5}', id="metadata that is a number"),
         pytest.param('{"cgroupFiles": "x"}', id="files that are a text"),
+        pytest.param('{"cgroupFiles": {"cgroup./../../x": "1"}}', id="a file that is none of a cgroup"),
+        pytest.param('{"cgroupFiles": {"memory.max": 1}}', id="a file's content that is a number"),
+        pytest.param('{"labels": {"a": {}}}', id="a label that is no text"),
+        pytest.param('{"keys": [1]}', id="a key that is a number"),
+        pytest.param('{"envs": -1}', id="fewer than no variables"),
+        pytest.param('{"image": "\\ud800"}', id="half of a character"),
+        pytest.param('{"\\uDFFF": 1}', id="half of a character in a name"),
+        pytest.param("[" * 100_000, id="deeper than can be read"),
+        pytest.param("9" * 5000, id="a number longer than can be read"),
     ],
 )
 def test_a_damaged_label_of_ours_is_as_good_as_none(value: str) -> None:
     engine_labels = {EXTRA_LABEL: value, "app": "web"}
 
     assert read_extra(engine_labels) == {}
-    assert from_engine_labels(engine_labels) == ({"app": "web"}, {})
+    assert read(engine_labels) == ({"app": "web"}, {})
 
 
 @pytest.mark.parametrize(
@@ -191,6 +206,11 @@ def test_a_damaged_label_of_ours_is_as_good_as_none(value: str) -> None:
         pytest.param(["a", "b", "c"], id="too short"),
         pytest.param(["a", "b", "c", "0"], id="an attempt that is a text"),
         pytest.param([None, "b", "c", 0], id="no name"),
+        pytest.param(["x", "y", "z", 99999999999], id="an attempt that CRI cannot say"),
+        pytest.param(["x", "y", "z", -1], id="an attempt below none"),
+        pytest.param(["x", "y", "z", True], id="an attempt that is no number"),
+        pytest.param(["x", "y", "z", 1], id="another pod's, which the name was not made of"),
+        pytest.param(["x", 1, "x", "y", "z", 1], id="another container's, which the name was not made of"),
     ],
 )
 def test_damaged_metadata_gives_way_to_the_name(metadata: list[object]) -> None:
@@ -200,6 +220,51 @@ def test_damaged_metadata_gives_way_to_the_name(metadata: list[object]) -> None:
     assert parse_container_name("k8s_x_a_b_c_1", extra) == ContainerName("x", 1, SandboxName("a", "b", "c", 0))
 
 
+@given(
+    st.dictionaries(keys.filter(lambda key: key not in OWN and key != EXTRA_LABEL), st.text(max_size=20)),
+    st.dictionaries(keys, st.text(max_size=20)),
+    st.dictionaries(keys | st.sampled_from([*OWN, EXTRA_LABEL]), st.text(max_size=20)),
+)
+def test_labels_of_the_image_are_not_among_those_that_were_asked_for(
+    labels: dict[str, str], annotations: dict[str, str], image_labels: dict[str, str]
+) -> None:
+    engine_labels = image_labels | to_engine_labels(labels, annotations, OWN, {})
+
+    assert read(engine_labels) == (labels, annotations)
+
+
+def test_where_nothing_tells_what_was_asked_for_the_images_labels_are_left_out() -> None:
+    """Of pods of another shim; what a kubelet always gives is its own, also where an image says the same."""
+    asked = {
+        "annotation.io.kubernetes.container.hash": "1",
+        "app": "web",
+        "io.kubernetes.container.name": "nginx",
+        "tier": "changed",
+    }
+    image_labels = {
+        "annotation.io.kubernetes.container.hash": "1",
+        "annotation.io.kubernetes.container.preStopHandler": "{}",
+        "io.kubernetes.container.name": "nginx",
+        "maintainer": "me",
+        "tier": "front",
+    }
+    labels = {"app": "web", "io.kubernetes.container.name": "nginx", "tier": "changed"}
+
+    assert read(image_labels | asked, image_labels) == (labels, {"io.kubernetes.container.hash": "1"})
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_more_than_a_list_can_hold_is_refused(where: str) -> None:
+    given_labels: dict[str, dict[str, str]] = {"labels": {}, "annotations": {}, where: {"a": "x" * (1 << 20)}}
+
+    with pytest.raises(InvalidArgument, match="1048577 bytes"):
+        to_engine_labels(given_labels["labels"], given_labels["annotations"], OWN, {})
+
+
+def test_a_container_is_no_sandbox_by_its_name() -> None:
+    assert parse_sandbox_name("k8s_nginx_web_ns_uid_0", {}) is None
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=8))
 def test_no_content_of_our_label_breaks_a_list(content: object) -> None:
     for value in (content, {"metadata": content}, {"labels": content}):
@@ -207,4 +272,4 @@ def test_no_content_of_our_label_breaks_a_list(content: object) -> None:
         extra = read_extra(engine_labels)
         parse_sandbox_name("x", extra)
         parse_container_name("x", extra)
-        from_engine_labels(engine_labels)
+        read(engine_labels)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.translate.names import ContainerName, SandboxName
+from dockershim.hooks.messages import Pod, pod_of_record, to_container_request, to_pod_request
+from dockershim.translate.image import ImageRecord
+from dockershim.translate.names import _EXTRA_KINDS, EXTRA_LABEL, ContainerName, SandboxName, sandbox_container_name
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
+    Unreadable,
+    is_mixed,
     is_sandbox,
+    read_bare,
     read_container,
     read_container_summary,
+    read_record,
     read_sandbox,
     read_sandbox_summary,
+    read_summary,
     to_cri_container,
     to_cri_container_status,
     to_cri_sandbox,
@@ -272,7 +280,7 @@ def test_addresses_of_the_engines_network() -> None:
     ],
 )
 def test_states(state: dict[str, Any], expected: cri.ContainerState, reason: str) -> None:
-    status = to_cri_container_status(container_record(**state))
+    status = to_cri_container_status(container_record(**state), None)
 
     assert (status.state, status.reason) == (expected, reason)
 
@@ -289,7 +297,7 @@ def test_states(state: dict[str, Any], expected: cri.ContainerState, reason: str
     ],
 )
 def test_times_of_a_container(state: dict[str, Any], times: tuple[int, int]) -> None:
-    status = to_cri_container_status(container_record(**state))
+    status = to_cri_container_status(container_record(**state), None)
     expected = tuple(CREATED_NS + seconds * 10**9 if seconds else 0 for seconds in times)
 
     assert status.created_at == CREATED_NS
@@ -298,25 +306,25 @@ def test_times_of_a_container(state: dict[str, Any], times: tuple[int, int]) -> 
 
 def test_a_failed_start_ended_when_it_was_made() -> None:
     """A kubelet orders containers by their end; without one it would never remove this one."""
-    status = to_cri_container_status(container_record(Status="created", ExitCode=127, Error="no such file"))
+    status = to_cri_container_status(container_record(Status="created", ExitCode=127, Error="no such file"), None)
 
     assert (status.finished_at, status.exit_code, status.message) == (CREATED_NS, 127, "no such file")
 
 
 def test_a_status_has_no_exit_of_a_running_container() -> None:
-    status = to_cri_container_status(container_record(Status="running", ExitCode=3, Error="old"))
+    status = to_cri_container_status(container_record(Status="running", ExitCode=3, Error="old"), None)
 
     assert (status.exit_code, status.message, status.reason) == (0, "", "")
 
 
 def test_a_long_error_is_cut() -> None:
-    status = to_cri_container_status(container_record(Status="exited", Error="x" * 5000, ExitCode=1))
+    status = to_cri_container_status(container_record(Status="exited", Error="x" * 5000, ExitCode=1), None)
 
     assert len(status.message) == 1024
 
 
 def test_a_status_says_what_was_asked() -> None:
-    asked, status = container_config(), to_cri_container_status(container_record())
+    asked, status = container_config(), to_cri_container_status(container_record(), None)
 
     assert status.metadata == asked.metadata
     assert list(status.mounts) == list(asked.mounts)
@@ -333,7 +341,7 @@ def test_without_a_signal_of_the_image_a_stop_is_a_term() -> None:
     record = read_container(inspect)
 
     assert record is not None
-    assert to_cri_container_status(record).stop_signal == cri.SIGNAL_SIGTERM
+    assert to_cri_container_status(record, None).stop_signal == cri.SIGNAL_SIGTERM
 
 
 def test_a_sandbox_status() -> None:
@@ -360,3 +368,223 @@ def test_verbose_info_is_one_json_object() -> None:
 
     assert json.loads(info["info"]) == {"pid": 7}
     assert list(info) == ["info"]
+
+
+DIGEST, OTHER_DIGEST = ("sha256:" + digit * 64 for digit in "ab")
+
+
+@pytest.mark.parametrize(
+    ("asked", "tags", "digests", "name", "ref"),
+    [
+        pytest.param("nginx:1", ["nginx:1"], [f"nginx@{DIGEST}"], "nginx:1", f"nginx@{DIGEST}", id="by a tag"),
+        pytest.param(
+            "docker.io/library/nginx", [], [f"nginx@{DIGEST}"], None, f"nginx@{DIGEST}", id="by its whole name"
+        ),
+        pytest.param("nginx:1", ["nginx:1"], [], "nginx:1", None, id="that no registry has"),
+        pytest.param(
+            "b.io/x:1",
+            ["a.io/x:1"],
+            [f"a.io/x@{DIGEST}", f"b.io/x@{OTHER_DIGEST}"],
+            None,
+            f"b.io/x@{OTHER_DIGEST}",
+            id="of the repository that was asked",
+        ),
+        pytest.param(
+            f"x@{OTHER_DIGEST}",
+            [],
+            [f"x@{DIGEST}", f"x@{OTHER_DIGEST}"],
+            None,
+            f"x@{OTHER_DIGEST}",
+            id="by a digest, of two that it has there",
+        ),
+        pytest.param(
+            "c.io/x:1",
+            [],
+            [f"b.io/x@{DIGEST}", f"a.io/x@{DIGEST}"],
+            None,
+            f"a.io/x@{DIGEST}",
+            id="of another repository",
+        ),
+        pytest.param(
+            f"sha256:{'1' * 64}",
+            ["nginx:1"],
+            [f"nginx@{DIGEST}"],
+            "nginx:1",
+            f"nginx@{DIGEST}",
+            id="by its id, as other shims do",
+        ),
+        pytest.param("1" * 64, [], [f"nginx@{DIGEST}"], None, f"nginx@{DIGEST}", id="by its id, which has no name now"),
+    ],
+)
+def test_the_image_of_a_container(
+    asked: str, tags: list[str], digests: list[str], name: str | None, ref: str | None
+) -> None:
+    """``image_ref`` is what a registry knows the image by, ``image_id`` what lists of images have."""
+    record = dataclasses.replace(container_record(), image=asked)
+    status = to_cri_container_status(record, ImageRecord(record.image_id, tuple(tags), tuple(digests), 1))
+
+    assert (status.image.image, status.image_ref) == (name or asked, ref or record.image_id)
+    assert status.image_id == record.image_id
+
+
+def test_an_image_that_is_gone_is_told_by_its_id() -> None:
+    status = to_cri_container_status(container_record(), None)
+
+    assert status.image_ref == status.image_id == container_record().image_id
+
+
+def with_label(inspect: dict[str, Any], extra: str) -> dict[str, Any]:
+    inspect["Config"]["Labels"][EXTRA_LABEL] = extra
+    return inspect
+
+
+@pytest.mark.parametrize("made", [sandbox_inspect, container_inspect], ids=["sandbox", "container"])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param('["a","b","c",99999999999]', id="an attempt that CRI cannot say"),
+        pytest.param('["a",99999999999,"b","c","d",0]', id="a container's attempt that CRI cannot say"),
+        pytest.param('["\\ud800","b","c",0]', id="half of a character"),
+    ],
+)
+def test_an_image_cannot_make_a_record_that_cannot_be_sent(made: Any, metadata: str) -> None:
+    inspect = with_label(made(), f'{{"v":1,"metadata":{metadata}}}')
+
+    record = read_record(inspect)
+
+    assert record is not None
+    assert record.name in (POD, ContainerName("nginx", 1, POD)), "the engine's name says it, too"
+
+
+@pytest.mark.parametrize("made", [sandbox_inspect, container_inspect], ids=["sandbox", "container"])
+def test_a_container_of_somebody_else_is_no_shims_by_labels_of_its_image(made: Any) -> None:
+    """What ours may be removed for is decided by its record: no image may have a say in that."""
+    metadata: list[Any] = ["web-0", "default", UID, 0] if made is sandbox_inspect else ["x", 0, "a", "b", UID, 0]
+    inspect = with_label({**made(), "Name": "/quirky_hopper"}, json.dumps({"v": 1, "metadata": metadata}))
+
+    assert read_record(inspect) is None
+    assert read_summary(summary_of(inspect, "created")) is None
+
+
+def test_what_is_named_after_its_metadata_is_a_shims() -> None:
+    odd = SandboxName("my_web", "default", UID, 0)
+    metadata = json.dumps({"v": 1, "metadata": [odd.name, odd.namespace, odd.uid, odd.attempt]})
+    inspect = with_label({**sandbox_inspect(), "Name": "/" + sandbox_container_name(odd)}, metadata)
+
+    record = read_record(inspect)
+
+    assert record is not None
+    assert record.name == odd
+
+
+def test_an_older_containers_label_of_ours_is_not_its_images() -> None:
+    """Where another shim made it, the only such label is that of the image."""
+    extra = json.dumps({"image": "trusted:1", "log": "cri", "labels": {"annotation.x": "y"}})
+    inspect = with_label(container_inspect(), extra)
+
+    ours, images = read_container(inspect), read_container(inspect, {EXTRA_LABEL: extra})
+
+    assert ours is not None
+    assert images is not None
+    assert (ours.image, ours.has_cri_log) == ("trusted:1", True)
+    assert (images.image, images.has_cri_log, dict(images.extra)) == (inspect["Config"]["Image"], False, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"Created": "9999-12-31T23:59:59Z"}, id="a time beyond the field"),
+        pytest.param({"Name": "/k8s_nginx_a_b_c_" + "9" * 5000}, id="a number longer than can be read"),
+        pytest.param({"Image": "\ud800"}, id="half of a character"),
+        pytest.param({"Image": 7}, id="a number for a text"),
+        pytest.param({"State": None}, id="no state"),
+        pytest.param({"LogPath": "/a\0b"}, id="a path that is none"),
+        pytest.param({"HostConfig": {"Memory": 2**70}}, id="more memory than the field holds"),
+        pytest.param({"HostConfig": {"Binds": [5]}}, id="a bind that is none"),
+    ],
+)
+def test_what_cannot_be_sent_is_found_when_it_is_read(change: dict[str, Any]) -> None:
+    with pytest.raises(Unreadable):
+        read_record(container_inspect() | change)
+
+
+def test_more_than_a_client_takes_is_found_when_it_is_read() -> None:
+    inspect = container_inspect()
+    inspect["Config"]["Labels"]["app"] = "x" * (5 << 20)
+    with_label(inspect, "{}")
+
+    with pytest.raises(Unreadable, match=r"524[0-9]+ bytes"):
+        read_record(inspect)
+    bare = read_bare(inspect)
+    assert isinstance(bare, ContainerRecord)
+    assert (bare.name, bare.sandbox_id, bare.log_path) == (
+        ContainerName("nginx", 1, POD),
+        SANDBOX_ID,
+        container_record().log_path,
+    )
+    asked = container_config()
+    kept = {key: value for key, value in asked.labels.items() if key.startswith("io.kubernetes.")}
+    assert dict(bare.labels) == kept
+    assert bare.annotations.items() <= asked.annotations.items()
+    assert "io.kubernetes.container.hash" in bare.annotations
+
+
+def test_a_stop_signal_that_an_image_made_up_hides_no_container() -> None:
+    inspect = container_inspect()
+    inspect["Config"]["StopSignal"] = "\0"
+
+    assert isinstance(read_record(inspect), ContainerRecord)
+
+
+texts = st.text(st.characters(), max_size=6) | st.sampled_from(["k8s_POD_a_b_c_1", "k8s_x_a_b_c_1", "podsandbox"])
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+)
+extras = st.dictionaries(st.sampled_from(sorted(_EXTRA_KINDS)) | texts, values, max_size=4)
+
+
+def places(document: Any) -> list[tuple[Any, Any]]:
+    """Each key of each object in it."""
+    found = []
+    if isinstance(document, dict):
+        for key, value in document.items():
+            found += [(document, key), *places(value)]
+    return found
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_whatever_an_engine_says_can_be_sent_or_is_left_out(data: st.DataObject) -> None:
+    inspect = data.draw(st.sampled_from([sandbox_inspect, container_inspect]))(Status=data.draw(st.text(max_size=9)))
+    if data.draw(st.booleans()):
+        with_label(inspect, json.dumps(data.draw(extras)))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if found := places(inspect):
+            document, key = data.draw(st.sampled_from(found))
+            document[key] = data.draw(values)
+    for read, source in (
+        (is_mixed, inspect),
+        (read_record, inspect),
+        (read_bare, inspect),
+        (read_summary, summary_or_nothing(inspect)),
+    ):
+        try:
+            record = read(source)
+        except Unreadable:
+            continue
+        if isinstance(record, SandboxRecord):
+            to_cri_sandbox(record, ready=True).SerializeToString()
+            to_cri_sandbox_status(record, ready=True, addresses=record.addresses).SerializeToString()
+            to_pod_request(pod_of_record(record, None)).SerializeToString()
+        elif isinstance(record, ContainerRecord):
+            to_cri_container(record).SerializeToString()
+            to_cri_container_status(record, None).SerializeToString()
+            to_container_request(record, Pod(POD)).SerializeToString()
+
+
+def summary_or_nothing(inspect: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return summary_of(inspect, "running")
+    except (LookupError, TypeError, AttributeError):
+        return {}

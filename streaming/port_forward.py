@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -39,6 +40,8 @@ _MOST_FORWARDS = 500
 _MOST_CONNECTING = 64
 #: A channel's number is one byte, and each port has two.
 MOST_PORTS = 127
+#: Connections to pods of all clients together: each is a descriptor, of which others in this process need some.
+_MOST_OF_ALL = 4000
 
 #: Connects to a port of the pod. Raises ForwardFailed.
 Connect = Callable[[int], Awaitable[SocketStream]]
@@ -78,12 +81,32 @@ async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWrite
         await error.close_write()
 
 
+_open = 0
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    """Count one of all for the length of a block. Raises ForwardFailed."""
+    global _open
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if _open >= min(_MOST_OF_ALL, soft // 4 if soft != resource.RLIM_INFINITY else _MOST_OF_ALL):
+        raise ForwardFailed(f"{_open} connections are forwarded on this node, and no more may be")
+    _open += 1
+    try:
+        yield
+    finally:
+        _open -= 1
+
+
 async def _forward(connect: Connect, port: int, data: Cuttable, error: ErrorWriter, held: Holding) -> None:
     try:
-        pod = await connect(port)
+        with _counted():
+            await _forward_to(await connect(port), data, held)
     except ForwardFailed as failure:
         await _refuse(str(failure), data, error)
-        return
+
+
+async def _forward_to(pod: SocketStream, data: Cuttable, held: Holding) -> None:
     async with pod:
         pod.share(held)
         if not await _carry(data, pod):

@@ -224,6 +224,9 @@ class Server:
         asked = _listed(request, hdrs.SEC_WEBSOCKET_PROTOCOL)
         if asked and not set(asked) & set(known):
             raise web.HTTPForbidden(text=f"none of these protocols is served: {', '.join(asked)}\n")
+        is_tunnel = port_forward.TUNNEL_PROTOCOL in asked
+        if isinstance(ticket, _ForwardTicket) and not is_tunnel and len(ticket.ports) > port_forward.MOST_PORTS:
+            raise web.HTTPBadRequest(text=f"a WebSocket has channels for {port_forward.MOST_PORTS} ports at most\n")
         ws = web.WebSocketResponse(protocols=known, compress=False, max_msg_size=LONGEST_MESSAGE, timeout=GOODBYE)
         await ws.prepare(request)
         protocol = ws.ws_protocol or ""

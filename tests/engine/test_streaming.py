@@ -15,6 +15,7 @@ import signal
 import ssl
 import struct
 import termios
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ from tests.engine.test_exec import others
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.streaming_client import (
+    Channel,
     Command,
     forwarding,
     open_forward,
@@ -138,6 +140,38 @@ async def test_input_and_its_end(cri: CRI, running: str, connect: Connect) -> No
         await command.channels["stdin"].close_write()
         assert await command.all("stdout") == f"{hashlib.sha256(sent).hexdigest()}  -\nend\n".encode()
         assert await command.exit_code() == 0
+
+
+async def test_a_websocket_message_of_32_mib(cri: CRI, running: str) -> None:
+    sent = os.urandom(32 * MIB)
+    async with websocket(await exec_url(cri, running, "sha256sum", stdin=True), ("v5.channel.k8s.io",)) as ws:
+        await ws.send_bytes(b"\x00" + sent)
+        await ws.send_bytes(b"\xff\x00")
+        output = b"".join([message.data[1:] async for message in ws if message.data[:1] == b"\x01"])
+    assert output == f"{hashlib.sha256(sent).hexdigest()}  -\n".encode()
+
+
+@pytest.mark.parametrize(
+    "piece", [pytest.param(b"}" * 30_000, id="garbage"), pytest.param(b'{"Width":80,"Height":24}\n' * 1200, id="sizes")]
+)
+async def test_a_flood_of_sizes_holds_nobody_up(cri: CRI, running: str, connect: Connect, piece: bytes) -> None:
+    url = await exec_url(cri, running, "sleep", "60", stdin=True, stderr=False, tty=True)
+    async with connect(url, stdin=True, stderr=False, tty=True) as command:
+        flood = asyncio.create_task(send_again(command.channels["resize"], piece, 100))
+        took = []
+        while not flood.done() or len(took) < 100:
+            begun = time.monotonic()
+            await cri.runtime.Version(api.VersionRequest())
+            took.append(time.monotonic() - begun)
+        await flood
+        logger.info("Version: %.1f ms at most, of %d", 1000 * max(took), len(took))
+        assert max(took) < 2
+        command.abort()
+
+
+async def send_again(channel: Channel, piece: bytes, times: int) -> None:
+    for _ in range(times):
+        await channel.write(piece)
 
 
 async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:

@@ -66,8 +66,13 @@ class HttpConnection(web.RequestHandler):
         self.shown.set()
 
     async def _drain_helper(self) -> None:
-        # Cancelled with one who waits, the library's future would cancel whoever writes after him.
-        await asyncio.shield(super()._drain_helper())
+        # The library's future, cancelled with one who waits for it, would cancel whoever writes after him.
+        if self._drain_waiter is None and self._paused:
+            self._drain_waiter = self._loop.create_future()
+        if self._drain_waiter is not None and self.transport is not None:
+            await asyncio.shield(self._drain_waiter)
+        else:
+            await super()._drain_helper()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

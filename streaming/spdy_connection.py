@@ -299,6 +299,8 @@ class SpdyConnection(asyncio.Protocol):
             and not self._closing
             and not self._splicing
             and not self._is_behind
+            # What comes between the data of this stream is for others.
+            and not self.input.is_spent
             and self._machine.ahead(stream.id, LONG) > 0
             # What would be stuck behind the data of a peer that heeds windows are its own updates of ours.
             and not self._machine.windows_bind

@@ -40,8 +40,9 @@ class WebSocketLink:
         self._at_once: Mapping[int, Callable[[bytes], None]] = {}
         self._room = asyncio.Event()
         #: What waits of what the client sends, and of what is read to be sent to it.
-        self.input = Holding(MOST_INPUT, self._taken)
+        self.input = Holding(MOST_INPUT)
         self.output = Holding(MOST_OUTPUT)
+        self.input.add(self)
         self._sending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room = False
@@ -62,6 +63,13 @@ class WebSocketLink:
     def _taken(self, size: int) -> None:
         self._room.set()
 
+    def hold_back(self) -> None:
+        """As a Source: each message looks itself whether there is room for it."""
+
+    def go_on(self) -> None:
+        """As a Source."""
+        self._room.set()
+
     async def _receive(self) -> None:
         try:
             async for message in self._ws:
@@ -74,8 +82,6 @@ class WebSocketLink:
                 inbox.fail("the client has gone")
                 inbox.drop()
                 inbox.detach()
-            self.input.close()
-            self.output.close()
 
     def _decode(self, message: WSMessage) -> bytes | None:
         """A message's channel and bytes; None for what the sub-protocol does not allow."""
@@ -145,6 +151,8 @@ class WebSocketLink:
     async def __aexit__(self, *exc: object) -> None:
         """Stop to receive, and drop the connection where ``close`` was not reached."""
         await self._stop_receiving()
+        self.input.close()
+        self.output.close()
         self.abort()
 
     async def _stop_receiving(self) -> None:

@@ -51,7 +51,7 @@ class Strangers:
 class HttpConnection(web.RequestHandler):
     """A connection as the HTTP server sees it."""
 
-    __slots__ = ("_strangers", "lost", "shown")
+    __slots__ = ("_strangers", "_writable", "lost", "shown")
 
     def __init__(self, manager: web.Server, strangers: Strangers) -> None:
         loop = asyncio.get_running_loop()
@@ -59,20 +59,28 @@ class HttpConnection(web.RequestHandler):
         self._strangers = strangers
         self.shown = asyncio.Event()
         self.lost = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         self.lost.set()
         self.shown.set()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._writable.set()
 
     async def _drain_helper(self) -> None:
-        # The library's future, cancelled with one who waits for it, would cancel whoever writes after him.
-        if self._drain_waiter is None and self._paused:
-            self._drain_waiter = self._loop.create_future()
-        if self._drain_waiter is not None and self.transport is not None:
-            await asyncio.shield(self._drain_waiter)
-        else:
-            await super()._drain_helper()
+        # The library has one future for all who wait: cancelled with one, it would cancel whoever writes after him.
+        await self._writable.wait()
+        if self.transport is None:
+            raise ConnectionResetError("the connection was lost")
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

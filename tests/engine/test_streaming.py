@@ -158,7 +158,7 @@ async def test_a_flood_of_sizes_holds_nobody_up(cri: CRI, running: str, connect:
     url = await exec_url(cri, running, "sleep", "60", stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
         flood = asyncio.create_task(send_again(command.channels["resize"], piece, 100))
-        took = []
+        took: list[float] = []
         while not flood.done() or len(took) < 100:
             begun = time.monotonic()
             await cri.runtime.Version(api.VersionRequest())

@@ -242,8 +242,9 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
             _client_input(node, path, connection, streams, has_end=True),
         ):
             await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
-        # The engine hangs up behind the end of the input, unless that ends the container's own (stdinOnce).
-        await _seen_to_end(node, container_id, may_go_on=given["stdin"] and connection.finished_writing)
+        # The engine hangs up behind the end of the input, unless that is the end of the container's own.
+        hangs_up = given["stdin"] and (config["Tty"] or not config["StdinOnce"])
+        await _seen_to_end(node, container_id, may_go_on=hangs_up and connection.finished_writing)
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error
     except ShimError as error:

@@ -44,15 +44,21 @@ def reach(path: str, touch: Touch) -> None:
 def make_folder(path: str, touch: Touch) -> list[str]:
     """Make a folder and those above it, unless there is something; those that were made, deepest first."""
     reach(path, touch)
-    missing = [str(folder) for folder in _missing(Path(path))]
-    if missing:
-        try:
-            # Somebody else may make the same at this moment.
-            Path(path).mkdir(0o755, parents=True, exist_ok=True)
-        except OSError:
-            remove_folders(missing)
-            raise
-    return missing
+    made: list[str] = []
+    try:
+        for folder in list(_missing(Path(path)))[::-1]:
+            try:
+                folder.mkdir(0o755)
+            except FileExistsError:
+                # Somebody else has made it at this moment, or it is a link to nothing.
+                if not folder.is_dir():
+                    raise
+            else:
+                made.insert(0, str(folder))
+    except OSError:
+        remove_folders(made)
+        raise
+    return made
 
 
 def _missing(path: Path) -> Iterator[Path]:

@@ -96,7 +96,10 @@ class HostPaths:
 
     async def _ask(self, do: str, paths: Sequence[str], **more: Any) -> Any:
         async with self._starting:
-            writer = self._writer or await self._start()
+            try:
+                writer = self._writer or await self._start()
+            except OSError as error:
+                raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
         number = next(self._numbers)
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
         _write(writer, {"id": number, "do": do, "paths": list(paths), **more})
@@ -134,15 +137,15 @@ class HostPaths:
     # -- The process.
 
     async def _start(self) -> asyncio.StreamWriter:
-        """Raises Unavailable."""
+        """Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
             try:
                 self._process = _spawn(theirs)
-            except OSError as error:
+            except OSError:
                 writer.close()
-                raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
+                raise
         self._writer = writer
         # Not with the log fields of the call that happens to be the first.
         self._reading = asyncio.create_task(

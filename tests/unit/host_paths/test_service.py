@@ -102,6 +102,14 @@ async def test_a_process_that_died_is_started_again(host_paths: HostPaths, tmp_p
     assert host_paths.pid not in (0, first)
 
 
+async def test_a_process_that_cannot_be_started(host_paths: HostPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.executable", "/none/such")
+        with pytest.raises(Unavailable, match="/none/such"):
+            await host_paths.missing(["/"])
+    assert await host_paths.missing(["/"]) == []
+
+
 async def test_a_process_that_does_not_end_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

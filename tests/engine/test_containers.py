@@ -816,8 +816,9 @@ async def test_a_create_whose_caller_has_gone_leaves_nothing(start_server: Calla
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.3)
                 # An answer may cross with the caller's leaving: what is left then is all that it was told of.
-                left = await containers(cri)
-                assert len(left) == server.answered("CreateContainer") - before
+                async with asyncio.timeout(10):
+                    while len(left := await containers(cri)) != server.answered("CreateContainer") - before:
+                        await asyncio.sleep(0.1)
                 for container_id in left:
                     await remove(cri, container_id)
             assert await containers(cri) == {}

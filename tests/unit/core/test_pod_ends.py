@@ -41,7 +41,8 @@ class SteppedEngine:
     """An engine in memory, each step of which waits for the test, as any may take long.
 
     It does what engines do: whoever wants something of a container waits for what is done with it, and a start that
-    has joined the sandbox's namespaces is not stopped by the sandbox's end.
+    has joined the sandbox's namespaces is not stopped by the sandbox's end. ``done`` are the creates and starts that
+    were carried out, and the ends that were answered. Unless it ``answers``, nobody is told of a start.
     """
 
     def __init__(self) -> None:
@@ -224,7 +225,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Choices:
-    """One way through all decisions. ``others`` gives those that were not taken yet."""
+    """One way through all decisions; ``next`` gives another."""
 
     def __init__(self, first: tuple[int, ...] = ()) -> None:
         self._first = first

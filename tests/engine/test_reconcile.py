@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -214,6 +215,7 @@ def collector() -> Iterator[Path]:
     CONFIGURATION.write_text(json.dumps({"cniVersion": "1.1.0", "name": "gc", "plugins": [{"type": "collector"}]}))
     yield told
     CONFIGURATION.write_text(saved)
+    time.sleep(0.5)  # until the server has seen it, which would miss the plugin
     for path in (plugin, told):
         path.unlink(missing_ok=True)
 

@@ -21,6 +21,8 @@ POOL = 64 * 1024 * 1024
 #: in use, and so much besides for what comes next.
 _WORTH_TIDYING = 2 * 1024 * 1024
 _KEPT = 8 * 1024 * 1024
+#: Of glibc; other C libraries have none.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class Source(Protocol):
@@ -67,9 +69,8 @@ class Total:
         """Where much is held no more, give its memory back to the kernel, in a thread: that takes milliseconds."""
         if self._most_held >= _WORTH_TIDYING and self.held < self._most_held // 2:
             self._most_held = self.held
-            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
-            if trim is not None:
-                threading.Thread(target=trim, args=(_KEPT,), name="streaming memory", daemon=True).start()
+            if _trim is not None:
+                threading.Thread(target=_trim, args=(_KEPT,), name="streaming memory", daemon=True).start()
 
 
 TOTAL = Total()

@@ -325,3 +325,26 @@ async def test_what_was_sent_to_a_refused_port_does_not_stop_other_channels(serv
         await ws.send_bytes(b"\2echo")
         while await ws.receive_bytes() != b"\2echo":
             pass
+
+
+@pytest.mark.parametrize("flow_control", [False, True])
+async def test_what_takes_many_turns_is_read_whole(
+    server: Server, monkeypatch: pytest.MonkeyPatch, flow_control: bool
+) -> None:
+    """A read that holds so many frames that others have their turn between them; here after each."""
+    monkeypatch.setattr("streaming.spdy_connection._TURN", -1)
+    async with (
+        one_port_of_two(server) as url,
+        spdy(url, ("portforward.k8s.io",), flow_control=flow_control) as (connection, _),
+    ):
+        forwards = [await open_forward(connection, ECHO) for _ in range(10)]
+        for number in range(200):
+            for forward in forwards:
+                await forward.data.write(number.to_bytes(2, "big"))
+        for forward in forwards:
+            await forward.data.close_write()
+        for forward in forwards:
+            received = bytearray()
+            while data := await forward.data.read():
+                received += data
+            assert received == b"".join(number.to_bytes(2, "big") for number in range(200))

@@ -114,13 +114,13 @@ class Client:
     def reset(self, stream_id: int) -> bytes:
         return self._machine.send(RstStream(stream_id, 5))
 
-    async def send(self, data: bytes) -> bool:
+    async def send(self, data: bytes, patience: float = STOPPED) -> bool:
         """Whether the server takes it, sooner or later."""
         if self._messages:
             data = b"".join(message(data[at : at + 32768]) for at in range(0, len(data), 32768))
         self._writer.write(data)
         try:
-            async with asyncio.timeout(STOPPED):
+            async with asyncio.timeout(patience):
                 await self._writer.drain()
         except (TimeoutError, ConnectionError):
             return False
@@ -286,7 +286,7 @@ async def test_memory_of_all_connections(attacked: Attacked) -> None:
     assert held <= POOL + count * (FLOOR + READ)
     # Another one is served all the same.
     other = await Client.open(await attacked.ask("forward"))
-    assert all([await other.send(data) for data in islice(unpaired_with_little(other), 50)])
+    assert all([await other.send(data, 5) for data in islice(unpaired_with_little(other), 50)])
     for client in (*clients, other):
         await client.close()
     after = await attacked.settled()

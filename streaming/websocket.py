@@ -142,7 +142,9 @@ class WebSocketLink:
         await self._stop_receiving()
         with contextlib.suppress(ConnectionError, RuntimeError):
             await self._ws.close()
-        # The library has closed it; what it still buffers goes first.
+        if self._transport is not None:
+            # As the library has, unless it had given it up before. What is still buffered goes first.
+            self._transport.close()
         await self._gone.wait()
 
     async def __aenter__(self) -> Self:

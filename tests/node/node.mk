@@ -91,6 +91,13 @@ conformance-restarts: install ## Run critest while the engine is restarted every
 cluster: install ## Run pods by a real kubelet, and kubectl into them (ENGINE=20|28, FOCUS=name; builds for ten minutes once)
 	$(BIN)/python -m tests.cluster $(if $(FOCUS),--focus "$$FOCUS") --engine $(ENGINE)
 
+# ATTACK='--seconds 30 --only logs' has its options.
+ATTACK ?=
+
+.PHONY: attack
+attack: install ## Attack the server as tenants, clients and neighbours may, beside a pod that must not feel it (ENGINE=20|28)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m tests.attack $(ATTACK)
+
 FUZZING ?= 600
 
 comma := ,

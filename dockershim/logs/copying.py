@@ -182,7 +182,9 @@ class Copying:
         """Open what the engine has made new, ``made`` files since the last time as is told. Raises OSError."""
         if lost := self._sources.scan(made):
             self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
-        self._drop_removed(MOST_REMOVED, "they were written faster than they could be copied")
+        # The position is that of the next step: until then, another process finds out what it does not find.
+        if lost := self._sources.drop_removed(MOST_REMOVED):
+            self._report_missing(lost, "they were written faster than they could be copied")
 
     def look(self) -> None:
         """The same where nothing tells of what the engine makes. Raises OSError."""
@@ -251,11 +253,8 @@ class Copying:
 
     def let_go(self) -> None:
         """While nothing can be written: do not hold files that the engine has removed."""
-        self._drop_removed(0, "they could not be written in time")
-
-    def _drop_removed(self, most: int, why: str) -> None:
-        if lost := self._sources.drop_removed(most):
-            self._report_missing(lost, why)
+        if lost := self._sources.drop_removed():
+            self._report_missing(lost, "they could not be written in time")
             with contextlib.suppress(OSError):
                 self._keep_source()
 

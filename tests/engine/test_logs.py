@@ -600,7 +600,7 @@ async def test_containers_that_write_odd_bytes_at_full_speed_hold_up_nobody(cri:
         for number, command in enumerate(["yes $'\\001'", "yes $'\\001'", "cat /dev/urandom"]):
             config = container_config(f"exec {command}", name=f"noisy-{number}")
             noisy.append(await start(cri, noisy_pod, config, noisy_sandbox))
-        await asyncio.sleep(6)
+        await asyncio.sleep(4)
         took = {"end": await seconds(stop(cri, noisy[0]))}
         removal = asyncio.create_task(seconds(remove(cri, noisy[0])))
         other = await create(cri, quiet_pod, container_config("true", name="other"), sandbox)

@@ -449,6 +449,22 @@ def test_a_container_that_writes_more_than_can_be_copied_holds_so_much_and_no_mo
     assert "faster than they could be copied" in files.reports[0]
 
 
+def test_what_only_a_killed_process_held_is_told(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.engine.write(100)
+    files.copy()
+    monkeypatch.setattr(copying, "MOST_REMOVED", 2 * files.engine.path.stat().st_size)
+    for _ in range(8):
+        files.engine.rotate()
+        files.engine.write(100)
+        files.copying.scan()
+    assert held_and_removed(files.engine.path.parent) > 0
+    files.reports.clear()
+    files.restart()
+    files.copy()
+    assert files.reports, "at least that"
+    assert files.kubelet.lines() == files.engine.written[:100] + files.engine.written[-300:]
+
+
 def test_what_is_missing_is_told_once_a_minute(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("dockershim.logs.copying.time.monotonic", lambda: now)

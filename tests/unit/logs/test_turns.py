@@ -45,13 +45,13 @@ class Running:
         self._follower = Follower(self._theirs, positions)
         self._thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
-        # As the process does: what it says to a server that has gone is for nobody.
-        with contextlib.suppress(BrokenPipeError):
-            self._follower.run()
-
     def start(self) -> None:
         self._thread.start()
+
+    def _run(self) -> None:
+        # As its process does where the server ends while something is told.
+        with contextlib.suppress(BrokenPipeError):
+            self._follower.run()
 
     def ask(self, do: str, pod: Pod) -> int:
         self._number += 1
@@ -97,7 +97,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
     monkeypatch.setattr(copying, "BATCH", 4096)
     monkeypatch.setattr(follower, "BATCH", 4096)
     made = Running(tmp_path / "positions")
-    step, pause = Copying.step, threading.Event()
+    step, reopen, pause = Copying.step, Copying.reopen, threading.Event()
 
     def slow_step(self: Copying) -> int:
         copied = step(self)
@@ -106,7 +106,12 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
             pause.wait(0.005)
         return copied
 
+    def noted_reopen(self: Copying) -> None:
+        made.turns.append(f"reopen of {self._path.parent.name}")
+        reopen(self)
+
     monkeypatch.setattr(Copying, "step", slow_step)
+    monkeypatch.setattr(Copying, "reopen", noted_reopen)
     made.start()
     yield made
     made.close()
@@ -142,25 +147,27 @@ def test_a_quiet_container_waits_for_no_round_of_noisy_ones(running: Running, qu
 def test_noisy_containers_take_turns(running: Running, noisy: list[Pod]) -> None:
     begun = len(running.turns)
     until(lambda: len(running.turns) > begun + 4 * len(noisy))
-    turns = running.turns[begun:]
+    turns = running.turns[begun : begun + 4 * len(noisy)]
     assert all(3 <= turns.count(pod.id) <= 6 for pod in noisy), turns
 
 
 def test_nobody_waits_while_a_container_that_is_gone_is_copied_to_its_end(
-    running: Running, quiet: Pod, tmp_path: Path
+    running: Running, quiet: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(follower, "LAST_WORDS", 60)
     gone, new = Pod(tmp_path, "gone"), Pod(tmp_path, "new")
-    gone.engine.write(3000)
+    gone.engine.write(5000)
     running.do("add", gone)
     forgetting = running.ask("forget", gone)
     assert running.batches_before(quiet, lambda: quiet.engine.write(1)) <= SOON
+    new.engine.write(1)
+    assert running.batches_before(new, lambda: running.ask("add", new)) <= SOON
     begun = len(running.turns)
-    assert running.do("add", new) == ""
     assert running.do("reopen", quiet) == ""
-    assert len(running.turns) - begun <= 2 * SOON
-    assert not gone.is_complete()
+    assert running.turns.index("reopen of quiet") - begun <= SOON
     assert running.answer(forgetting) == ""
     assert gone.is_complete()
+    assert "gone" in running.turns[running.turns.index("reopen of quiet") :], "it was not over before"
 
 
 @pytest.mark.usefixtures("noisy")
@@ -187,6 +194,7 @@ def test_a_reopen_does_not_wait_for_all_that_was_written(
     running: Running, noisy: list[Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "PATIENCE", 0.1)
+    monkeypatch.setattr(follower, "LAST_WORDS", 0.1)
     pod = noisy[0]
     pod.kubelet.rotate()
     assert running.do("reopen", pod) == ""

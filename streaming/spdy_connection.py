@@ -34,7 +34,7 @@ _WORTH_A_THREAD = 1024 * 1024
 _WORTH_A_SECOND = 32e6
 _WITHOUT_THREAD = 0.5
 #: Seconds for what a peer sends until others have their turn: a read can hold 10,000 frames.
-_TURN = 0.002
+_TURN = 0.001
 #: The headers by which Kubernetes tells streams apart. Others, and more of a value than any of them has, are not kept.
 _KEPT_HEADERS = frozenset({"streamtype", "port", "requestid"})
 _LONGEST_VALUE = 64

@@ -38,7 +38,7 @@ from tests.engine.pods import (
     stop,
     until,
 )
-from tests.engine.test_streaming import exec_url, forward_url
+from tests.engine.test_streaming import descriptors, exec_url, forward_url
 from tests.node.engine import Engine
 from tests.node.server import Server
 
@@ -235,7 +235,7 @@ async def _backlog(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         )
         netns = json.loads(status.info["info"])["networkNamespace"] if "info" in status.info else ""
         url = await forward_url(place.cri, sandbox_id)
-        before = _descriptors(place.server)
+        before = descriptors(place.server)
         async with place.attacker("backlog", url, netns, outcome=outcome):
             most = asyncio.create_task(_most_descriptors(place))
             yield
@@ -247,13 +247,13 @@ async def _backlog(place: Field, outcome: Outcome) -> AsyncIterator[None]:
 async def _stubborn(place: Field, outcome: Outcome) -> AsyncIterator[None]:
     """Clients that take nothing, of commands that can end and of some that cannot: all are idle for too long."""
     async with container(place.cri) as tenant:
-        before, sizes = _descriptors(place.server), ("300000", "50000000")
+        before, sizes = descriptors(place.server), ("300000", "50000000")
         urls = [await exec_url(place.cri, tenant, "head", "-c", size, "/dev/zero", stderr=False) for size in 3 * sizes]
         async with place.attacker("stubborn", *urls, outcome=outcome):
             yield
             # They hold on, and see nothing of it: what the kernel was given for them is before the end.
             outcome.seen["clients"] = len(urls)
-            outcome.seen["descriptors"] = left = _descriptors(place.server) - before
+            outcome.seen["descriptors"] = left = descriptors(place.server) - before
             outcome.expect(left < len(urls), "clients that take nothing are kept")
 
 
@@ -261,12 +261,12 @@ async def _stubborn(place: Field, outcome: Outcome) -> AsyncIterator[None]:
 async def _silent(place: Field, outcome: Outcome) -> AsyncIterator[None]:
     async with container(place.cri) as tenant:
         url = await exec_url(place.cri, tenant, "true")
-        before = _descriptors(place.server)
+        before = descriptors(place.server)
         async with place.attacker("silent", url, outcome=outcome):
             most = asyncio.create_task(_most_descriptors(place))
             yield
         outcome.seen["descriptors"] = (await most) - before
-        outcome.expect(_descriptors(place.server) - before < 100, "connections without a request stay")
+        outcome.expect(descriptors(place.server) - before < 100, "connections without a request stay")
 
 
 @asynccontextmanager
@@ -374,14 +374,10 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
-def _descriptors(server: Server) -> int:
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-
-
 async def _most_descriptors(place: Field) -> int:
     end, most = time.monotonic() + place.seconds - 1, 0
     while time.monotonic() < end:
-        most = max(most, _descriptors(place.server))
+        most = max(most, descriptors(place.server))
         await asyncio.sleep(0.1)
     return most
 

@@ -36,6 +36,8 @@ _CONNECT_DEADLINE: Final = 2.0
 _PATIENCE: Final = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _TICK: Final = 1.0
+#: A change that a comparison has found was missed if no event tells of it within these seconds: it may be on its way.
+ON_ITS_WAY: Final = 2.0
 #: Of what a comparison has found, so many are named in the log.
 _SHOWN: Final = 5
 

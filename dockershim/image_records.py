@@ -12,15 +12,13 @@ from urllib.parse import quote
 from dockershim.engine.client import Engine
 from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
 from dockershim.errors import NotFound, ShimError
-from dockershim.follower import Follower
+from dockershim.follower import ON_ITS_WAY, Follower
 from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
 from dockershim.translate.reference import may_be_id, parse_reference
 
 logger = logging.getLogger(__name__)
 
 _INSPECTS_AT_ONCE: Final = 8
-#: A change that a comparison has found was missed if no event comes within these seconds.
-_ON_ITS_WAY: Final = 2.0
 #: How long who wants to know the names of an image waits, in seconds, where the engine takes its time to list it.
 _LIST_PATIENCE: Final = 1.0
 
@@ -143,7 +141,7 @@ class ImageRecords:
         differing = sorted({f"image {one.id}" for one in known.symmetric_difference(self._records)})
         if differing and asked == self._changed:
             # The engine lists a change before it tells of it.
-            await asyncio.sleep(_ON_ITS_WAY)
+            await asyncio.sleep(ON_ITS_WAY)
         return differing if asked == self._changed else []
 
     def tick(self) -> None:

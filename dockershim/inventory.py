@@ -21,7 +21,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.engine.events import CONTAINER, DESTROY, NETWORK, Event
 from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, NotFound, ShimError
-from dockershim.follower import Follower
+from dockershim.follower import ON_ITS_WAY, Follower
 from dockershim.rollback import Locks
 from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
@@ -40,8 +40,6 @@ _INSPECTS_AT_ONCE: Final = 16
 #: An inspect waits for whatever the engine does with the container, as its start.
 _INSPECT_DEADLINE: Final = 10.0
 _OURS: Final = {"label": [TYPE_LABEL]}
-#: A change that a comparison has found was missed if no event tells of it within these seconds: it may be on its way.
-_ON_ITS_WAY: Final = 2.0
 #: There are few of these, and each is looked at once a second unless there are more.
 NEVER_RAN_AT_ONCE: Final = 16
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -353,7 +351,7 @@ class Inventory:
             await self._all(map(self._refresh_or_summarize, before))
             changed = [one for one in before if before[one] != self._known(one)]
             if changed:
-                await asyncio.sleep(_ON_ITS_WAY)
+                await asyncio.sleep(ON_ITS_WAY)
             return [f"{one}: {_state(before[one])} -> {_state(self._known(one))}" for one in changed if one not in told]
         finally:
             self._told = None

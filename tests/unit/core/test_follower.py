@@ -148,7 +148,7 @@ async def test_comparisons_come_by_themselves_and_are_counted(
     client: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_TICK", 0.01)
-    monkeypatch.setattr("dockershim.inventory._ON_ITS_WAY", 0.01)
+    monkeypatch.setattr("dockershim.inventory.ON_ITS_WAY", 0.01)
     follower = Follower(client, compare_every=0.02)
     inventory = Inventory(client, follower)
     async with follower:

@@ -257,7 +257,7 @@ async def test_what_is_removed_between_list_and_inspect_is_left_out(
 async def test_a_comparison_repairs_what_no_event_told(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.inventory._ON_ITS_WAY", 0.01)
+    monkeypatch.setattr("dockershim.inventory.ON_ITS_WAY", 0.01)
     await inventory.containers()
     assert not await inventory.compare()
     fake.end(CONTAINER, code=4)
@@ -287,7 +287,7 @@ async def test_a_change_that_is_told_and_still_being_read_is_no_repair(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine lists a start at once, and answers an inspect when the start is over."""
-    monkeypatch.setattr("dockershim.inventory._ON_ITS_WAY", 0.01)
+    monkeypatch.setattr("dockershim.inventory.ON_ITS_WAY", 0.01)
     await inventory.containers()
     fake.hold = asyncio.Event()
     fake.inspected.clear()

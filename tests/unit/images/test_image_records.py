@@ -122,7 +122,7 @@ async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageReco
 async def test_a_comparison_tells_what_no_event_told(
     records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.image_records._ON_ITS_WAY", 0.01)
+    monkeypatch.setattr("dockershim.image_records.ON_ITS_WAY", 0.01)
     await records.all()
     assert not await records.compare()
     engine.images = []

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from dockershim.engine.client import Engine
 from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
-from dockershim.errors import NotFound, ShimError
+from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.follower import ON_ITS_WAY, Follower
 from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
 from dockershim.translate.reference import may_be_id, parse_reference
@@ -152,6 +152,9 @@ class ImageRecords:
     async def _relist_in_background(self) -> None:
         try:
             await self._relist()
+        except Unavailable as error:
+            # Whoever begins an outage tells of it, once; it is over with a list of everything.
+            logger.debug("the images are not listed: %s", error)
         except ShimError as error:
             logger.warning("the images cannot be listed: %s", error)
 

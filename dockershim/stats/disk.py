@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
-from dockershim.errors import NotFound, ShimError
+from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.inventory import Inventory, Record
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.tree import Pace, Stopped, Tree, measure
@@ -169,7 +169,8 @@ class DiskUsage:
             inspect = await self._engine.get(
                 f"/containers/{container_id}/json", params={"size": "1"}, deadline=_ENGINE_DEADLINE
             )
-        except NotFound:
+        except (NotFound, Unavailable):
+            # An engine that is away is told of once, not for each container.
             return None
         except ShimError as error:
             logger.warning("container %s: its writable layer cannot be measured: %s", container_id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 
 from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
-from dockershim.errors import EngineFailure, NotFound
+from dockershim.errors import EngineFailure, NotFound, Unavailable
 from dockershim.follower import Follower
 from dockershim.image_records import ImageRecords
 from tests.unit.core.fake_engine import until
@@ -25,13 +26,13 @@ class FakeEngine:
         self.images: list[dict[str, Any]] = [{"Id": ID, "RepoTags": ["app:1"]}]
         self.lists = 0
         self.hold: asyncio.Event | None = None
-        self.broken = False
+        self.broken: Exception | None = None
 
     async def get(self, path: str) -> Any:
         if path == "/images/json":
             self.lists += 1
-            if self.broken:
-                raise EngineFailure("broken")
+            if self.broken is not None:
+                raise self.broken
             answer = list(self.images)
             if self.hold is not None:
                 await self.hold.wait()
@@ -119,6 +120,18 @@ async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageReco
     await records.close()
 
 
+@pytest.mark.parametrize(("broken", "told"), [(Unavailable("it is away"), 0), (EngineFailure("broken"), 1)])
+async def test_an_engine_that_is_away_is_told_of_by_its_outage_alone(
+    records: ImageRecords, engine: FakeEngine, caplog: pytest.LogCaptureFixture, broken: Exception, told: int
+) -> None:
+    engine.broken = broken
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 1
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == told
+    await records.close()
+
+
 async def test_a_comparison_tells_what_no_event_told(
     records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,11 +176,11 @@ async def test_an_engine_that_cannot_list_its_images_is_not_asked_again_for_each
     records: ImageRecords, engine: FakeEngine
 ) -> None:
     await records.all()
-    engine.broken = True
+    engine.broken = EngineFailure("broken")
     records.take(event("image", "tag"))
     assert [await names(records) for _ in range(9)] == [("app:1",)] * 9
     assert engine.lists == 2
-    engine.broken = False
+    engine.broken = None
     engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
     records.tick()
     await asyncio.sleep(0.01)

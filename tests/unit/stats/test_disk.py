@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
-from dockershim.errors import EngineFailure, NotFound
+from dockershim.errors import EngineFailure, NotFound, Unavailable
 from dockershim.inventory import Inventory, Listener, Record
 from dockershim.stats import disk as module
 from dockershim.stats.disk import DiskUsage
@@ -144,15 +145,30 @@ async def test_a_layer_that_cannot_be_seen_is_asked_for_seldom(
     await until(lambda: engine.asked == 2)
 
 
-@pytest.mark.parametrize("failure", [EngineFailure("busy"), NotFound("gone"), RuntimeError("not foreseen")])
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (EngineFailure("busy"), True),
+        (NotFound("gone"), False),
+        (Unavailable("it is away"), False),
+        (RuntimeError("not foreseen"), True),
+    ],
+)
 async def test_an_engine_that_fails_is_asked_again_and_disturbs_nobody(
-    disk: DiskUsage, inventory: FakeInventory, engine: FakeEngine, tmp_path: Path, failure: Exception
+    disk: DiskUsage,
+    inventory: FakeInventory,
+    engine: FakeEngine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    failure: Exception,
+    told: bool,
 ) -> None:
     engine.failure = failure
     inventory.put("a", container("a", ""))
     inventory.put("b", container("b", tmp_path))
     await until(lambda: disk.writable_layer("b") is not None)
     assert disk.writable_layer("a") is None
+    assert any(record.levelno >= logging.WARNING for record in caplog.records) == told
     engine.failure = None
     if isinstance(failure, RuntimeError):
         return

@@ -19,7 +19,6 @@ from bench.comparison import LEGEND, Comparison, missed, speeds, table
 from bench.engine import BareEngine
 from bench.node import measured_server, options
 from bench.pods import BarePod, OurPod, Pod
-from bench.processes import resident_mib
 from bench.reads import READS, BareReads, OurReads, pull
 from bench.results import facts, in_words, keep
 from bench.turns import in_turn, timed, turn_about
@@ -28,6 +27,7 @@ from dockershim.engine.client import Engine
 from dockershim.translate.capabilities import Capabilities
 from tests.cri_client import CRI
 from tests.node.server import Server
+from tests.processes import resident_mib
 
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 

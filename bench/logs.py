@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 import tempfile
@@ -32,6 +31,8 @@ from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.server import Server
+from tests.processes import cpu as used_cpu
+from tests.processes import log_processes
 
 LINE: Final = "2026-01-02 03:04:05 INFO request served path=/api/v1/things status=200 time=12ms"
 END: Final = b"the end"
@@ -151,7 +152,7 @@ class _Bench:
                 idle = await _ask(server, lambda: False, IDLE)
                 wakes_idle = before.times()
             with waker() as then:
-                cpu, begun = _cpu_of_follower(self._server), time.perf_counter()
+                cpu, begun = self._used(), time.perf_counter()
                 (go / "go").touch()
                 ended = asyncio.Event()
                 asking = asyncio.create_task(_ask(server, ended.is_set))
@@ -159,10 +160,14 @@ class _Bench:
                     *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
                 )
                 ended.set()
-                cpu = _cpu_of_follower(self._server) - cpu
+                cpu = self._used() - cpu
                 busy, wakes_busy = await asking, then.times()
             rate, our_rate = (lines / (end - begun) for end in (json, ours))
             return Turn(rate, our_rate, idle, busy, cpu / lines, wakes_idle, wakes_busy)
+
+    def _used(self) -> float:
+        """CPU seconds of the log process, none before there is one."""
+        return sum(map(used_cpu, log_processes(self._server)))
 
     @asynccontextmanager
     async def _containers(
@@ -213,16 +218,6 @@ def _has_ended(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 200))
         return END in file.read()
-
-
-def _cpu_of_follower(server: int) -> float:
-    """CPU seconds of the server's log process, 0.0 before there is one."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == server and b"dockershim.logs" in (process / "cmdline").read_bytes():
-                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
 
 
 async def _ask(server: CRI, ended: Callable[[], bool], most: int = 1_000_000) -> list[float]:

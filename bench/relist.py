@@ -26,7 +26,6 @@ from bench.comparison import percentile
 from bench.engine import BareEngine
 from bench.node import measured_server, options
 from bench.pods import OurPod
-from bench.processes import cpu, resident_mib
 from bench.reads import READS, BareReads, OurReads, Reads, pull
 from bench.results import facts, in_words, keep
 from bench.turns import bounded, in_turn, turn_about
@@ -34,6 +33,7 @@ from bench.workload import Workload
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import cpu, resident_mib
 
 LISTS = ("ListPodSandbox", "ListContainers")
 #: The limits: milliseconds for a median at LIMITS_AT pods, the growth of a median by item, the part of the other CPU.

@@ -24,7 +24,6 @@ from typing import Any
 from bench.comparison import LEGEND, Comparison, missed, table
 from bench.engine import BareEngine
 from bench.node import measured_server, options
-from bench.processes import cpu, resident_mib
 from bench.reads import pull
 from bench.results import facts, in_words, keep
 from bench.turns import bounded, turn_about
@@ -33,6 +32,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import cpu, resident_mib
 
 #: Ours may take a tenth of the engine's time.
 LIMIT = 0.1

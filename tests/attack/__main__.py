@@ -23,7 +23,7 @@ from typing import Any, Final
 from bench.node import options
 from bench.wakes import prefer
 from dockershim.api.cri.v1 import api_pb2 as api
-from tests.attack.bystander import Bystander, Times, bystander, log_processes, resident
+from tests.attack.bystander import Bystander, Times, bystander, resident
 from tests.cri_client import CRI
 from tests.engine.hung import hung
 from tests.engine.pods import (
@@ -38,9 +38,10 @@ from tests.engine.pods import (
     stop,
     until,
 )
-from tests.engine.test_streaming import descriptors, exec_url, forward_url
+from tests.engine.test_streaming import exec_url, forward_url
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import descriptors, log_processes
 
 _MIB: Final = 1024 * 1024
 #: What the bystander may wait, in terms of its quiet times; below ``_GRAIN`` seconds nobody feels a difference.
@@ -235,7 +236,7 @@ async def _backlog(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         )
         netns = json.loads(status.info["info"])["networkNamespace"] if "info" in status.info else ""
         url = await forward_url(place.cri, sandbox_id)
-        before = descriptors(place.server)
+        before = len(descriptors(place.server.pid))
         async with place.attacker("backlog", url, netns, outcome=outcome):
             most = asyncio.create_task(_most_descriptors(place))
             yield
@@ -247,13 +248,13 @@ async def _backlog(place: Field, outcome: Outcome) -> AsyncIterator[None]:
 async def _stubborn(place: Field, outcome: Outcome) -> AsyncIterator[None]:
     """Clients that take nothing, of commands that can end and of some that cannot: all are idle for too long."""
     async with container(place.cri) as tenant:
-        before, sizes = descriptors(place.server), ("300000", "50000000")
+        before, sizes = len(descriptors(place.server.pid)), ("300000", "50000000")
         urls = [await exec_url(place.cri, tenant, "head", "-c", size, "/dev/zero", stderr=False) for size in 3 * sizes]
         async with place.attacker("stubborn", *urls, outcome=outcome):
             yield
             # They hold on, and see nothing of it: what the kernel was given for them is before the end.
             outcome.seen["clients"] = len(urls)
-            outcome.seen["descriptors"] = left = descriptors(place.server) - before
+            outcome.seen["descriptors"] = left = len(descriptors(place.server.pid)) - before
             outcome.expect(left < len(urls), "clients that take nothing are kept")
 
 
@@ -261,12 +262,12 @@ async def _stubborn(place: Field, outcome: Outcome) -> AsyncIterator[None]:
 async def _silent(place: Field, outcome: Outcome) -> AsyncIterator[None]:
     async with container(place.cri) as tenant:
         url = await exec_url(place.cri, tenant, "true")
-        before = descriptors(place.server)
+        before = len(descriptors(place.server.pid))
         async with place.attacker("silent", url, outcome=outcome):
             most = asyncio.create_task(_most_descriptors(place))
             yield
         outcome.seen["descriptors"] = (await most) - before
-        outcome.expect(descriptors(place.server) - before < 100, "connections without a request stay")
+        outcome.expect(len(descriptors(place.server.pid)) - before < 100, "connections without a request stay")
 
 
 @asynccontextmanager
@@ -377,7 +378,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 async def _most_descriptors(place: Field) -> int:
     end, most = time.monotonic() + place.seconds - 1, 0
     while time.monotonic() < end:
-        most = max(most, descriptors(place.server))
+        most = max(most, len(descriptors(place.server.pid)))
         await asyncio.sleep(0.1)
     return most
 
@@ -385,7 +386,7 @@ async def _most_descriptors(place: Field) -> int:
 def _deleted(server: Server) -> int:
     """Bytes on disk of files that have no name any more, and that the log process still holds."""
     found = {}
-    for process in log_processes(server):
+    for process in log_processes(server.pid):
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
             try:
                 status = descriptor.stat()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import time
@@ -20,6 +19,8 @@ from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine.pods import container_config, pod, run, sandbox_config, start, until
 from tests.node.server import Server
+from tests.processes import log_processes
+from tests.processes import resident as resident_of
 
 #: A line every tenth of a second, as a service that has work logs.
 _COMMAND: Final = "while :; do echo still here; usleep 100000; done"
@@ -125,21 +126,4 @@ async def bystander(cri: CRI) -> AsyncIterator[Bystander]:
 
 def resident(server: Server) -> int:
     """Bytes of memory that the server and its log process have."""
-    return sum(map(_resident, [server.pid, *log_processes(server)]))
-
-
-def log_processes(server: Server) -> list[int]:
-    """The server's log process. A child that is not yet the program which it becomes has the server's own memory."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    return [int(child) for child in children if b"dockershim.logs" in _command(child)]
-
-
-def _command(pid: str) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def _resident(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) * 1024 if found else 0
+    return sum(map(resident_of, [server.pid, *log_processes(server.pid)]))

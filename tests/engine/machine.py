@@ -11,6 +11,7 @@ from pathlib import Path
 from docker import DockerClient
 
 from tests.node.state import Snapshot, capture
+from tests.processes import descriptors
 
 #: What the server and the plugins write. The engine lists its containers; the logs of pods are the kubelet's.
 FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni")
@@ -44,7 +45,13 @@ class Machine:
 
 def look(engine: DockerClient, server: int) -> Machine:
     """The machine now; ``server`` is the server's process."""
-    return Machine(capture(engine), _mounts(), _files(), _processes(), _descriptors(server))
+    return Machine(
+        capture(engine),
+        _mounts(),
+        _files(),
+        _processes(),
+        Counter(re.sub(r":?\[?\d+\]?", "", link) for link in descriptors(server)),
+    )
 
 
 def _mounts() -> frozenset[str]:
@@ -66,14 +73,4 @@ def _processes() -> Counter[str]:
         # Kernel threads and ended processes have no command line.
         if command and not any(program in command for program in _ENGINES_OWN):
             found[re.sub(r"\d+", "N", command)[:120]] += 1
-    return found
-
-
-def _descriptors(pid: int) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found[re.sub(r":?\[?\d+\]?", "", str(link.readlink()))] += 1
-        except OSError:
-            continue  # closed since
     return found

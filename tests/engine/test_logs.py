@@ -45,6 +45,7 @@ from tests.engine.pods import (
 from tests.node.engine import Engine
 from tests.node.mounts import bind, mount
 from tests.node.server import Server
+from tests.processes import descriptors, log_processes
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
 POSITIONS = Path("/var/lib/dockershim/logs")
@@ -96,16 +97,6 @@ def texts_so_far(path: Path) -> list[bytes]:
 
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
-
-
-def followers() -> list[int]:
-    """The log processes of this node."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"dockershim.logs" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found
 
 
 def json_files(engine_api: DockerClient, container_id: str) -> list[Path]:
@@ -353,7 +344,7 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
         await until(lambda: len(texts_so_far(log_file(sandbox))) >= 3000, 20)
         assert before < 3000
         assert texts(log_file(sandbox)) == numbers(3000)
-        await until(lambda: len(followers()) == 1, 5)
+        await until(lambda: len(log_processes()) == 1, 5)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
@@ -391,7 +382,7 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
             (b"", position.read_bytes()),
         ):
             server.kill()
-            await until(lambda: not followers(), 5)
+            await until(lambda: not log_processes(), 5)
             path.write_bytes(content)
             position.write_bytes(kept)
             with another_boot(tmp_path):
@@ -412,7 +403,7 @@ async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
         async with CRI(server.target) as cri:
             command = "echo first; sleep 1; seq 0 19999; exec sleep 1000"
             async with container(cri, container_config(command), sandbox):
-                (follower,) = followers()
+                (follower,) = log_processes()
                 await until(lambda: texts_so_far(log_file(sandbox)) == [b"first"], 5)
                 os.kill(follower, signal.SIGSTOP)
                 await asyncio.sleep(2.5)
@@ -495,9 +486,8 @@ async def test_a_container_is_removed_also_when_its_log_cannot_be_written(
         found = [line[3] for line in LINE.finditer(content)]
         assert found == numbers(len(found))
         assert len(found) > 500
-        (follower,) = followers()
-        held = [str(file.readlink()) for file in Path(f"/proc/{follower}/fd").iterdir()]
-        assert not [file for file in held if container_id in file], "its files hold no space any more"
+        (follower,) = log_processes()
+        assert not [file for file in descriptors(follower) if container_id in file], "its files hold no space any more"
 
 
 async def test_a_log_with_room_again_is_whole_when_its_container_is_removed(cri: CRI, server: Server) -> None:
@@ -566,7 +556,7 @@ class Noise:
                 self.latest = max(self.latest, time.monotonic() - there[1])
                 await asyncio.sleep(0.02)
             assert copied
-            (process,) = followers()
+            (process,) = log_processes()
             self.most_held = max(self.most_held, held(process))
 
 
@@ -768,7 +758,7 @@ async def _killing(server: Server, until_time: float) -> AsyncIterator[list[str]
     killed: list[str] = []
 
     def kill_follower() -> None:
-        for follower in followers():
+        for follower in log_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(follower, signal.SIGKILL)
                 killed.append("follower")

@@ -31,6 +31,7 @@ from tests.engine.machine import look
 from tests.engine.pods import container_config, pull
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import log_processes
 
 T = TypeVar("T")
 
@@ -166,7 +167,7 @@ class Soak:
         await asyncio.to_thread(self.server.start)
 
     async def kill_log_process(self) -> None:
-        for pid in _log_processes():
+        for pid in log_processes():
             with suppress(ProcessLookupError):
                 _kill(pid)
 
@@ -304,15 +305,6 @@ def _difference(found: list[str], expected: list[str]) -> str:
     doubled = [line for line, count in Counter(found).items() if count > 1]
     missing = sorted(set(expected) - set(found), key=int)
     return f"{len(found)} lines of {len(expected)}; doubled {doubled[:5]}, missing {missing[:5]}"
-
-
-def _log_processes() -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if b"dockershim.logs\0" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
 
 
 def _kill(pid: int) -> None:

@@ -8,7 +8,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from tests.engine.pods import (
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import descriptors
 from tests.unit.stats.test_metrics import EXPECTED
 
 MIB = 1024 * 1024
@@ -270,11 +270,7 @@ async def test_pods_are_listed_by_filters_and_those_that_have_ended_have_no_valu
 
 def kept_open(server: Server) -> Counter[str]:
     """The files of cgroups and networks that the server has open."""
-    found: Counter[str] = Counter()
-    for one in Path(f"/proc/{server.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found[str(one.readlink())] += 1
-    return Counter({link: count for link, count in found.items() if "/cgroup/" in link or link.startswith("/proc/")})
+    return Counter(link for link in descriptors(server.pid) if "/cgroup/" in link or link.startswith("/proc/"))
 
 
 def tie(process: Path, name: str) -> None:

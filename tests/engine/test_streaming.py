@@ -47,6 +47,7 @@ from tests.engine.pods import (
 from tests.engine.test_exec import others
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.processes import descriptors, resident
 from tests.streaming_client import (
     Channel,
     Command,
@@ -98,17 +99,6 @@ async def attach_url(cri: CRI, container_id: str, **streams: bool) -> str:
 async def forward_url(cri: CRI, sandbox_id: str, *ports: int) -> str:
     request = api.PortForwardRequest(pod_sandbox_id=sandbox_id, port=ports)
     return str((await cri.runtime.PortForward(request)).url)
-
-
-def descriptors(server: Server) -> int:
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-
-
-def resident(server: Server) -> int:
-    """The bytes of memory that the server has."""
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 # Exec
@@ -273,11 +263,11 @@ async def test_many_commands_at_once_leave_nothing(
                 assert await command.exit_code() == number
 
     await one(0)
-    before = descriptors(server)
+    before = len(descriptors(server.pid))
     await asyncio.gather(*(one(number) for number in range(100)))
     await until(lambda: others(process(engine_api, running)) == [], 5)
     # The pool of connections to the engine may have grown by what twenty callers at once need.
-    await until(lambda: descriptors(server) <= before + 20, 20)
+    await until(lambda: len(descriptors(server.pid)) <= before + 20, 20)
 
 
 async def copies(command: Command, size: int, count: int, begun: bytes = b"") -> list[str]:
@@ -303,11 +293,11 @@ async def test_a_reader_that_stops_costs_little_and_loses_nothing(
     endless = ("sh", "-c", "while true; do cat /data; done")
     async with connect(await exec_url(cri, running, *endless)) as command:
         assert await copies(command, size, 1) == [expected]
-    before = resident(server)
+    before = resident(server.pid)
     async with connect(await exec_url(cri, running, *endless)) as command:
         begun = await command.channels["stdout"].read()
         await asyncio.sleep(request.config.getoption("--stall"))
-        grown = resident(server) - before
+        grown = resident(server.pid) - before
         assert await copies(command, size, 3, begun) == [expected] * 3
     logger.info("%d KiB more while nobody read", grown // 1024)
     assert grown < 2 * MIB
@@ -585,7 +575,7 @@ async def test_200_mb_each_way_from_a_web_server_in_a_pod(cri: CRI, server: Serv
 @pytest.mark.parametrize("forwards", [pytest.param(forwarding, id="SPDY"), pytest.param(tunnelling, id="tunnel")])
 async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any) -> None:
     async with web_server(cri, MIB) as (sandbox_id, expected):
-        before = descriptors(server)
+        before = len(descriptors(server.pid))
 
         async def one() -> None:
             forward = await open_forward(connection, 80)
@@ -600,7 +590,7 @@ async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any
         async with forwards(await forward_url(cri, sandbox_id, 80)) as connection:
             await asyncio.gather(*(one() for _ in range(50)))
         # The same pool, from which sixteen at once ask for what is known of the pod.
-        await until(lambda: descriptors(server) <= before + 16, 20)
+        await until(lambda: len(descriptors(server.pid)) <= before + 16, 20)
 
 
 @pytest.mark.parametrize("forwards", [pytest.param(forwarding, id="SPDY"), pytest.param(tunnelling, id="tunnel")])

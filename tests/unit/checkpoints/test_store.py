@@ -24,6 +24,7 @@ from checkpoints import (
     encode,
 )
 from checkpoints.store import MAXIMUM_SIZE
+from tests.processes import descriptors
 
 ID = "a" * 64
 OTHER = "b" * 64
@@ -42,10 +43,6 @@ def store(folder: Path) -> Store:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def open_descriptors() -> int:
-    return len(names(Path("/proc/self/fd")))
 
 
 def everything_under(path: Path) -> list[str]:
@@ -248,14 +245,14 @@ def test_a_real_full_disk_is_reported(store: Store, folder: Path, monkeypatch: p
 
 def test_no_descriptor_is_left_open_by_failures(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write(RECORD)
-    before = open_descriptors()
+    before = len(descriptors())
     for name in FAILING_CALLS[1:]:
         for nth in (1, 2):
             with monkeypatch.context() as patch:
                 fail_nth_call(patch, name, nth, errno.EIO)
                 with contextlib.suppress(CheckpointError):
                     store.write(RECORD)
-    assert open_descriptors() == before
+    assert len(descriptors()) == before
 
 
 # -- what may lie in the folder

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import cni
+from tests.processes import descriptors
 from tests.unit.cni.fakes import announced, ended, install_steered, runs
 
 ENVIRONMENT = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}
@@ -19,10 +20,6 @@ ENVIRONMENT = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth
 
 def invocation(plugin: Path, timeout: float = 5.0, config: bytes = b'{"type":"x"}') -> cni.Invocation:
     return cni.Invocation(plugin, ENVIRONMENT, config, timeout)
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_plugin_gets_environment_configuration_and_a_session_of_its_own(
@@ -161,13 +158,13 @@ async def test_nothing_stays_open(tmp_path: Path) -> None:
     plugin = install_steered(tmp_path, "p")
     executor = cni.SubprocessExecutor()
     await executor.run(invocation(plugin))
-    before = open_descriptors()
+    before = len(descriptors())
     await asyncio.gather(*(executor.run(invocation(plugin)) for _ in range(5)))
     install_steered(tmp_path, "p", sleep=60)
     with pytest.raises(cni.PluginTimeout):
         await executor.run(invocation(plugin, timeout=0.1))
     await asyncio.sleep(0.01)
-    assert open_descriptors() == before
+    assert len(descriptors()) == before
 
 
 def test_shell_line_does_not_print_a_giant(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
 from dockershim.logs.service import ContainerLogs, Statistics
+from tests.processes import cpu, descriptors, resident, switches
 from tests.unit.logs.engine import Pod
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -92,8 +93,8 @@ async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> N
     pod.engine.write(5000)
     await asyncio.gather(logs.finish(pod.id, 5), logs.finish(pod.id, 5))
     assert pod.is_complete()
-    held = [path.readlink() for path in Path(f"/proc/{logs.pid}/fd").iterdir()]
-    assert not [path for path in held if path.is_relative_to(pod.engine.path.parent.parent.parent / "pods")]
+    pods = str(pod.engine.path.parent.parent.parent / "pods")
+    assert not [held for held in descriptors(logs.pid) if held.startswith(pods)]
     with pytest.raises(FailedPrecondition, match="not followed"):
         await logs.reopen(pod.id)
 
@@ -284,17 +285,6 @@ async def test_a_log_that_cannot_be_written_is_told_once_and_catches_up(
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
-def _ticks(pid: int) -> int:
-    """CPU time of a process, /proc/<pid>/stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def _resident(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
-
-
 async def test_a_hundred_silent_containers_cost_nothing(logs: ContainerLogs, tmp_path: Path) -> None:
     pods = [Pod(tmp_path, f"c{number}") for number in range(100)]
     for pod in pods:
@@ -302,13 +292,7 @@ async def test_a_hundred_silent_containers_cost_nothing(logs: ContainerLogs, tmp
         await follow(logs, pod)
     await until(lambda: all(pod.is_complete() for pod in pods))
     await asyncio.sleep(0.2)
-    before, switches = _ticks(logs.pid), _switches(logs.pid)
+    before = cpu(logs.pid), switches(logs.pid)
     await asyncio.sleep(1)
-    assert _ticks(logs.pid) == before
-    assert _switches(logs.pid) == switches, "it was woken"
-    assert _resident(logs.pid) < 20 * 1024 * 1024
-
-
-def _switches(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    assert (cpu(logs.pid), switches(logs.pid)) == before, "it was woken"
+    assert resident(logs.pid) < 20 * 1024 * 1024

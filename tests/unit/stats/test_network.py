@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.stats.network import Interface, Network, parse_interfaces
+from tests.processes import descriptors
 
 SAMPLE = """\
 Inter-|   Receive                                                |  Transmit
@@ -38,11 +39,11 @@ def test_only_a_process_of_the_pods_namespace_is_read() -> None:
     network = Network(os.getpid(), {own})
     assert {interface.name for interface in network.interfaces()} <= names
     network.close()
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = len(descriptors())
     for namespaces in ({own + 1}, set[int]()):
         with pytest.raises(ProcessLookupError):
             Network(os.getpid(), namespaces)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(descriptors()) == before
 
 
 def test_what_is_sent_is_told_by_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
 from streaming import Server, Wanted
+from tests.processes import descriptors
 from tests.streaming_client import Command, spdy_command, websocket_command
 from tests.unit.core.fake_engine import until
 
@@ -49,9 +49,9 @@ async def encrypted() -> AsyncIterator[tuple[Server, ssl.SSLContext]]:
 
 @pytest.fixture
 async def no_descriptor_left(server: Server) -> AsyncIterator[None]:
-    before = descriptors()
+    before = len(descriptors())
     yield
-    await until(lambda: descriptors() <= before, 10)
+    await until(lambda: len(descriptors()) <= before, 10)
 
 
 @pytest.fixture(params=[pytest.param(spdy_command, id="SPDY"), pytest.param(websocket_command, id="WebSocket")])
@@ -68,10 +68,6 @@ def noise(size: int) -> bytes:
 def digest(data: bytes | bytearray) -> tuple[int, str]:
     """What to compare where a difference would be megabytes long."""
     return len(data), hashlib.sha256(data).hexdigest()
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def rest_of(end: socket.socket) -> bytes:

@@ -12,9 +12,10 @@ import pytest
 
 from streaming import Command, CommandStreams, SocketStream
 from streaming.spdy import Connection, Side, SynStream
+from tests.processes import descriptors
 from tests.streaming_client import websocket_command
 from tests.unit.core.fake_engine import until
-from tests.unit.streaming.conftest import OUTPUT, descriptors
+from tests.unit.streaming.conftest import OUTPUT
 from tests.unit.streaming.test_commands import serving
 
 LINGERS = 0.5  # seconds
@@ -85,14 +86,14 @@ async def never() -> None:
 @pytest.mark.parametrize("protocol", [pytest.param("", id="SPDY"), pytest.param("v5.channel.k8s.io", id="WebSocket")])
 @pytest.mark.parametrize("ends", [pytest.param(at_once, id="it ended"), pytest.param(never, id="idle")])
 async def test_who_does_not_read_a_command(protocol: str, ends: Callable[[], Awaitable[object]]) -> None:
-    before = descriptors()
+    before = len(descriptors())
     async with serving(idle_timeout=60 if ends is at_once else 0.5) as server:
         command, full = writes(ends)
         streams = [] if protocol else channels("error", "stdout", "stderr")
         async with mute(server.command_url("exec", command, OUTPUT), protocol, *streams):
             await asyncio.wait_for(full.wait(), 5)
             await until(lambda: not server.open.total(), 1 + 4 * LINGERS)
-    await until(lambda: descriptors() <= before, 5)
+    await until(lambda: len(descriptors()) <= before, 5)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ async def test_who_does_not_read_a_command(protocol: str, ends: Callable[[], Awa
     ],
 )
 async def test_who_does_not_read_a_forward(protocol: str) -> None:
-    before = descriptors()
+    before = len(descriptors())
 
     async def sends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -124,7 +125,7 @@ async def test_who_does_not_read_a_forward(protocol: str) -> None:
         async with mute(server.port_forward_url(connect, [80]), protocol, *streams):
             await until(lambda: bool(server.open.total()), 5)
             await until(lambda: not server.open.total(), 2 + 4 * LINGERS)
-    await until(lambda: descriptors() <= before, 5)
+    await until(lambda: len(descriptors()) <= before, 5)
 
 
 async def test_who_reads_again_in_time_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d
 _LONGEST_MESSAGE = 1024
 #: What a client of gRPC takes by default: whatever has more than this in its status could not be sent to it.
 _LARGEST_STATUS: Final = 4 << 20
+#: How an engine's word on a start ends whose client went before the end: a server that was killed, or gave it up.
+_CUT_SHORT: Final = "context canceled"
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -327,7 +329,8 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         return None
     plain, annotations = from_engine_labels(labels, extra, image_labels)
     created_at = to_nanoseconds(inspect.get("Created", ""))
-    failed_to_start = bool(state.get("Error")) or bool(state.get("ExitCode"))
+    error = str(state.get("Error") or "")
+    failed_to_start = bool(error or state.get("ExitCode")) and not error.endswith(_CUT_SHORT)
     cri_state = _container_state(state.get("Status", ""), failed_to_start=failed_to_start)
     started_at = to_nanoseconds(state.get("StartedAt", ""))
     finished_at = to_nanoseconds(state.get("FinishedAt", ""))
@@ -348,7 +351,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         finished_at=finished_at if cri_state == cri.CONTAINER_EXITED else 0,
         exit_code=int(state.get("ExitCode") or 0),
         oom_killed=bool(state.get("OOMKilled")),
-        error=str(state.get("Error") or ""),
+        error=error,
         pid=int(state.get("Pid") or 0),
         engine_log_path=inspect.get("LogPath") or "",
         upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",

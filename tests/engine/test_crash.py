@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from docker import DockerClient
 
@@ -20,7 +21,9 @@ from dockershim.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies
 from tests.engine.pods import (
+    container_config,
     containers,
+    create,
     pull,
     remove_pod,
     run_pod,
@@ -79,6 +82,37 @@ async def test_a_crash_while_a_pod_ends_leaves_nothing(
             await dies(cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)))
     async with CRI(server.target) as cri:
         await remove_pod(cri, sandbox_id)
+    await remove_all(server)
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_start_that_ended_with_the_server_can_be_made_again(
+    server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    """Engines from 28 on give up a start whose client has gone. The container never ran, so it has not ended."""
+    before = snapshot()
+    async with CRI(server.target) as cri:
+        await pull(cri)
+        sandbox_id = await run_pod(cri, config := sandbox_config())
+        cut_short = [await create(cri, sandbox_id, container_config(name=f"c{one}"), config) for one in range(16)]
+        requests = [api.StartContainerRequest(container_id=one) for one in cut_short]
+        starting = []
+        for request in requests:
+            starting.append(asyncio.ensure_future(cri.runtime.StartContainer(request)))
+            await asyncio.sleep(0.02)
+        server.kill()
+        answers = await asyncio.gather(*starting, return_exceptions=True)
+        assert any(isinstance(answer, grpc.aio.AioRpcError) for answer in answers)
+    for container_id in cut_short:
+        # The engine answers when it is done with the start.
+        engine_api.api.inspect_container(container_id)
+    server.start()
+    async with CRI(server.target) as cri:
+        found = {item.state for item in (await containers(cri)).values()}
+        assert found <= {api.CONTAINER_RUNNING, api.CONTAINER_CREATED}
+        for request in requests:
+            await cri.runtime.StartContainer(request)
+        assert {item.state for item in (await containers(cri)).values()} == {api.CONTAINER_RUNNING}
     await remove_all(server)
     assert snapshot().gained(before) == {}
 

@@ -264,6 +264,12 @@ def test_addresses_of_the_engines_network() -> None:
             id="its start failed",
         ),
         pytest.param(
+            {"Status": "created", "ExitCode": 128, "Error": "Canceled: context canceled"},
+            cri.CONTAINER_CREATED,
+            "",
+            id="its start was cut short",
+        ),
+        pytest.param(
             {"Status": "exited", "StartedAt": STARTED, "FinishedAt": FINISHED, "ExitCode": 1, "Error": "log driver"},
             cri.CONTAINER_EXITED,
             "Error",

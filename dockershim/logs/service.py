@@ -162,6 +162,9 @@ class ContainerLogs:
     async def _ask(self, what: str, container_id: str) -> Mapping[str, Any]:
         if self._writer is None:
             raise _Died
+        if what == "add" and container_id not in self._followed:
+            # It was let go of while this waited for a follower.
+            return {}
         number = self._send(self._writer, what, container_id)
         answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._pending[number] = answer

@@ -73,9 +73,15 @@ async def _begin(node: Node, record: ContainerRecord, source: str) -> None:
             await node.host_paths.link(str(path), source, str(path.with_name(f".{record.id}.link")))
         elif node.logs.source_of(record.id) != source:
             await node.host_paths.make_folders([str(Path(record.log_path).parent)])
-            await node.logs.follow(record.id, source, record.log_path)
+            await _follow(node, record, source)
     except (OSError, ShimError) as error:
         logger.warning("the log of container %s: %s", record.id, error)
+
+
+async def _follow(node: Node, record: ContainerRecord, source: str) -> None:
+    """Not where it has been removed meanwhile: it is forgotten already, and nobody would do so again."""
+    if node.inventory.peek(record.id) is not None:
+        await node.logs.follow(record.id, source, record.log_path)
 
 
 async def finish_log(node: Node, record: ContainerRecord, deadline: float = LAST_LINES) -> None:
@@ -143,7 +149,7 @@ async def _take_up(node: Node) -> None:
             logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
             # All of them first: the last lines of one that has ended may take a while.
             for record in logged:
-                await _follow(node, record)
+                await _take_up_one(node, record)
             for record in logged:
                 if record.state == cri.CONTAINER_EXITED:
                     await finish_log(node, record)
@@ -151,8 +157,8 @@ async def _take_up(node: Node) -> None:
         logger.exception("not all logs are taken up")
 
 
-async def _follow(node: Node, record: ContainerRecord) -> None:
+async def _take_up_one(node: Node, record: ContainerRecord) -> None:
     try:
-        await node.logs.follow(record.id, record.engine_log_path, record.log_path)
+        await _follow(node, record, record.engine_log_path)
     except ShimError as error:
         logger.warning("the log of container %s is not followed: %s", record.id, error)

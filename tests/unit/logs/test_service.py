@@ -46,6 +46,16 @@ async def kill(logs: ContainerLogs) -> None:
     await until(lambda: logs.pid != before)
 
 
+async def test_what_is_forgotten_before_there_is_a_follower_is_not_followed(logs: ContainerLogs, pod: Pod) -> None:
+    pod.engine.write(3)
+    following = asyncio.create_task(follow(logs, pod))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await logs.forget(pod.id)
+        await following
+    assert (logs.known(), logs.restarts) == ([], 0)
+
+
 async def test_lines_arrive_while_they_are_written(logs: ContainerLogs, pod: Pod) -> None:
     pod.engine.write(3)
     await follow(logs, pod)

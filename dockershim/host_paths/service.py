@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import itertools
 import json
 import logging
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import dockershim
+from dockershim.child import Requests, environment, send
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -39,8 +36,7 @@ class HostPaths:
     """
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._requests = Requests()
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -100,27 +96,24 @@ class HostPaths:
                 writer = self._writer or await self._start()
             except OSError as error:
                 raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
-        number = next(self._numbers)
-        answer = self._pending[number] = asyncio.get_running_loop().create_future()
-        _write(writer, {"id": number, "do": do, "paths": list(paths), **more})
+        number, answer = self._requests.begin(writer, {"do": do, "paths": list(paths), **more})
         try:
             async with asyncio.timeout(_DEADLINE):
                 return await answer
         except TimeoutError:
             raise Unavailable("the process that looks at host paths does not answer") from None
         finally:
-            del self._pending[number]
-            if not answer.done() or answer.cancelled():
+            if answer.cancelled():
                 # What it makes nobody would remove.
-                _write(writer, {"id": number, "do": "give up"})
+                send(writer, {"id": number, "do": "give up"})
 
     def _take(self, line: bytes) -> None:
         message: dict[str, Any] = json.loads(line)
         if "hanging" in message:
             self._heed(tuple(message["hanging"]))
             return
-        answer = self._pending.get(message["id"])
-        if answer is None or answer.done():
+        answer = self._requests.waiting(message["id"])
+        if answer is None:
             return
         if "result" in message:
             answer.set_result(message["result"])
@@ -166,19 +159,15 @@ class HostPaths:
         finally:
             self._writer = self._process = None
             self.hanging = ()
-            for answer in self._pending.values():
-                if not answer.done():
-                    answer.set_exception(Unavailable("the process that looks at host paths has ended; try again"))
+            self._requests.fail(lambda: Unavailable("the process that looks at host paths has ended; try again"))
             writer.close()
             await _end(process)
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
     """The process. Not asyncio's: that would wait for the end of one that hangs. Raises OSError."""
-    # It is of this very code, wherever that was loaded from.
-    environment = {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}
     command = [sys.executable, "-m", "dockershim.host_paths"]
-    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment)
+    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment())
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
@@ -190,10 +179,6 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
             logger.warning("process %d hangs on a file system, and is left until that answers", process.pid)
             return
         await asyncio.sleep(0.01)
-
-
-def _write(writer: asyncio.StreamWriter, request: dict[str, Any]) -> None:
-    writer.write(json.dumps(request).encode() + b"\n")
 
 
 def _failure(message: dict[str, Any]) -> Exception:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import itertools
 import json
 import logging
-import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -21,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import dockershim
+from dockershim.child import Requests, environment, send
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
 from dockershim.rollback import Locks
 
@@ -68,8 +66,7 @@ class ContainerLogs:
         self._folder = folder
         self._followed: dict[str, Mapping[str, str]] = {}
         self._finishing = Locks()
-        self._pending: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        self._numbers = itertools.count(1)
+        self._requests = Requests()
         self._writer: asyncio.StreamWriter | None = None
         self._connected = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -165,29 +162,18 @@ class ContainerLogs:
         if what == "add" and container_id not in self._followed:
             # It was let go of while this waited for a follower.
             return {}
-        number = self._send(self._writer, what, container_id)
-        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
-        try:
-            return await answer
-        finally:
-            self._pending.pop(number, None)
-
-    def _send(self, writer: asyncio.StreamWriter, what: str, container_id: str) -> int:
-        """Write a request; its number."""
-        number = next(self._numbers)
-        paths = self._followed.get(container_id, {}) if what == "add" else {}
-        request = {"id": number, "do": what, "container": container_id, **paths}
-        writer.write(json.dumps(request).encode() + b"\n")
-        return number
+        paths = self._followed[container_id] if what == "add" else {}
+        _, answer = self._requests.begin(self._writer, {"do": what, "container": container_id, **paths})
+        found: Mapping[str, Any] = await answer
+        return found
 
     def _take(self, line: bytes) -> None:
         message: dict[str, Any] = json.loads(line)
         if "log" in message:
             logger.log(logging.getLevelNamesMapping()[message["level"]], "container logs: %s", message["log"])
             return
-        answer = self._pending.get(message["id"])
-        if answer is None or answer.done():
+        answer = self._requests.waiting(message["id"])
+        if answer is None:
             return
         if "error" in message:
             answer.set_exception(FailedPrecondition(f"the container's log: {message['error']}"))
@@ -213,8 +199,9 @@ class ContainerLogs:
         """One life of the follower. Raises OSError."""
         async with _process(self._folder) as (process, reader, writer):
             self.pid, self._writer = process.pid, writer
-            for container_id in self._followed:
-                self._send(writer, "add", container_id)
+            for container_id, paths in self._followed.items():
+                # Nobody waits for these.
+                send(writer, {"id": 0, "do": "add", "container": container_id, **paths})
             self._connected.set()
             try:
                 with contextlib.suppress(ConnectionResetError):
@@ -223,9 +210,7 @@ class ContainerLogs:
             finally:
                 self._connected.clear()
                 self._writer = None
-                for answer in self._pending.values():
-                    if not answer.done():
-                        answer.set_exception(_Died())
+                self._requests.fail(_Died)
             code = await process.wait()
             logger.warning("the log follower has ended with %d; starting another", code)
 
@@ -250,15 +235,13 @@ async def _process(
     ours, theirs = socket.socketpair()
     with theirs:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        # The follower is of this very code, wherever that was loaded from.
-        environment = {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "dockershim.logs", str(folder)),
                 stdin=theirs.fileno(),
                 stdout=asyncio.subprocess.DEVNULL,
-                env=environment,
+                env=environment(),
             )
         except OSError:
             writer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +16,14 @@ set_up_grpc()
 # How long an example takes says something about the machine; a test as a whole has its limit from pytest-timeout.
 settings.register_profile("dockershim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dockershim")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The processes that tests are shared among tell their reports in UTF-8, which hostile text in a log may not be."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(autouse=True)

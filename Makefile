@@ -80,9 +80,11 @@ clean: ## Remove everything that was built
 ##@ Test
 
 # Half of the time of these tests is waiting, so there is work for one process more than there are processors.
+SHARED = -n $$(($$(nproc) + 1))
+
 .PHONY: test-unit
 test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)
-	$(PYTEST) -n $$(($$(nproc) + 1)) tests/unit
+	$(PYTEST) $(SHARED) tests/unit
 
 # The infra image's program is assembled and run again for both architectures.
 .PHONY: assemblers

@@ -132,7 +132,7 @@ def _isolate(folder: Path, registry: Path, cni: Path) -> None:
     own_entries(Path("/opt"), folder, ("cni/bin",))
     (folder / "log").mkdir()
     bind(folder / "log", Path("/var/log"))
-    bind(cni, Path("/opt/cni/bin"))
+    shutil.copytree(cni, "/opt/cni/bin", dirs_exist_ok=True)
     shutil.copytree(registry, "/var/lib/docker-registry", dirs_exist_ok=True)
     propagate(Path("/"), MS_SHARED)
 

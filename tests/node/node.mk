@@ -8,9 +8,9 @@ export FOCUS
 NODE = $(BIN)/python -m tests.node --engine
 # Without pytest's cache, two nodes at once do not write over each other's.
 ENGINE_TESTS = $(BIN)/python -m pytest -p no:cacheprovider $(if $(FOCUS),-k "$$FOCUS") tests/engine
-# PROCESSES=8 runs that many specs of critest at the same time.
-CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") \
-  $(if $(PROCESSES),--processes $(PROCESSES)) --engine
+# So many specs of critest run at the same time.
+PROCESSES ?= 4
+CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --processes $(PROCESSES) --engine
 
 ##@ Test
 
@@ -23,13 +23,18 @@ test: install ## Run everything: lint, unit, node and engine tests, critest (FOC
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
-test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformance-%)
+test: lint test-unit test-node test-engines $(ENGINES:%=conformance-%)
 test: $(ENGINES:%=conformance-websocket-%)
 endif
 
+# All at once, as much of their time is waiting: 20 minutes for two engines on two cores, and 34 one after the other.
+.PHONY: test-engines
+test-engines: install
+	@$(MAKE) --no-print-directory --jobs=$(words $(ENGINES)) --output-sync=target $(ENGINES:%=test-engine-%)
+
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner
-	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") tests/node tests/conformance
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) tests/node tests/conformance
 
 .PHONY: test-engine
 test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28, FOCUS=name)
@@ -69,7 +74,7 @@ soak: install ## Let pods come and go while server, log process and engine are k
 	  tests/engine/test_soak.py
 
 .PHONY: conformance
-conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=8)
+conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=4)
 
 .PHONY: $(ENGINES:%=conformance-%)
 $(ENGINES:%=conformance-%): conformance-%: install
@@ -78,13 +83,13 @@ $(ENGINES:%=conformance-%): conformance-%: install
 # SPDY is critest's own choice; the same specs once more over WebSocket.
 .PHONY: $(ENGINES:%=conformance-websocket-%)
 $(ENGINES:%=conformance-websocket-%): conformance-websocket-%: install
-	$(BIN)/python -m tests.conformance --websocket --focus Streaming --engine $*
+	$(BIN)/python -m tests.conformance --websocket --focus Streaming --processes $(PROCESSES) --engine $*
 
 RESTART_EVERY ?= 30
 
 .PHONY: conformance-restarts
 conformance-restarts: install ## Run critest while the engine is restarted every 30 s (ENGINE=20|28, RESTART_EVERY=seconds)
-	$(CONFORMANCE) $(ENGINE) --restart-every $(RESTART_EVERY)
+	$(CONFORMANCE) $(ENGINE) --processes 1 --restart-every $(RESTART_EVERY)
 
 # Kubernetes is built from source for it, so it is no part of `make test`.
 .PHONY: cluster

@@ -133,6 +133,8 @@ def _ancestors(name: str) -> set[str]:
 
 def test_two_nodes_at_once_do_not_meet() -> None:
     script = "docker run --detach --name pod --publish 8080:80 registry.k8s.io/pause:3.9 && sleep 2 && docker ps -q"
+    # A plugin of one node is not another's, nor is it left for the next.
+    script = f"mkdir /opt/cni/bin/own && {script}"
     start = partial(subprocess.Popen, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     both = [start(node("sh", "-ec", script)) for _ in range(2)]
     for one in both:

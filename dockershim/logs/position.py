@@ -88,11 +88,12 @@ class PositionFile:
 
     def __init__(self, path: Path) -> None:
         """Open or make it, in its full size: a disk that is full later does not matter. Raises OSError."""
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             content = os.pread(self._fd, 2 * _SLOT, 0)
             if len(content) < 2 * _SLOT:
-                os.pwrite(self._fd, bytes(2 * _SLOT - len(content)), len(content))
+                self._put(bytes(2 * _SLOT - len(content)), len(content))
         except OSError:
             self.close()
             raise
@@ -105,8 +106,15 @@ class PositionFile:
     def write(self, position: Position) -> None:
         """Keep a new position. Raises OSError, and then the last one still holds."""
         number = self._number + 1
-        os.pwrite(self._fd, encode(position, number, this_boot()), number % 2 * _SLOT)
+        self._put(encode(position, number, this_boot()), number % 2 * _SLOT)
         self._number, self.last, self.rebooted = number, position, False
+
+    def _put(self, content: bytes, at: int) -> None:
+        try:
+            os.pwrite(self._fd, content, at)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def close(self) -> None:
         os.close(self._fd)

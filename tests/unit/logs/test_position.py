@@ -54,6 +54,14 @@ def test_after_a_write_that_was_cut_off_the_one_before_holds(tmp_path: Path, wri
     last.close()
 
 
+def test_a_full_disk_is_told_with_the_files_name() -> None:
+    file = PositionFile(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        file.write(Position(Place(1, 2, 3), Place(4, 5, 6)))
+    assert file.last is None
+    file.close()
+
+
 def test_a_place_is_known_by_what_is_before_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"some lines")

@@ -179,7 +179,7 @@ def _handlers(
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
-        built = getattr(implementation, _snake_case(descriptor.name), None)
+        built = getattr(implementation, snake_case(descriptor.name), None)
         call = _Call(descriptor, built, open_streams, calls, journal)
         # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
         if descriptor.server_streaming:
@@ -189,7 +189,8 @@ def _handlers(
     return handlers
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
+    """The name of the method that serves a call of the CRI."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 

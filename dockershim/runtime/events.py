@@ -67,9 +67,9 @@ class _Client:
 class ContainerEvents:
     """Feeds every client with the same events. Nothing is done while there is none."""
 
-    def __init__(self, node: Node, sandboxes: Sandboxes) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._sandboxes = sandboxes
+        self._sandboxes = Sandboxes(node)
         self._clients: set[_Client] = set()
         self._changes: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
         #: The state that clients know of each sandbox and container.

@@ -109,7 +109,7 @@ def answering_with_its_input_type(descriptor: Any) -> Callable[[Any], Any]:
 async def test_every_call_reaches_its_handler(version: ApiVersion, serve: Serve) -> None:
     api = Messages(version)
     every = [(name, method) for name in SERVICES for method in Messages("v1").service(name).methods]
-    calls = {server._snake_case(method.name): answering_with_its_input_type(method) for _, method in every}
+    calls = {server.snake_case(method.name): answering_with_its_input_type(method) for _, method in every}
     async with serve(calls) as (v1, old):
         client = v1 if version == "v1" else old
         for name in SERVICES:

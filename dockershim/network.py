@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -29,12 +30,15 @@ from dockershim.translate.records import SandboxRecord
 
 logger = logging.getLogger(__name__)
 
+#: A published port: protocol, container port, host port, host address.
+Port = tuple[str, int, int, str]
+
 #: Plugins that read the addresses for their masquerade rules from the interface in the namespace.
 _MASQUERADING = ("bridge", "ptp")
 
 
 class PodNetwork(Protocol):
-    """Who gives pods their network. Pods on the node's network never come here.
+    """Who gives a pod its network.
 
     ``kind`` is what a checkpoint says; ``engine_mode`` the infra container's NetworkMode; ``publishes_ports`` tells
     whether the engine itself publishes host ports.
@@ -50,25 +54,72 @@ class PodNetwork(Protocol):
         Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is one.
         """
 
-    def set_pod_cidr(self, text: str) -> None:
-        """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        """Keep the network namespace of a started sandbox until ``tear_down``, where that needs one.
+
+        Whether that was to be done. Raises OSError.
+        """
 
     async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
-        """Attach a started sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
+        """Attach a pinned sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        """Whether a sandbox that runs has the network that its maker promised. Raises NetworkFailure."""
 
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
         """The addresses of a sandbox, the primary one first; none where it has none (any more)."""
 
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
+        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
 
-class EngineNetwork:
-    """The engine's default bridge serves the pods; it gives back what it gave when the container ends."""
+        ``ports`` are its published ports, for want of what the CNI cache remembers. Raises NetworkFailure, and is to
+        be called again then.
+        """
+
+
+class NodeNetwork(PodNetwork, Protocol):
+    """Who gives new pods their network."""
+
+    def set_pod_cidr(self, text: str) -> None:
+        """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
+
+
+class _OfTheEngine:
+    """The engine gives back what it gave when the container ends."""
+
+    async def problem(self, patience: float = PATIENCE) -> str:
+        return ""
+
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        return False
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        return True
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
+        return
+
+
+class HostNetwork(_OfTheEngine):
+    """Pods on the node's own network."""
+
+    kind = "host"
+    engine_mode = "host"
+    publishes_ports = False
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        return ()
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        return ()
+
+
+class EngineNetwork(_OfTheEngine):
+    """The engine's default bridge serves the pods."""
 
     kind = "docker"
     engine_mode = "default"
     publishes_ports = True
-
-    async def problem(self, patience: float = PATIENCE) -> str:
-        return ""
 
     def set_pod_cidr(self, text: str) -> None:
         parse_pod_cidrs(text)
@@ -82,6 +133,7 @@ class EngineNetwork:
         return by_preference(sandbox.addresses)
 
 
+HOST_NETWORK = HostNetwork()
 ENGINE_NETWORK = EngineNetwork()
 
 
@@ -175,14 +227,17 @@ class CNINetwork:
         self._known[sandbox.id] = found
         return found
 
-    async def tear_down(
-        self, sandbox_id: str, name: SandboxName, ports: Iterable[tuple[str, int, int, str]] = ()
-    ) -> None:
-        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        if not (sandbox.running and sandbox.netns_path) or self._pins.is_pinned(sandbox.id):
+            return False
+        self._pins.pin(sandbox.id, Path(sandbox.netns_path))
+        return True
 
-        ``ports`` are its (protocol, container port, host port, host address), for want of what the cache remembers.
-        Raises NetworkFailure, and is to be called again then.
-        """
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        # What another shim has attached was whole when it gave the sandbox to its caller.
+        return not sandbox.made_here or bool(await self.addresses(sandbox))
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
         if sandbox_id in self._torn_down:
             # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
             self._pins.unpin(sandbox_id)
@@ -192,8 +247,12 @@ class CNINetwork:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
             raise NetworkFailure(f"what to detach cannot be told: {error}") from error
-        results = [await self._detach(one) for one in to_delete]
-        failures = [result for result in results if result]
+        failures = []
+        for one in to_delete:
+            try:
+                await self._detach(one)
+            except NetworkFailure as error:
+                failures.append(str(error))
         if failures:
             raise NetworkFailure("; ".join(failures))
         self._pins.unpin(sandbox_id)
@@ -257,55 +316,45 @@ class CNINetwork:
         attachment = self._attachment(sandbox_id, name, capability_args=capability_args)
         return [cni.CachedAttachment(self._source.network, attachment, None)]
 
-    async def _delete_by_stand_in(self, lost: cni.CachedAttachment) -> bool:
-        """DEL in a namespace that looks as the lost one did; whether that was possible, and all is given back.
+    async def _detach(self, added: cni.CachedAttachment) -> None:
+        """DEL by each way in turn, until one gives back all. Raises NetworkFailure."""
+        *first, last = ways_to_detach(added)
+        for way in first:
+            try:
+                await self._detach_by(way, added)
+            except NetworkFailure as error:
+                logger.debug("sandbox %s is not detached in %s: %s", added.attachment.container_id, way.value, error)
+            except OSError as error:
+                logger.warning("rules of sandbox %s may be left: %s", added.attachment.container_id, error)
+            else:
+                return
+        await self._detach_by(last, added)
 
-        Without one, plugins that masquerade would leave their rules: they know them by the addresses of the interface.
-        """
-        attachment, addresses = lost.attachment, _masqueraded(lost)
-        if attachment.netns or not addresses:
-            return False
-        try:
+    async def _detach_by(self, way: Way, added: cni.CachedAttachment) -> None:
+        """Raises NetworkFailure, and OSError where there is no such namespace to be had."""
+        attachment = added.attachment
+        if way is Way.STAND_IN:
             pin = await asyncio.to_thread(
-                self._pins.pin_stand_in, attachment.container_id, attachment.ifname, addresses
+                self._pins.pin_stand_in, attachment.container_id, attachment.ifname, _addresses_in(added)
             )
-        except OSError as error:
-            logger.warning("sandbox %s is detached without a namespace: %s", attachment.container_id, error)
-            return False
-        try:
-            # A plugin may fail over rules that are gone, as after a reboot; without a namespace it does not look.
-            there = dataclasses.replace(attachment, netns=str(pin))
-            return not await self._delete(dataclasses.replace(lost, attachment=there))
-        finally:
-            self._pins.unpin(attachment.container_id)
+            try:
+                await self._delete(added.network, dataclasses.replace(attachment, netns=str(pin)))
+            finally:
+                self._pins.unpin(attachment.container_id)
+            return
+        if way is Way.RESTORED_LINK:
+            assert attachment.netns is not None
+            netns, addresses = Path(attachment.netns), _addresses_in(added)
+            if not await asyncio.to_thread(restore_link, netns, attachment.ifname, addresses):
+                raise NetworkFailure("its interface is there")
+        await self._delete(added.network, attachment)
 
-    async def _detach(self, added: cni.CachedAttachment) -> str:
-        """DEL, by way of what makes up for a namespace or an interface that is gone; the failure in words, or empty."""
-        if await self._delete_by_stand_in(added):
-            return ""
-        if await asyncio.to_thread(self._restore_link, added) and not await self._delete(added):
-            return ""
-        # Where the rules had gone as well, masquerading plugins fail over them; without the interface they do not look.
-        return await self._delete(added)
-
-    def _restore_link(self, added: cni.CachedAttachment) -> bool:
-        """Make up for a DEL that was cut short: masquerading plugins remove the interface first, and then the rules."""
-        netns, found = added.attachment.netns, _masqueraded(added)
-        if netns is None or not found:
-            return False
+    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+        """DEL. Raises NetworkFailure."""
         try:
-            return restore_link(Path(netns), added.attachment.ifname, found)
-        except OSError as error:
-            logger.warning("rules of sandbox %s may be left: %s", added.attachment.container_id, error)
-            return False
-
-    async def _delete(self, added: cni.CachedAttachment) -> str:
-        """DEL; the failure in words, or the empty string."""
-        try:
-            await self._runtime.delete(added.network, added.attachment)
+            await self._runtime.delete(network, attachment)
         except cni.CNIError as error:
-            return f"CNI network {added.network.name!r}: {error}"
-        return ""
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
 
     def _attachment(
         self,
@@ -361,9 +410,27 @@ class CNINetwork:
         return by_preference(str(ip.address.ip) for ip in result.ips if not ip.address.is_loopback)
 
 
-def _masqueraded(added: cni.CachedAttachment) -> list[str]:
-    """The addresses, with prefix lengths, that a masquerading plugin has to find; none where there is no such one."""
+class Way(Enum):
+    """How an attachment is deleted."""
+
+    AS_IT_IS = "its own namespace, or none"
+    RESTORED_LINK = "its own namespace, with its interface restored"
+    STAND_IN = "a namespace that looks as the lost one did"
+
+
+def ways_to_detach(added: cni.CachedAttachment) -> tuple[Way, ...]:
+    """The ways to try, in turn; the last one's failure counts.
+
+    Plugins that masquerade know their rules by the addresses of the interface. Without a namespace they would leave the
+    rules. A DEL that was cut short has removed the interface first, and then the rules. Where the rules have gone as
+    well, such a plugin fails over them; without the interface or the namespace it does not look.
+    """
     masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
-    if not masquerades or added.result is None:
-        return []
-    return [str(ip.address) for ip in added.result.ips]
+    if not masquerades or not _addresses_in(added):
+        return (Way.AS_IT_IS,)
+    return (Way.RESTORED_LINK if added.attachment.netns else Way.STAND_IN, Way.AS_IT_IS)
+
+
+def _addresses_in(added: cni.CachedAttachment) -> list[str]:
+    """The addresses of its interface, with prefix lengths."""
+    return [str(ip.address) for ip in added.result.ips] if added.result is not None else []

@@ -19,7 +19,7 @@ from dockershim.image_records import ImageRecords
 from dockershim.inventory import Inventory
 from dockershim.logs.service import ContainerLogs
 from dockershim.netns import Pins
-from dockershim.network import ENGINE_NETWORK, CNINetwork, PodNetwork
+from dockershim.network import ENGINE_NETWORK, HOST_NETWORK, CNINetwork, NodeNetwork, PodNetwork
 from dockershim.rollback import Locks
 from dockershim.stats.disk import DiskUsage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
@@ -50,7 +50,7 @@ class Node:
     follower: Follower
     inventory: Inventory
     images: ImageRecords
-    network: PodNetwork
+    network: NodeNetwork
     cni: CNINetwork
     pins: Pins
     store: Store
@@ -107,8 +107,14 @@ class Node:
         self._capabilities_resync = resync
         return found
 
-    def network_of(self, sandbox: SandboxRecord) -> PodNetwork:
-        """Who made the network of this sandbox, which is not on the node's."""
+    def network_of(self, sandbox: SandboxRecord | Checkpoint | None) -> PodNetwork:
+        """Who made the network of a sandbox; CNI plugins, where only something of the network is left of it."""
+        if sandbox is None:
+            return self.cni
+        if sandbox.host_network:
+            return HOST_NETWORK
+        if isinstance(sandbox, Checkpoint):
+            return ENGINE_NETWORK if sandbox.network == ENGINE_NETWORK.kind else self.cni
         return self.cni if sandbox.network_mode == self.cni.engine_mode else ENGINE_NETWORK
 
     @property

@@ -117,12 +117,11 @@ class Reconciliation:
 
     async def _is_halfway(self, record: SandboxRecord) -> bool:
         node = self._node
-        checkpoint = node.checkpointed.get(record.id)
-        if not (record.made_here and record.running and checkpoint and checkpoint.network == node.cni.kind):
+        if not (record.made_here and record.running and record.id in node.checkpointed):
             return False
         if record.id in node.unfinished or await node.inventory.containers(record.id):
             return False
-        return not await node.cni.addresses(record)
+        return not await node.network_of(record).is_set_up(record)
 
     async def _give_back(self, sandbox_id: str) -> bool:
         node = self._node
@@ -133,7 +132,7 @@ class Reconciliation:
 
     async def _tear_down(self, sandbox_id: str) -> None:
         # The names of the pod are in the attachment's cache, if anywhere.
-        await self._node.cni.tear_down(sandbox_id, SandboxName("", "", "", 0))
+        await self._node.network_of(None).tear_down(sandbox_id, SandboxName("", "", "", 0))
         self._node.cni.forget(sandbox_id)
 
     def _is_forgotten(self, record: SandboxRecord) -> bool:

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkpoints import Checkpoint, CheckpointError, PortMapping
@@ -26,6 +25,7 @@ from dockershim.errors import (
 )
 from dockershim.inventory import is_id
 from dockershim.netns import end_processes, release_others
+from dockershim.network import HOST_NETWORK, PodNetwork, Port
 from dockershim.own_files import with_own_files
 from dockershim.rollback import Rollback, complete, rollback
 from dockershim.runtime.creation import creator
@@ -81,7 +81,7 @@ class Sandboxes:
             # It may have been added to the engine since.
             can = await node.read_capabilities()
             _check_handler(request.runtime_handler, can)
-        if not is_host_network(config) and (problem := await node.network.problem(_NETWORK_PATIENCE)):
+        if problem := await self._network_for(config).problem(_NETWORK_PATIENCE):
             raise FailedPrecondition(f"no pod network: {problem}")
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with node.locks.hold(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
@@ -108,18 +108,20 @@ class Sandboxes:
         return await hooks.pre_run_pod_sandbox(request, can.cgroup_driver, check)
 
     async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
-        config, network = request.config, self._node.network
-        host = is_host_network(config)
+        config, network = request.config, self._network_for(request.config)
         return to_infra_container(
             config,
             image=self._node.infra_image,
             runtime_handler=request.runtime_handler,
-            network_mode="host" if host else network.engine_mode,
-            publish_ports=network.publishes_ports and not host,
+            network_mode=network.engine_mode,
+            publish_ports=network.publishes_ports,
             profiles=await read_profiles(self._node.host_paths, config.linux.security_context),
             lowest_oom_score=self._node.lowest_oom_score(),
             can=can,
         )
+
+    def _network_for(self, config: cri.PodSandboxConfig) -> PodNetwork:
+        return HOST_NETWORK if is_host_network(config) else self._node.network
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
         create = creator(self._node, name, body, undo)
@@ -154,8 +156,8 @@ class Sandboxes:
         return bool(await self._node.inventory.containers(record.id))
 
     async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
-        node = self._node
-        checkpoint = _to_checkpoint(sandbox_id, config, handler, node.network.kind)
+        node, network = self._node, self._network_for(config)
+        checkpoint = _to_checkpoint(sandbox_id, config, handler, network.kind)
         attached: list[SandboxRecord] = []
 
         async def give_back() -> None:
@@ -173,17 +175,14 @@ class Sandboxes:
             record = await node.inventory.refresh_sandbox(sandbox_id, until=_runs)
         if record is None or not record.running:
             raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
-        host = is_host_network(config)
-        if not host and node.network is node.cni:
-            attached.append(record)
-            with step("pin the network namespace"):
-                _pin(node, record)
+        attached.append(record)
+        with step("pin the network namespace"):
+            _pin(network, record)
         with step("write resolv.conf"):
             await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
-        if not host:
-            with step("set up the network"):
-                # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
-                await complete(node.network.set_up(record, config), f"set up the network of {sandbox_id}")
+        with step("set up the network"):
+            # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
+            await complete(network.set_up(record, config), f"set up the network of {sandbox_id}")
 
     async def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         with _checkpoint_errors("written"):
@@ -282,15 +281,11 @@ class Sandboxes:
 
     def _pin_if_missing(self, record: SandboxRecord) -> bool:
         """For a sandbox that has no pin: another shim's, or one whose maker died before the pin."""
-        attached_by_cni = record.network_mode == self._node.cni.engine_mode
-        if not (attached_by_cni and record.running and record.netns_path) or self._node.pins.is_pinned(record.id):
-            return False
         try:
-            self._node.pins.pin(record.id, Path(record.netns_path))
+            return self._node.network_of(record).pin(record)
         except OSError as error:
             logger.warning("the network namespace of sandbox %s cannot be pinned: %s", record.id, error)
             return False
-        return True
 
     def _end_what_the_engine_lost(self, sandbox_id: str) -> None:
         """Containers outlive an engine that loses them while it is away; then only the pin tells whose they are."""
@@ -320,12 +315,9 @@ class Sandboxes:
         _raise_failures(f"stopping the containers of sandbox {sandbox_id}", results)
 
     async def _tear_down(self, sandbox_id: str, record: SandboxRecord | None, checkpoint: Checkpoint | None) -> None:
-        if record is not None and record.network_mode != self._node.cni.engine_mode:
-            return
-        if record is None and checkpoint is not None and (checkpoint.host_network or checkpoint.network == "docker"):
-            return
+        network = self._node.network_of(record or checkpoint)
         with step("tear down the network"):
-            await self._node.cni.tear_down(sandbox_id, _name_of(record, checkpoint), _ports_of(checkpoint))
+            await network.tear_down(sandbox_id, _name_of(record, checkpoint), _ports_of(checkpoint))
 
     async def _kill(self, record: SandboxRecord | None) -> None:
         if record is None:
@@ -367,9 +359,7 @@ class Sandboxes:
         """Running, and with the network that its maker promised."""
         if not record.running or record.id in self._node.unfinished:
             return False
-        if record.network_mode != self._node.cni.engine_mode or not record.made_here:
-            return True
-        return bool(await self._node.cni.addresses(record))
+        return await self._node.network_of(record).is_set_up(record)
 
     async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
         """PodSandboxStatus. Raises NotFound."""
@@ -401,7 +391,7 @@ class Sandboxes:
         """Whether the sandbox is ready, and its addresses."""
         if not await self._is_ready(record):
             return False, ()
-        return True, () if record.host_network else await self._node.network_of(record).addresses(record)
+        return True, await self._node.network_of(record).addresses(record)
 
     async def describe(self, record: SandboxRecord) -> cri.PodSandboxStatus:
         """Its status now. Raises NetworkFailure."""
@@ -460,9 +450,9 @@ def _raise_failures(what: str, results: Iterable[Any]) -> None:
         raise type(failures[0])(f"{what}: " + "; ".join(map(str, failures))) from failures[0]
 
 
-def _pin(node: Node, record: SandboxRecord) -> None:
+def _pin(network: PodNetwork, record: SandboxRecord) -> None:
     try:
-        node.pins.pin(record.id, Path(record.netns_path))
+        network.pin(record)
     except OSError as error:
         raise disk_error(f"the pod's network namespace cannot be pinned: {error}", error) from error
 
@@ -475,7 +465,7 @@ def _checkpoint_errors(what: str) -> Iterator[None]:
         raise disk_error(f"the sandbox's checkpoint cannot be {what}: {error}", error.__cause__) from error
 
 
-def _ports_of(checkpoint: Checkpoint | None) -> list[tuple[str, int, int, str]]:
+def _ports_of(checkpoint: Checkpoint | None) -> list[Port]:
     ports = checkpoint.port_mappings if checkpoint is not None else ()
     return [(port.protocol, port.container_port, port.host_port, port.host_ip) for port in ports]
 
@@ -502,7 +492,6 @@ def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
 
 
 def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, kind: str) -> Checkpoint:
-    host = is_host_network(config)
     return Checkpoint(
         sandbox_id=sandbox_id,
         name=config.metadata.name,
@@ -511,10 +500,10 @@ def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, 
             PortMapping(protocol_name(port.protocol), port.container_port, port.host_port, port.host_ip)
             for port in published_ports(config)
         ),
-        host_network=host,
+        host_network=is_host_network(config),
         uid=config.metadata.uid,
         attempt=config.metadata.attempt,
-        network="host" if host else kind,
+        network=kind,
         log_directory=config.log_directory,
         cgroup_parent=config.linux.cgroup_parent,
         runtime_handler=handler,

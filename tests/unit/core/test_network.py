@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,16 @@ import pytest
 import cni
 from dockershim.errors import FailedPrecondition, InvalidArgument, NetworkFailure
 from dockershim.netns import Pins
-from dockershim.network import CNINetwork, EngineNetwork, KubenetSource
+from dockershim.network import (
+    ENGINE_NETWORK,
+    HOST_NETWORK,
+    CNINetwork,
+    EngineNetwork,
+    KubenetSource,
+    PodNetwork,
+    Way,
+    ways_to_detach,
+)
 from dockershim.translate.names import SandboxName
 from dockershim.translate.records import SandboxRecord
 from tests.unit.translate.kubelet import SANDBOX_ID, UID, sandbox_config
@@ -190,6 +200,62 @@ async def test_a_stand_in_for_a_namespace_that_is_gone(
     await network.tear_down(SANDBOX_ID, SANDBOX.name)
     assert given == namespaces
     assert pins.looks == (("eth0", "10.1.0.7/24") if "stand-in" in namespaces else ())
+
+
+@pytest.mark.parametrize(
+    ("of", "netns", "addresses", "ways"),
+    [
+        pytest.param(MASQUERADING, None, ["10.1.0.7/24"], [Way.STAND_IN, Way.AS_IT_IS], id="its namespace is gone"),
+        pytest.param(
+            MASQUERADING, "/run/x", ["10.1.0.7/24"], [Way.RESTORED_LINK, Way.AS_IT_IS], id="its interface may be gone"
+        ),
+        pytest.param(MASQUERADING, None, [], [Way.AS_IT_IS], id="it had no address"),
+        pytest.param(NETWORK, None, ["10.1.0.7/24"], [Way.AS_IT_IS], id="nothing masquerades"),
+        pytest.param(NETWORK, "/run/x", ["10.1.0.7/24"], [Way.AS_IT_IS], id="nothing masquerades in its namespace"),
+    ],
+)
+def test_the_ways_to_detach(of: cni.NetworkList, netns: str | None, addresses: list[str], ways: list[Way]) -> None:
+    added = cni.CachedAttachment(of, cni.Attachment(SANDBOX_ID, netns), result(*addresses))
+    assert ways_to_detach(added) == tuple(ways)
+
+
+@pytest.mark.parametrize(
+    ("restored", "fails", "deletes"),
+    [
+        pytest.param(True, False, 1, id="its interface is restored, and it is deleted"),
+        pytest.param(True, True, 2, id="its rules have gone too: deleted as it is"),
+        pytest.param(False, True, 1, id="its interface is there: a failure is one"),
+        pytest.param(OSError("no"), False, 1, id="its interface cannot be restored"),
+    ],
+)
+async def test_an_interface_that_is_gone_is_restored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored: bool | OSError, fails: bool, deletes: int
+) -> None:
+    def restore(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
+        assert (interface, addresses) == ("eth0", ["10.1.0.7/24"])
+        if isinstance(restored, OSError):
+            raise restored
+        return restored
+
+    monkeypatch.setattr("dockershim.network.restore_link", restore)
+    monkeypatch.setattr(Pins, "is_pinned", lambda *_: True)
+    added = cni.CachedAttachment(MASQUERADING, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))
+    runtime = FakeRuntime(cached=[added])
+    if fails:
+        runtime.failures["delete"] = cni.PluginNotFound("no chain")
+    network = CNINetwork(cast("cni.Runtime", runtime), Source(), Pins(tmp_path), tmp_path / "locks", [])
+    with pytest.raises(NetworkFailure) if fails else nullcontext():
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert len(runtime.calls) == deletes
+
+
+@pytest.mark.parametrize("network", [HOST_NETWORK, ENGINE_NETWORK])
+async def test_what_the_engine_gives_it_takes_back(network: PodNetwork) -> None:
+    sandbox = replace(SANDBOX, network_mode=network.engine_mode, netns_path="/proc/self/ns/net")
+    assert await network.problem() == ""
+    assert network.pin(sandbox) is False
+    assert await network.is_set_up(sandbox)
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
 
 
 async def test_a_sandbox_that_has_ended_has_no_address(runtime: FakeRuntime, network: CNINetwork) -> None:

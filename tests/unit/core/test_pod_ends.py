@@ -128,7 +128,9 @@ class Pod:
     def __init__(self) -> None:
         self.engine = engine = SteppedEngine()
         follower: Any = SimpleNamespace(counters=SimpleNamespace(resyncs=0), current=_nothing, attach=lambda _: None)
-        cni: Any = SimpleNamespace(engine_mode="none", tear_down=self._tear_down, forget=lambda _: None)
+        cni: Any = SimpleNamespace(
+            engine_mode="none", pin=lambda _: False, tear_down=self._tear_down, forget=lambda _: None
+        )
         inventory = Inventory(cast("Any", engine), follower)
         self.node = Node(
             engine=cast("Any", engine),

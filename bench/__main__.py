@@ -108,7 +108,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             workload.prepare()
             bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
             lives = await _lives(bench, given.warm_up, given.repetitions)
-            streams = await _streams(bench, given.repetitions)
+            streams = await _streams(bench, server.pid, given.repetitions)
             hooked = await _hooks(bench, server, Path(folder), given.repetitions)
             version, *reads = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     comparisons = [version]
@@ -144,9 +144,9 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
     return samples
 
 
-async def _streams(bench: Bench, repetitions: int) -> list[Comparison]:
+async def _streams(bench: Bench, server_pid: int, repetitions: int) -> list[Comparison]:
     async with _pods(bench, 1) as (pod,), Engine(bench.engine.endpoint, request_timeout=lambda: 30.0) as engine:
-        return await streaming.measure(bench.server, engine, pod.container_id, repetitions)
+        return await streaming.measure(bench.server, engine, pod.container_id, repetitions, server_pid)
 
 
 async def _hooks(bench: Bench, server: Server, folder: Path, repetitions: int) -> list[Comparison]:

@@ -16,7 +16,8 @@ class Comparison:
     """One call's samples in seconds, in the order of the turns: ``ours[n]`` and ``bare[n]`` are of the same turn.
 
     ``bare`` is empty for a call that needs nothing of the engine. ``limit`` is for the ratio of the medians;
-    ``size`` is how many bytes a call moves, where it is for that.
+    ``size`` is how many bytes a call moves, where it is for that, and ``cpu`` the seconds of CPU that it took the
+    server each time.
     """
 
     call: str
@@ -24,6 +25,7 @@ class Comparison:
     bare: Sequence[float] = ()
     limit: float | None = None
     size: int = 0
+    cpu: Sequence[float] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -51,6 +53,7 @@ class Comparison:
             "ratio": None if self.ratio is None else round(self.ratio, 3),
             "limit": self.limit,
             "holds": self.holds,
+            "cpu_s": [round(seconds, 3) for seconds in self.cpu],
         }
 
 
@@ -70,7 +73,8 @@ def speeds(comparisons: Iterable[Comparison]) -> str:
     """A text for people, one line for each call that moves bytes."""
     return "".join(
         f"{one.call}: {_speed(one.size, one.ours)} MB/s, bare {_speed(one.size, one.bare)} MB/s,"
-        f" {statistics.median(one.bare) / statistics.median(one.ours):.2f} of it\n"
+        f" {statistics.median(one.bare) / statistics.median(one.ours):.2f} of it;"
+        f" CPU of the server: {statistics.median(one.cpu):.2f} s\n"
         for one in comparisons
         if one.size
     )

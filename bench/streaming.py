@@ -1,12 +1,14 @@
 """Exec for clients, over each transport, beside the bare engine's exec: how fast bytes move, how long an echo takes.
 
-Both sides parse what they get: ours the frames of the transport, the bare one those of the engine.
+All sides parse what they get: our clients and crictl the frames of the transport, the bare one those of the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from asyncio.subprocess import PIPE, create_subprocess_exec
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from bench.comparison import Comparison
@@ -17,6 +19,7 @@ from dockershim.engine.client import Engine
 from dockershim.engine.frames import FrameDecoder
 from dockershim.engine.hijack import Hijacked, hijack
 from tests.cri_client import CRI
+from tests.processes import cpu_ever
 from tests.streaming_client import Command, spdy_command, websocket_command
 
 SIZE = 200_000_000  # bytes
@@ -31,26 +34,47 @@ _TRANSPORTS: dict[str, Callable[..., AbstractAsyncContextManager[Command]]] = {
 _LIMITS = {("SPDY", "stdout"): 1 / 0.8, ("SPDY", "stdin"): 1 / 0.8, ("SPDY", "echo"): 1.2, ("WebSocket", "echo"): 1.2}
 
 
-async def measure(server: CRI, engine: Engine, container_id: str, repetitions: int) -> list[Comparison]:
-    """The samples of both sides, turn about, for a container of a pod of ours."""
-    sides: dict[str, Any] = {"bare": _Bare(engine, container_id)}
-    sides |= {name: _Ours(server, container_id, connect) for name, connect in _TRANSPORTS.items()}
-    counts = {"echo": repetitions, "stdout": SAMPLES_OF_BYTES, "stdin": SAMPLES_OF_BYTES}
-    samples = {
-        what: await turn_about({name: getattr(side, what) for name, side in sides.items()}, count, warm_up=1)
-        for what, count in counts.items()
-    }
-    return [
-        Comparison(
-            f"exec {what}, {name}",
-            samples[what][name],
-            samples[what]["bare"],
-            _LIMITS.get((name, what)),
-            size=0 if what == "echo" else SIZE,
-        )
-        for what in counts
-        for name in _TRANSPORTS
-    ]
+async def measure(
+    server: CRI, engine: Engine, container_id: str, repetitions: int, server_pid: int
+) -> list[Comparison]:
+    """The samples of all sides, turn about, for a container of a pod of ours."""
+    bare = {"bare": _Bare(engine, container_id)}
+    own = {name: _Ours(server, container_id, connect) for name, connect in _TRANSPORTS.items()}
+    crictl = {f"crictl by {name}": _Crictl(container_id, name.lower()) for name in _TRANSPORTS}
+    found = []
+    for what, clients, count in (
+        ("echo", own, repetitions),
+        ("stdout", {**own, **crictl}, SAMPLES_OF_BYTES),
+        ("stdin", {**own, **crictl}, SAMPLES_OF_BYTES),
+    ):
+        cpu: dict[str, list[float]] = {name: [] for name in clients}
+        sides = _sides(what, {**bare, **clients})
+        sides |= {name: partial(_counting, server_pid, sides[name], cpu[name]) for name in clients}
+        samples = await turn_about(sides, count, warm_up=1)
+        found += [
+            Comparison(
+                f"exec {what}, {name}",
+                samples[name],
+                samples["bare"],
+                _LIMITS.get((name, what)),
+                size=0 if what == "echo" else SIZE,
+                cpu=cpu[name],
+            )
+            for name in clients
+        ]
+    return found
+
+
+def _sides(what: str, sides: Mapping[str, Any]) -> dict[str, Callable[[int], Awaitable[object]]]:
+    return {name: getattr(side, what) for name, side in sides.items()}
+
+
+async def _counting(pid: int, call: Callable[[int], Awaitable[object]], cpu: list[float], turn: int) -> None:
+    """What a turn costs the server; those that warm it up have negative numbers."""
+    before = cpu_ever(pid)
+    await call(turn)
+    if turn >= 0:
+        cpu.append(cpu_ever(pid) - before)
 
 
 def _source(size: int) -> list[str]:
@@ -93,6 +117,35 @@ class _Ours:
             await command.channels["stdin"].close_write()
             assert int(await command.all("stdout")) == SIZE
             assert await command.exit_code() == 0
+
+
+class _Crictl:
+    """As its user has it: from the start of the program to its end."""
+
+    def __init__(self, container_id: str, transport: str) -> None:
+        self._command = ["crictl", "exec", "--transport", transport]
+        self._container_id = container_id
+
+    async def stdout(self, turn: int) -> None:
+        process = await create_subprocess_exec(*self._command, self._container_id, *_source(SIZE), stdout=PIPE)
+        assert process.stdout is not None
+        received = 0
+        while data := await process.stdout.read(len(_BLOCK)):
+            received += len(data)
+        assert await process.wait() == 0
+        assert received == SIZE
+
+    async def stdin(self, turn: int) -> None:
+        command = [*self._command, "-i", self._container_id, *_SINK]
+        process = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for at in range(0, SIZE, len(_BLOCK)):
+            process.stdin.write(_BLOCK[: SIZE - at])
+            await process.stdin.drain()
+        process.stdin.close()
+        assert int(await process.stdout.read()) == SIZE
+        assert await process.wait() == 0
 
 
 class _Bare:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,12 @@ def cpu(pid: int) -> float:
         with suppress(OSError):
             total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
+
+
+def cpu_ever(pid: int) -> float:
+    """The same with threads that have ended, to 10 ms (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def descriptors(pid: int | str = "self") -> list[str]:

@@ -79,8 +79,8 @@ clean: ## Remove everything that was built
 
 ##@ Test
 
-# Half of the time of these tests is waiting, so there is work for one process more than there are processors.
-SHARED = -n $$(($$(nproc) + 1))
+# pytest-xdist's: the tests are shared among so many processes.
+SHARED = -n $$(nproc)
 
 .PHONY: test-unit
 test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)

@@ -23,14 +23,9 @@ test: install ## Run everything: lint, unit, node and engine tests, critest (FOC
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
-test: lint test-unit test-node test-engines $(ENGINES:%=conformance-%)
+test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformance-%)
 test: $(ENGINES:%=conformance-websocket-%)
 endif
-
-# All at once, as much of their time is waiting: 20 minutes for two engines on two cores, and 34 one after the other.
-.PHONY: test-engines
-test-engines: install
-	@$(MAKE) --no-print-directory --jobs=$(words $(ENGINES)) --output-sync=target $(ENGINES:%=test-engine-%)
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner

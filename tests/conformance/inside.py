@@ -44,9 +44,11 @@ def main(arguments: Sequence[str]) -> int:
             endpoint = f"--runtime-endpoint={target}"
             command = [str(given.critest), endpoint, f"--ginkgo.junit-report={report / JUNIT}", *options]
             if given.ginkgo:
-                options = [option.replace("--ginkgo.", "--") for option in options]
                 shared = [f"--procs={given.processes}", f"--output-dir={report}", f"--junit-report={JUNIT}"]
-                command = [str(given.ginkgo), *shared, *options, _as_suite(given.critest, report), "--", endpoint]
+                its = [option.replace("--ginkgo.", "--") for option in options if option.startswith("--ginkgo.")]
+                critests = [option for option in options if not option.startswith("--ginkgo.")]
+                suite = _as_suite(given.critest, report)
+                command = [str(given.ginkgo), *shared, *its, suite, "--", endpoint, *critests]
             ended = subprocess.run(command, stdout=log, stderr=log, timeout=TIME_LIMIT).returncode
         if given.restart_every:
             _tell_repeated(report / JUNIT)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpc
 
-from dockershim.server import SERVER_OPTIONS
+from dockershim.server.grpc_server import SERVER_OPTIONS
 
 _SERVES = b"serves\n"
 

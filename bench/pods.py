@@ -9,9 +9,9 @@ from bench.engine import BareEngine
 from bench.plugins import Attachment, Network
 from bench.workload import COMMAND, GRACE, Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.config import Config
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.engine.oom import lowest_oom_score
-from dockershim.infra_image import BUILTIN_INFRA_IMAGE
+from dockershim.server.config import Config
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.container import EngineLog, to_engine_container
 from dockershim.translate.names import (

@@ -26,7 +26,7 @@ from deploy.left import Place, left_behind
 from deploy.packages import SetupError
 from deploy.pod import DemoError, Pod
 from deploy.terminal import say
-from dockershim.infra_image import BUILTIN_INFRA_IMAGE
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 
 _STOP_TIMEOUT = 40.0
 

@@ -12,7 +12,7 @@ from deploy.cri import CRI
 from deploy.pod import Pod
 from deploy.terminal import say
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.netns import Pins
+from dockershim.network.netns import Pins
 
 
 @dataclass(frozen=True, slots=True)

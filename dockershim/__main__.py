@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from dockershim.cli import main
+from dockershim.server.cli import main
 
 sys.exit(main())

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dockershim.cli import set_up_grpc
+from dockershim.server.cli import set_up_grpc
 
 # A server in a test's own process has gRPC as the real one has it.
 set_up_grpc()

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import tenacity
 
+from dockershim.common.measure import Calls, measured
+from dockershim.common.tls import check_certificates, load_pair
 from dockershim.engine.errors import error_from_response
 from dockershim.engine.kinds import kind_of_call
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
-from dockershim.measure import Calls, measured
-from dockershim.tls import check_certificates, load_pair
 
 #: Docker 20.10, the oldest engine that is supported, and the newest API whose changes were read.
 OLDEST_API = (1, 41)

@@ -12,9 +12,9 @@ from cni import FolderWatch
 from dockershim.hooks.config import HookServer, Reading, read_folder
 
 if TYPE_CHECKING:
+    from dockershim.cri.node import Node
     from dockershim.hooks.client import HookClients
     from dockershim.hooks.points import Hooks
-    from dockershim.runtime.node import Node
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dockershim.errors import HookFailure, ShimError
 from dockershim.hooks import messages
 from dockershim.hooks.client import HookClients
 from dockershim.hooks.config import FailurePolicy, Hook, HookServer
-from dockershim.inventory import Inventory
+from dockershim.state.inventory import Inventory
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dockershim.child import Requests, environment, send
+from dockershim.common.child import Requests, environment, send
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
 
 logger = logging.getLogger(__name__)

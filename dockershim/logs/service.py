@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dockershim.child import Requests, environment, send
+from dockershim.common.child import Requests, environment, send
+from dockershim.common.rollback import Locks
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
-from dockershim.rollback import Locks
 
 logger = logging.getLogger(__name__)
 

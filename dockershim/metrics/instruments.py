@@ -1,4 +1,4 @@
-"""What calls are counted with while they pass the borders: see ``dockershim.measure``."""
+"""What calls are counted with while they pass the borders: see ``dockershim.common.measure``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 
 import cni
+from dockershim.cri.calls import OPEN_ENDED, row_of
 from dockershim.errors import ShimError
 from dockershim.metrics.families import FAMILIES
-from dockershim.server import OPEN_ENDED, row_of
 
 M = TypeVar("M", bound=MetricWrapperBase)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dockershim.image_records import ImageRecords
-from dockershim.runtime.events import ContainerEvents
-from dockershim.runtime.node import Node
-from dockershim.watchdog import Watchdog
+from dockershim.cri.events import ContainerEvents
+from dockershim.cri.node import Node
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from prometheus_client.registry import Collector
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.node import Node
 from dockershim.errors import ShimError
 from dockershim.logs.service import Statistics
 from dockershim.metrics.families import FAMILIES
 from dockershim.metrics.parts import Parts
-from dockershim.runtime.node import Node
 from dockershim.translate.records import SandboxRecord
 
 #: The log process answers between two batches; one that takes longer has stopped.

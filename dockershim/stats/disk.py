@@ -15,7 +15,7 @@ from typing import Final, Self
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.errors import NotFound, ShimError, Unavailable
-from dockershim.inventory import Inventory, Record
+from dockershim.state.inventory import Inventory, Record
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.tree import Pace, Stopped, Tree, measure
 from dockershim.translate.records import ContainerRecord

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, Protocol, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.encoded import field, varint
+from dockershim.common.wire import field, varint
 from dockershim.stats.cgroup import Details, HugePages, Pressure, Usage
 from dockershim.stats.network import Interface
 from dockershim.stats.processes import Open

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.netns import Pins
+from dockershim.network.netns import Pins
 from dockershim.stats import metrics
 from dockershim.stats.cgroup import Budget, Files, Group, Usage, find_group, read_huge_pages
 from dockershim.stats.machine import Machine, NodeReading

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dockershim.netns import open_socket
+from dockershim.network.netns import open_socket
 from streaming.spdy import Connection, Data, ResetStatus, RstStream, Side, SynStream
 
 _KIB: Final = 1024

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from dockershim import cli
+from dockershim.server import cli
 from streaming import links
 
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             _tell_repeated(report / JUNIT)
         return ended
     finally:
-        (report / "dockershim.log").write_bytes(server.log.read_bytes())
+        (report / "dockershim.server.log").write_bytes(server.log.read_bytes())
         (report / "dockerd.log").write_bytes(Path("/var/log/dockerd.log").read_bytes())
         server.stop()
 

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-from dockershim import cli
-from dockershim.runtime import steps
+from dockershim.common import steps
+from dockershim.server import cli
 
 _passed = steps.passed
 

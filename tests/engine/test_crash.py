@@ -17,7 +17,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
-from dockershim.netns import Pins
+from dockershim.network.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies
 from tests.engine.pods import (

@@ -18,7 +18,7 @@ from docker import DockerClient
 from deploy.cri import CRI, answers
 from deploy.left import Place, left_behind
 from deploy.pod import Pod
-from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.node.server import Server
 from tests.node.state import Snapshot
 

@@ -15,7 +15,7 @@ import pytest
 from docker import DockerClient
 from docker.errors import ImageNotFound
 
-from dockershim.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
 from tests.engine import pods
 from tests.engine.pods import until

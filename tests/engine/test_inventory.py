@@ -20,7 +20,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
-from dockershim.infra_image import docker_archive
+from dockershim.cri.infra_image import docker_archive
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,

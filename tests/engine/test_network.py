@@ -19,7 +19,7 @@ from docker import DockerClient
 from pyroute2 import NetNS
 
 from dockershim.api.cri.v1 import api_pb2 as api
-from dockershim.netns import Pins
+from dockershim.network.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,

@@ -22,7 +22,7 @@ import requests
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
-from dockershim.inventory import NEVER_RAN_AT_ONCE
+from dockershim.state.inventory import NEVER_RAN_AT_ONCE
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,

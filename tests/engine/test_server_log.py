@@ -58,7 +58,7 @@ async def test_the_life_of_a_pod_is_seen_and_each_repeated_call_is_not(
     sandbox = f"{pod} sandbox_id={sandbox_id}"
     container = f"{pod} container=main container_id={container_id}"
     assert said(f"tests/{config.metadata.name}") == [
-        f"INFO dockershim.server done in ? ms {fields}"
+        f"INFO dockershim.server.grpc_server done in ? ms {fields}"
         for fields in (
             f"rpc=RunPodSandbox {sandbox}",
             f"rpc=CreateContainer {pod} container=main sandbox_id={sandbox_id} container_id={container_id}",

@@ -105,7 +105,7 @@ class Server:
     def answered(self, rpc: str) -> int:
         """How many calls were answered without an error, those too whose callers had gone; --log-level=debug tells."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return sum("dockershim.server done in " in line and f"rpc={rpc}" in line for line in lines)
+        return sum("dockershim.server.grpc_server done in " in line and f"rpc={rpc}" in line for line in lines)
 
     def _paths(self) -> list[str]:
         if self.name == "dockershim":

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from dockershim import cli, log
-from dockershim.runtime import steps
+from dockershim.common import steps
+from dockershim.server import cli, log
 from tests.engine.faults import orders
 
 FAULTS = ("raises", "cancelled")

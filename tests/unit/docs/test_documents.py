@@ -9,10 +9,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from dockershim import config
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.images import ImageService
-from dockershim.runtime import RuntimeService
+from dockershim.cri import RuntimeService
+from dockershim.cri.images import ImageService
+from dockershim.server import config
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -85,6 +85,6 @@ async def test_what_is_there_at_the_start_is_in_force_at_once(folder: Path) -> N
 
 
 def test_without_hook_servers_nothing_of_them_is_loaded() -> None:
-    program = "import sys, dockershim.compose; print(*(name for name in sys.modules if 'hooks' in name))"
+    program = "import sys, dockershim.server.wiring; print(*(name for name in sys.modules if 'hooks' in name))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert sorted(loaded) == ["dockershim.hooks", "dockershim.hooks.config", "dockershim.hooks.folder"]

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 import cni
 from dockershim import errors
-from dockershim.measure import measured
+from dockershim.common.measure import measured
+from dockershim.common.steps import listening, step
 from dockershim.metrics.instruments import CountedCalls, CountedPlugins, CountedPulls, Instruments, code_of
-from dockershim.runtime.steps import listening, step
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.errors import EngineFailure, NotFound, Unavailable
-from dockershim.inventory import Inventory, Listener, Record
+from dockershim.state.inventory import Inventory, Listener, Record
 from dockershim.stats import disk as module
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 
 
 class FakeInventory:

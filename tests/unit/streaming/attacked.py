@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dockershim.heap import keep_memory_of_answers
+from dockershim.server.heap import keep_memory_of_answers
 from streaming import CommandStreams, Server, SocketStream, Wanted
 from streaming.holding import TOTAL
 

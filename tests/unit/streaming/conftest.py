@@ -17,7 +17,7 @@ import trustme
 from streaming import Server, Wanted
 from tests.processes import descriptors
 from tests.streaming_client import Command, spdy_command, websocket_command
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 
 OUTPUT = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
 INPUT = Wanted(stdin=True, stdout=True, stderr=False, tty=False)

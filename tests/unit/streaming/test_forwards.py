@@ -14,7 +14,7 @@ from streaming.port_forward import MOST_PORTS
 from streaming.spdy import Data
 from streaming.spdy_connection import SpdyConnection
 from tests.streaming_client import Forwarded, Refused, forwarding, open_forward, tunnelling, websocket
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 
 
 class Backlog:

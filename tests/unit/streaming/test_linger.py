@@ -14,7 +14,7 @@ from streaming import Command, CommandStreams, SocketStream
 from streaming.spdy import Connection, Side, SynStream
 from tests.processes import descriptors
 from tests.streaming_client import websocket_command
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 from tests.unit.streaming.conftest import OUTPUT
 from tests.unit.streaming.test_commands import serving
 

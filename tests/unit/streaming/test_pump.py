@@ -38,7 +38,7 @@ from streaming.spdy import (
 from streaming.spdy_connection import SpdyConnection, SpdyStream
 from streaming.streams import CHUNK
 from tests.streaming_client import forwarding, open_forward, spdy_command
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 from tests.unit.streaming.conftest import OUTPUT, TERMINAL, digest, no_thread, noise, rest_of
 
 IDS = {STDOUT: 1, STDERR: 3}

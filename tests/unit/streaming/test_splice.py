@@ -21,7 +21,7 @@ from streaming import CommandStreams, Disconnected, Reader, Server, Size, Socket
 from streaming.spdy import HEADER_SIZE, Connection, Data, Event, Side, SynStream
 from streaming.splice import LONG, Splice
 from tests.streaming_client import Command, forwarding, open_forward, spdy_command
-from tests.unit.core.fake_engine import until
+from tests.unit.state.fake_engine import until
 from tests.unit.streaming.conftest import INPUT, TERMINAL, digest, no_thread, noise, rest_of
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")

@@ -1,0 +1,1 @@
+"""What any part may use: tasks, threads and files, with nothing of the CRI in it."""

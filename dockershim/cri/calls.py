@@ -1,0 +1,71 @@
+"""What the border to gRPC and the metrics have to know of the CRI's calls: their versions, kinds and status codes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from dockershim import errors
+
+# What runtime.v1alpha2 had when Kubernetes 1.25 last spoke it; what came later exists in v1 alone.
+V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
+    "RuntimeService": frozenset(
+        {
+            "Version",
+            "Status",
+            "UpdateRuntimeConfig",
+            *("RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "ListPodSandbox"),
+            *("CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "ListContainers"),
+            *("ContainerStatus", "UpdateContainerResources", "ReopenContainerLog"),
+            *("ExecSync", "Exec", "Attach", "PortForward"),
+            *("ContainerStats", "ListContainerStats", "PodSandboxStats", "ListPodSandboxStats"),
+        }
+    ),
+    "ImageService": frozenset({"ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"}),
+}
+
+# What changes pods. Of these the log tells at info, where they had something to do.
+CHANGES: Final = frozenset(
+    {
+        *("RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"),
+        *("CreateContainer", "StartContainer", "StopContainer", "RemoveContainer"),
+    }
+)
+
+# Ends only when one side goes away, so a server that stops cannot wait for it.
+OPEN_ENDED: Final = "GetContainerEvents"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one type of error leaves: its status code, and how loud it is in our own log."""
+
+    code: grpc.StatusCode
+    level: int
+
+
+STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
+    errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.Unsupported: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, logging.INFO),
+    errors.AlreadyExists: Row(grpc.StatusCode.ALREADY_EXISTS, logging.INFO),
+    errors.FailedPrecondition: Row(grpc.StatusCode.FAILED_PRECONDITION, logging.INFO),
+    errors.Unauthenticated: Row(grpc.StatusCode.UNAUTHENTICATED, logging.INFO),
+    errors.ResourceExhausted: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, logging.WARNING),
+    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, logging.WARNING),
+    errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, logging.WARNING),
+    errors.EngineFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+    errors.NetworkFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+    # The code that clients of koordinator's proxy know.
+    errors.HookFailure: Row(grpc.StatusCode.UNKNOWN, logging.WARNING),
+    errors.ShimError: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
+}
+
+
+def row_of(kind: type[errors.ShimError]) -> Row:
+    """The table's row for ``kind``, or for the nearest of its bases that has one."""
+    return next(STATUS[base] for base in kind.__mro__ if base in STATUS)

@@ -1,0 +1,426 @@
+"""CreateContainer, StartContainer, StopContainer, RemoveContainer, ContainerStatus, ListContainers,
+UpdateContainerResources."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cgroups import apply_files, set_oom_score
+from dockershim.common.rollback import Rollback, complete, rollback
+from dockershim.common.steps import step
+from dockershim.common.wire import Encoded, in_chunks
+from dockershim.cri.creation import creator
+from dockershim.cri.logs import LAST_LINES_AT_A_READ, begin_log, finish_log, prepare_log
+from dockershim.cri.node import Node, read_profiles
+from dockershim.cri.removal import kill_container, remove_application, remove_container
+from dockershim.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ShimError,
+    disk_error,
+)
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import check_enums, reject, require
+from dockershim.translate.container import check_container, to_engine_container
+from dockershim.translate.image import ImageRecord
+from dockershim.translate.names import container_name
+from dockershim.translate.records import (
+    ContainerRecord,
+    SandboxRecord,
+    has_labels,
+    to_cri_container,
+    to_cri_container_status,
+    to_known_resources,
+    to_verbose_info,
+)
+from dockershim.translate.reference import lookup_name
+from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
+
+if TYPE_CHECKING:
+    from dockershim.hooks.points import Hooks
+
+logger = logging.getLogger(__name__)
+
+_UNDO_DEADLINE = 60.0
+_LONGEST_GRACE = 10**9
+#: Failures of a folder's making that are the path's own; others are the node's or its disks'.
+_WRONG_PATH = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT}
+
+
+class Containers:
+    """The container calls of the RuntimeService."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
+        """CreateContainer: the container exists when this returns, or nothing of it is left."""
+        node, config = self._node, request.config
+        can = await node.capabilities()
+        check_container(config, request.sandbox_config, can)
+        sandbox = await self._running_sandbox(request.pod_sandbox_id)
+        await self._check_target(config, sandbox)
+        name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
+        async with node.locks.hold(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
+            if node.hooks is not None:
+                request = await self._hooked(node.hooks, request, sandbox, can)
+            body = await self._engine_container(request, sandbox, can)
+            if config.devices:
+                await self._check_devices(config.devices)
+            if config.mounts:
+                with step("make the host paths"):
+                    await self._make_host_paths(config.mounts, undo)
+            # Only now: a hook or a host path that hangs does not keep the sandbox from being stopped.
+            async with node.locks.hold(sandbox.id):
+                container_id = await self._create_in(sandbox, name, body)
+        return cri.CreateContainerResponse(container_id=container_id)
+
+    async def _create_in(self, sandbox: SandboxRecord, name: str, body: dict[str, Any]) -> str:
+        """With the sandbox's lock held: who held it before may have stopped or removed the sandbox."""
+        await self._running_sandbox(sandbox.id)
+        async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
+            with step("create the container"):
+                container_id = await self._create(name, body, undo)
+            with step("inspect the container"):
+                await self._node.inventory.refresh_container(container_id, until=lambda _: True)
+        return container_id
+
+    async def _hooked(
+        self, hooks: Hooks, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+    ) -> cri.CreateContainerRequest:
+        async def check(changed: cri.CreateContainerRequest) -> None:
+            check_container(changed.config, changed.sandbox_config, can)
+            await self._engine_container(changed, sandbox, can)
+
+        return await hooks.pre_create_container(request, sandbox, can.cgroup_driver, check)
+
+    async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
+        require(sandbox_id, "pod_sandbox_id")
+        record = await self._node.inventory.sandbox(sandbox_id)
+        if not record.running:
+            raise FailedPrecondition(f"sandbox {record.id} does not run; a new one is needed")
+        return record
+
+    async def _check_target(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
+        options = config.linux.security_context.namespace_options
+        if options.pid != cri.TARGET or not options.target_id:
+            return
+        target = await self._node.inventory.find_container(options.target_id)
+        if target is None or target.sandbox_id != sandbox.id:
+            raise InvalidArgument(f"namespace_options.target_id: {options.target_id!r} is no container of this sandbox")
+
+    async def _engine_container(
+        self, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+    ) -> dict[str, Any]:
+        return to_engine_container(
+            request.config,
+            request.sandbox_config,
+            sandbox_id=sandbox.id,
+            pod=sandbox.name,
+            image=lookup_name(request.config.image.image),
+            runtime=sandbox.runtime_handler,
+            profiles=await read_profiles(self._node.host_paths, request.config.linux.security_context),
+            lowest_oom_score=self._node.lowest_oom_score(),
+            can=can,
+            engine_log=self._node.engine_log,
+        )
+
+    async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
+        """The engine finds out only when the container starts. Raises ShimError."""
+        try:
+            missing = await self._node.host_paths.missing([device.host_path for device in devices])
+        except OSError as error:
+            raise disk_error(f"devices: {error}", error) from error
+        if missing:
+            raise InvalidArgument(f"devices: the node has no {missing[0]!r}")
+
+    async def _make_host_paths(self, mounts: Iterable[cri.Mount], undo: Rollback) -> None:
+        """Make the folders that are to be mounted and do not exist, as other runtimes do. Raises ShimError.
+
+        And see that every path answers: for each try at one that does not, the engine would lose a thread.
+        """
+        host_paths = self._node.host_paths
+        by_path = {mount.host_path: mount for mount in mounts}
+        made: list[str] = []
+
+        async def make() -> None:
+            made.extend(await host_paths.make_folders(list(by_path)))
+
+        async def remove() -> None:
+            if made:
+                await host_paths.remove_folders(made)
+
+        undo.push("remove the host paths", remove)
+        try:
+            await complete(make(), "make the host paths")
+        except OSError as error:
+            where = f"mounts[{by_path[error.filename].container_path}].host_path"
+            if error.errno in _WRONG_PATH:
+                raise InvalidArgument(f"{where}: {error}") from error
+            raise disk_error(f"{where}: {error}", error) from error
+
+    async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
+        create = creator(self._node, name, body, undo)
+        try:
+            return await create()
+        except FailedPrecondition:
+            await self._clear_half_made(name)
+            return await create()
+
+    async def _clear_half_made(self, name: str) -> None:
+        """Remove a container of this name that was never started: its creator never learnt of it."""
+        try:
+            inspect = await self._node.engine.get(f"/containers/{name}/json")
+        except NotFound:
+            return
+        record = await self._node.inventory.refresh_container(inspect["Id"])
+        if record is None or record.state != cri.CONTAINER_CREATED:
+            raise AlreadyExists(f"container {inspect['Id']} with the same metadata exists")
+        logger.warning("container %s of an unfinished attempt has the same metadata; removing it", record.id)
+        await remove_container(self._node, record.id)
+
+    async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
+        """StartContainer.
+
+        Raises FailedPrecondition for one that was started before, as a container runs once, and in a sandbox that does
+        not run.
+        """
+        require(request.container_id, "container_id")
+        record = await self._node.inventory.container(request.container_id)
+        if _runs(record):
+            await self._node.limits.write(record)
+            return cri.StartContainerResponse()
+        if self._node.hooks is not None:
+            await self._node.hooks.pre_start_container(record)
+        await complete(self._start_and_tell(record), f"start container {record.id}")
+        return cri.StartContainerResponse()
+
+    async def _start_and_tell(self, created: ContainerRecord) -> None:
+        try:
+            await self._start(created)
+        finally:
+            if self._node.hooks is not None:
+                await self._node.hooks.post_start_container(created)
+
+    async def _start(self, created: ContainerRecord) -> None:
+        await prepare_log(self._node, created)
+        async with self._node.locks.hold(created.id):
+            with self._node.limits.starting(created):
+                record = await self._start_once(created.id, created.sandbox_id)
+                await self._node.limits.write(record)
+        await begin_log(self._node, record)
+
+    async def _start_once(self, container_id: str, sandbox_id: str) -> ContainerRecord:
+        """With the container's lock held: another call may have started it, and it may have ended since.
+
+        A stop of the sandbox does not wait for this: the engine starts nothing in a sandbox that has ended, and the
+        stop ends what was started before.
+        """
+        inventory = self._node.inventory
+        await self._running_sandbox(sandbox_id)
+        if _runs(record := await inventory.container(container_id)):
+            return record
+        try:
+            with step("start the container"):
+                await self._node.engine.post(f"/containers/{container_id}/start")
+        except ShimError:
+            # The engine keeps a start that failed, and tells nobody of it.
+            await inventory.refresh_container(container_id)
+            raise
+        started = await inventory.refresh_container(container_id, until=_was_started)
+        if started is None:
+            raise NotFound(f"container {container_id} was removed as soon as it was started")
+        return started
+
+    async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
+        """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
+        if not 0 <= request.timeout <= _LONGEST_GRACE:
+            raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
+        node = self._node
+        require(request.container_id, "container_id")
+        record = await node.inventory.find_container(request.container_id)
+        if record is not None and record.state == cri.CONTAINER_CREATED:
+            # An inspect waits for a start that is under way in the engine.
+            record = await node.inventory.refresh_container(record.id)
+        if record is None:
+            return cri.StopContainerResponse()
+        if record.state != cri.CONTAINER_RUNNING:
+            if node.hooks is not None:
+                await node.hooks.post_stop_container(record)
+            return cri.StopContainerResponse()
+        with contextlib.suppress(NotFound):
+            await complete(self._stop(record, request.timeout), f"stop container {record.id}")
+        return cri.StopContainerResponse()
+
+    async def _stop(self, record: ContainerRecord, grace: int) -> None:
+        try:
+            await self._end(record.id, grace)
+            await finish_log(self._node, record)
+        finally:
+            if self._node.hooks is not None:
+                await self._node.hooks.post_stop_container(record)
+
+    async def _end(self, container_id: str, grace: int) -> None:
+        if grace == 0:
+            # The engine would send the stop signal first, and the container could choose its exit code.
+            await kill_container(self._node, container_id)
+            return
+        deadline = grace + self._node.request_timeout()
+        await self._node.engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
+        await self._node.inventory.refresh_ended(container_id)
+
+    async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
+        """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
+        require(request.container_id, "container_id")
+        record = await self._node.inventory.find_container(request.container_id)
+        if record is not None:
+            await complete(remove_application(self._node, record), f"remove container {record.id}")
+        return cri.RemoveContainerResponse()
+
+    async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
+        """ContainerStatus. Raises NotFound."""
+        inventory = self._node.inventory
+        require(request.container_id, "container_id")
+        record = await inventory.container(request.container_id)
+        if record.state == cri.CONTAINER_EXITED:
+            # Who learns that it has ended reads its log next, and reads it once.
+            await finish_log(self._node, record, LAST_LINES_AT_A_READ)
+        image = await self._node.images.used(record.image_id)
+        wire = inventory.ready_made(record, ("ContainerStatus", image), functools.partial(_encoded_status, image=image))
+        if request.verbose:
+            wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
+        return Encoded(wire)
+
+    async def list_containers(self, request: cri.ListContainersRequest) -> Encoded:
+        """ListContainers."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_containers(self, request: cri.StreamContainersRequest) -> AsyncIterator[Encoded]:
+        """StreamContainers: what ListContainers would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
+        """The containers that a filter lets pass, each as a response of one item."""
+        check_enums(request, "request")
+        inventory, wanted = self._node.inventory, request.filter
+        records: Iterable[ContainerRecord] = await inventory.containers()
+        if wanted.ListFields():
+            records = (one for one in records if _matches(one, wanted))
+        return [inventory.ready_made(one, "ListContainers", _encoded_item) for one in records]
+
+    async def update_container_resources(
+        self, request: cri.UpdateContainerResourcesRequest
+    ) -> cri.UpdateContainerResourcesResponse:
+        """UpdateContainerResources: what is set is changed, the rest stays.
+
+        Raises NotFound, and FailedPrecondition for a container that has ended, or one that was not started where a
+        limit is asked for that the engine has no field for.
+        """
+        node, resources = self._node, request.linux
+        reject(request.HasField("windows"), "windows", "this is a Linux runtime")
+        reject(dict(request.annotations), "annotations", "nothing here reads them")
+        check_resources(resources, "linux")
+        can = await node.capabilities()
+        files = to_cgroup_files(resources, can.cgroup_version)
+        require(request.container_id, "container_id")
+        record = await node.inventory.container(request.container_id)
+        _check_state(record, resources, files)
+        if node.hooks is not None:
+            resources = await self._hooked_update(node.hooks, record, resources, can)
+            files = to_cgroup_files(resources, can.cgroup_version)
+        await complete(self._update(record, resources, files, can), f"update container {record.id}")
+        return cri.UpdateContainerResourcesResponse()
+
+    async def _hooked_update(
+        self, hooks: Hooks, record: ContainerRecord, resources: cri.LinuxContainerResources, can: Capabilities
+    ) -> cri.LinuxContainerResources:
+        async def check(changed: cri.LinuxContainerResources) -> None:
+            check_resources(changed, "linux")
+            _check_state(record, changed, to_cgroup_files(changed, can.cgroup_version))
+
+        return await hooks.pre_update_container_resources(record, resources, check)
+
+    async def _update(
+        self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
+    ) -> None:
+        node = self._node
+        fields = to_engine_resources(resources, swap_limit=can.swap_limit, before=to_known_resources(record))
+        if fields:
+            await node.engine.post(f"/containers/{record.id}/update", fields)
+        if record.pid and files:
+            await asyncio.to_thread(apply_files, record.pid, record.id, files)
+        if record.pid and resources.oom_score_adj:
+            score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
+            await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
+        await node.inventory.refresh_container(record.id)
+
+
+def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
+    """Refuse an update that comes too late or too early."""
+    if record.state == cri.CONTAINER_CREATED:
+        _check_before_start(record, resources, files)
+    elif record.state != cri.CONTAINER_RUNNING:
+        raise FailedPrecondition(f"container {record.id} has ended")
+
+
+def _check_before_start(
+    record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]
+) -> None:
+    """Refuse new values of what the engine does not keep for the start."""
+    known = record.extra.get("cgroupFiles") or {}
+    late = [name for name, value in files.items() if value != known.get(name, "0")]
+    if resources.oom_score_adj and resources.oom_score_adj != record.host_config.get("OomScoreAdj"):
+        late.append("oom_score_adj")
+    if late:
+        raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
+
+
+def _runs(record: ContainerRecord) -> bool:
+    """Whether it runs; if not, it can be started. Raises FailedPrecondition for one that has run."""
+    if record.state not in (cri.CONTAINER_RUNNING, cri.CONTAINER_CREATED):
+        raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
+    return record.state == cri.CONTAINER_RUNNING
+
+
+def _was_started(record: ContainerRecord) -> bool:
+    return record.state != cri.CONTAINER_CREATED
+
+
+def _encoded_item(record: ContainerRecord) -> bytes:
+    """A list of one; StreamContainersResponse has the same fields."""
+    return cri.ListContainersResponse(containers=[to_cri_container(record)]).SerializeToString()
+
+
+def _encoded_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
+    return cri.ContainerStatusResponse(status=to_cri_container_status(record, image)).SerializeToString()
+
+
+def _matches(record: ContainerRecord, wanted: cri.ContainerFilter) -> bool:
+    return (
+        record.id.startswith(wanted.id)
+        and record.sandbox_id.startswith(wanted.pod_sandbox_id)
+        and (not wanted.HasField("state") or record.state == wanted.state.state)
+        and has_labels(record, wanted.label_selector)
+    )
+
+
+def _verbose(record: ContainerRecord) -> dict[str, str]:
+    return to_verbose_info(
+        {
+            "sandboxID": record.sandbox_id,
+            "pid": record.pid,
+            "runtime": record.host_config.get("Runtime", ""),
+            "engineLogPath": record.engine_log_path,
+            "privileged": bool(record.host_config.get("Privileged")),
+        }
+    )

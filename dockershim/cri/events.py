@@ -1,0 +1,217 @@
+"""GetContainerEvents: what evented PLEG lives on.
+
+Events are made of the changes of the inventory's records, so they say what a status says at the same moment, also of
+what happened while the engine's event stream was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.wire import Encoded
+from dockershim.cri.node import Node
+from dockershim.cri.sandbox import Sandboxes
+from dockershim.errors import ResourceExhausted, ShimError, Unavailable
+from dockershim.state.inventory import Record
+from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_container_status
+
+logger = logging.getLogger(__name__)
+
+#: An event is a few kilobytes. A client that has so many of them waiting has lost touch, and has to list again.
+MOST_WAITING: Final = 1000
+_AGAIN: Final = 0.5
+
+_CREATED, _STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT
+_STOPPED, _DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
+
+
+class _Client:
+    """What waits for one client."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Encoded] = deque()
+        self._news = asyncio.Event()
+        self._overrun = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def put(self, event: Encoded) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self._overrun = True
+        else:
+            self._waiting.append(event)
+        self._news.set()
+
+    async def next(self) -> Encoded:
+        """The next event. Raises ResourceExhausted as soon as one had to be left out."""
+        while not self._waiting and not self._overrun:
+            self._news.clear()
+            await self._news.wait()
+        if self._overrun:
+            raise ResourceExhausted(
+                f"more than {MOST_WAITING} events were waiting for this client, which takes them too slowly;"
+                " list pods and containers, and ask for events again"
+            )
+        return self._waiting.popleft()
+
+
+class ContainerEvents:
+    """Feeds every client with the same events. Nothing is done while there is none."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sandboxes = Sandboxes(node)
+        self._clients: set[_Client] = set()
+        self._changes: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
+        #: The state that clients know of each sandbox and container.
+        self._told: dict[str, int] = {}
+        self._feeding: asyncio.Task[None] | None = None
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    @property
+    def clients(self) -> int:
+        """How many there are now."""
+        return len(self._clients)
+
+    @property
+    def backlog(self) -> int:
+        """How many events wait for the slowest client."""
+        return max((client.waiting for client in self._clients), default=0)
+
+    async def get_container_events(self, request: cri.GetEventsRequest) -> AsyncIterator[Encoded]:
+        """GetContainerEvents: all changes from now on.
+
+        Raises Unavailable when they cannot be told without a gap, and ResourceExhausted for a client that is too slow.
+        """
+        await self._node.follower.current()
+        with self._subscribed() as client:
+            while True:
+                yield await client.next()
+
+    @contextlib.contextmanager
+    def _subscribed(self) -> Iterator[_Client]:
+        client = _Client()
+        if not self._clients:
+            self._begin()
+        self._clients.add(client)
+        try:
+            yield client
+        finally:
+            self._clients.discard(client)
+            if not self._clients:
+                self._end()
+
+    def _begin(self) -> None:
+        self._changes = asyncio.Queue()
+        self._told = {}
+        self._stop_listening = self._node.inventory.listen(self._note)
+        known = self._node.inventory.snapshot()
+        self._feeding = asyncio.create_task(self._feed(known), name="container events")
+
+    def _end(self) -> None:
+        self._stop_listening()
+        if self._feeding is not None:
+            self._feeding.cancel()
+
+    def _note(self, container_id: str, before: Record | None, after: Record | None) -> None:
+        self._changes.put_nowait((container_id, before if after is None else None))
+
+    async def _feed(self, known: list[Record]) -> None:
+        for record in known:
+            self._told[record.id] = await self._state(record)
+        while True:
+            container_id, removed = await self._changes.get()
+            try:
+                await self._tell(container_id, removed)
+            except Exception:
+                logger.exception("the events of container %s cannot be told", container_id)
+
+    async def _tell(self, container_id: str, removed: Record | None) -> None:
+        await self._wait_until_current()
+        record = removed or self._node.inventory.peek(container_id)
+        if record is None:
+            return  # Its removal is behind it in the queue.
+        kinds = await self._kinds(record, removed=removed is not None)
+        for kind in kinds:
+            event = Encoded((await self._event(kind, record)).SerializeToString())
+            for client in self._clients:
+                client.put(event)
+
+    async def _wait_until_current(self) -> None:
+        """What may be out of date is not told; what has changed meanwhile is, later."""
+        while True:
+            try:
+                return await self._node.follower.current()
+            except Unavailable:
+                await asyncio.sleep(_AGAIN)
+
+    async def _kinds(self, record: Record, *, removed: bool) -> list[cri.ContainerEventType]:
+        """What has happened to it since it was last told of."""
+        told = self._told.get(record.id)
+        if removed:
+            self._told.pop(record.id, None)
+            return [] if told is None else [_DELETED]
+        state = await self._state(record)
+        if told is None and isinstance(record, SandboxRecord) and state == cri.SANDBOX_NOTREADY:
+            return []  # RunPodSandbox has not yet given it to anybody.
+        self._told[record.id] = state
+        if isinstance(record, SandboxRecord):
+            return _of_sandbox(told, state)
+        return _of_container(told, record)
+
+    async def _state(self, record: Record) -> int:
+        if isinstance(record, ContainerRecord):
+            return record.state
+        return (await self._status(record)).state
+
+    async def _status(self, record: SandboxRecord) -> cri.PodSandboxStatus:
+        try:
+            return await self._sandboxes.describe(record)
+        except ShimError as error:
+            logger.warning("sandbox %s is told of as not ready: %s", record.id, error)
+            return self._sandboxes.describe_ended(record)
+
+    async def _event(self, kind: cri.ContainerEventType, record: Record) -> cri.ContainerEventResponse:
+        inventory = self._node.inventory
+        sandbox: Record | None = record
+        if isinstance(record, ContainerRecord):
+            sandbox = inventory.peek(record.sandbox_id)
+        event = cri.ContainerEventResponse(container_id=record.id, container_event_type=kind)
+        if isinstance(sandbox, SandboxRecord):
+            gone = sandbox is record and kind == _DELETED
+            status = self._sandboxes.describe_ended(sandbox) if gone else await self._status(sandbox)
+            event.pod_sandbox_status.CopyFrom(status)
+            for one in inventory.peek_containers(sandbox.id):
+                image = await self._node.images.used(one.image_id)
+                event.containers_statuses.append(to_cri_container_status(one, image))
+        event.created_at = time.time_ns()
+        return event
+
+
+def _of_sandbox(told: int | None, state: int) -> list[cri.ContainerEventType]:
+    if told is None:
+        return [_CREATED, _STARTED]
+    if told == state:
+        return []
+    return [_STARTED if state == cri.SANDBOX_READY else _STOPPED]
+
+
+def _of_container(told: int | None, record: ContainerRecord) -> list[cri.ContainerEventType]:
+    kinds = [_CREATED] if told is None else []
+    ran = record.state == cri.CONTAINER_RUNNING or bool(record.started_at)
+    if ran and told in (None, cri.CONTAINER_CREATED):
+        kinds.append(_STARTED)
+    if record.state == cri.CONTAINER_RUNNING and told == cri.CONTAINER_EXITED:
+        kinds.append(_STARTED)
+    if record.state == cri.CONTAINER_EXITED and told != cri.CONTAINER_EXITED:
+        kinds.append(_STOPPED)
+    return kinds

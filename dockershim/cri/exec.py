@@ -1,0 +1,81 @@
+"""ExecSync: a command in a container, its output and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.rollback import complete
+from dockershim.cri.commands import EngineCommand
+from dockershim.cri.node import Node
+from dockershim.engine.frames import STDERR, STDOUT, FrameDecoder
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dockershim.translate.checks import require
+
+#: Of each stream; the rest is read and dropped, so that the command can end.
+LONGEST_OUTPUT = 16 * 1024 * 1024
+#: A gRPC message may have 16 MiB and carries both streams.
+_LONGEST_ANSWER = LONGEST_OUTPUT - 4096
+
+
+class Execs:
+    """The calls that run a command in a container."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+        """ExecSync. ``timeout`` seconds, 0 for none; a command that takes longer is killed.
+
+        Raises NotFound, FailedPrecondition for a container that does not run, DeadlineExceeded.
+        """
+        return await _exec_sync(self._node, request)
+
+
+async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+    if not request.cmd or not request.cmd[0]:
+        raise InvalidArgument("cmd: a command is needed")
+    if request.timeout < 0:
+        raise InvalidArgument(f"timeout: {request.timeout} s is no time")
+    require(request.container_id, "container_id")
+    container = await node.inventory.container(request.container_id)
+    body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
+    created = await node.engine.post(f"/containers/{container.id}/exec", body)
+    command = _Command(node, container.id, created["Id"])
+    try:
+        async with asyncio.timeout(request.timeout or None):
+            await command.run()
+            exit_code = await command.exit_code()
+    except TimeoutError as error:
+        await complete(command.kill(), "kill a command that took too long")
+        raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
+    except asyncio.CancelledError:
+        await complete(command.kill(), "kill a command whose caller has gone")
+        raise
+    except NotFound as error:
+        raise FailedPrecondition(f"container {container.id} ended while the command ran in it") from error
+    stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
+    stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
+    return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)
+
+
+class _Command(EngineCommand):
+    """One exec of the engine whose output is kept."""
+
+    def __init__(self, node: Node, container_id: str, exec_id: str) -> None:
+        super().__init__(node.engine, container_id, exec_id)
+        self.output = {STDOUT: bytearray(), STDERR: bytearray()}
+
+    async def run(self) -> None:
+        """Start it and read its output to the end."""
+        decoder = FrameDecoder()
+        body = {"Detach": False, "Tty": False}
+        self.asked_to_start = True
+        async with self._engine.stream("POST", f"{self.path}/start", json=body) as response:
+            while chunk := await self.next_chunk(response.content.readany):
+                for stream, piece in decoder.feed(chunk):
+                    kept = self.output.get(stream)
+                    if kept is not None and len(kept) < LONGEST_OUTPUT:
+                        kept += piece[: LONGEST_OUTPUT - len(kept)]
+        if not decoder.at_boundary:
+            raise Unavailable("the engine's connection was cut in the middle of the command's output")

@@ -1,0 +1,338 @@
+"""The ImageService: pulls, lists, describes and removes the node's images.
+
+An image's id is the engine's, ``sha256:…``, and the same wherever the CRI names an image: Image.id,
+PullImageResponse.image_ref, ContainerStatus.image_id and Container.image_id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import tenacity
+
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.common.measure import Pulls, measured
+from dockershim.common.single_flight import SingleFlight
+from dockershim.common.steps import step
+from dockershim.common.wire import Encoded, in_chunks
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
+from dockershim.engine.client import Engine
+from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
+from dockershim.engine.messages import MessageStream, refine
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound, ShimError
+from dockershim.state.image_records import ImageRecords
+from dockershim.stats.disk import DiskUsage
+from dockershim.stats.layers import read_layers
+from dockershim.stats.messages import to_cri_file_system, to_cri_layer
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import require
+from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
+from dockershim.translate.reference import Reference, lookup_name, parse_reference
+
+logger = logging.getLogger(__name__)
+
+# The first API version whose disk usage can be asked for images alone; before, it walks every container and volume.
+_DISK_USAGE_BY_TYPE: Final = (1, 42)
+_FS_INFO_LIFETIME: Final = 30.0
+_DISK_USAGE_LIFETIME: Final = 600.0
+_REMOVE_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageUsage:
+    """``measured_at`` by the monotonic clock in seconds, ``timestamp`` in nanoseconds since 1970.
+
+    ``layers`` are the folders of the image layers; None where they cannot be seen.
+    """
+
+    folder: str
+    measured_at: float
+    timestamp: int
+    size: int
+    layers: frozenset[str] | None
+
+
+class ImageService:
+    """One method for each RPC of runtime.v1.ImageService.
+
+    ``records`` are what the node has, which is asked for nothing that they tell.
+    ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
+    seconds that a pull may go without progress. ``pulls`` is told of each pull, and of what it brings.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        records: ImageRecords,
+        infra_image: str,
+        disk: DiskUsage,
+        *,
+        capabilities: Callable[[], Awaitable[Capabilities]],
+        pull_progress_deadline: Callable[[], float],
+        node_credentials: NodeCredentials,
+        pulls: Pulls | None = None,
+    ) -> None:
+        self._engine = engine
+        self._records = records
+        self._infra_image = parse_reference(infra_image)
+        self._disk = disk
+        self._capabilities = capabilities
+        self._pull_progress_deadline = pull_progress_deadline
+        self._node_credentials = node_credentials
+        self._measure_pulls = pulls
+        self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
+        self._removals: SingleFlight[str, None] = SingleFlight("remove image")
+        self._usages: SingleFlight[None, _ImageUsage] = SingleFlight("image filesystem")
+        self._usage: _ImageUsage | None = None
+        #: What an engine said of all layers at a time of the monotonic clock.
+        self._asked: tuple[float, int] | None = None
+        self._encoded: dict[ImageRecord, bytes] = {}
+
+    async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        """Raises NotFound, Unauthenticated, DeadlineExceeded for a stalled pull, Unavailable, EngineFailure.
+
+        Overlapping pulls of one image with the same credentials are one pull; it ends with the last of its callers.
+        """
+        reference = parse_reference(_image_name(request.image))
+        credentials = from_cri(request.auth)
+        await self._records.available()
+        return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
+
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
+        """All images, or the one that the filter's image names in any form."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_images(self, request: api_pb2.StreamImagesRequest) -> AsyncIterator[Encoded]:
+        """StreamImages: what ListImages would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
+        """The images that a filter lets pass, each as a response of one item."""
+        if request.filter.image.image:
+            record = await self._find(request.filter.image.image)
+            return [] if record is None else [self._encode(record)]
+        self._encoded = {record: self._encode(record) for record in await self._records.all()}
+        return list(self._encoded.values())
+
+    async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        """Empty if there is no such image: api.proto, ImageService.ImageStatus."""
+        name = _image_name(request.image)
+        await self._records.available()
+        inspected = await self._inspect(name) if request.verbose else None
+        record = to_image_record(inspected) if inspected is not None else await self._find(name)
+        if record is None:
+            return api_pb2.ImageStatusResponse()
+        return api_pb2.ImageStatusResponse(
+            image=to_cri_image(record, is_named(record, self._infra_image)),
+            info=to_cri_image_info(inspected) if inspected is not None else None,
+        )
+
+    async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
+        """Removes the image with all its names, whichever of them is given.
+
+        One that is gone is no error: api.proto, ImageService.RemoveImage. Raises FailedPrecondition if a container
+        uses it, running or not.
+        """
+        name = _image_name(request.image)
+        await self._records.available()
+        inspected = await self._inspect(name)
+        if inspected is not None:
+            image_id: str = inspected["Id"]
+            await self._removals.run(image_id, lambda: self._remove(image_id))
+        return api_pb2.RemoveImageResponse()
+
+    async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
+        """Images: at most 30 seconds old, but never older than an image that came or went through here.
+
+        The inodes of images are told once all layers were measured. Containers: the sum of their writable layers.
+        """
+        usage = self._usage
+        if usage is None or time.monotonic() - usage.measured_at > _FS_INFO_LIFETIME:
+            await self._records.available()
+            usage = await self._usages.run(None, self._measure)
+        inodes = None if usage.layers is None else self._disk.image_inodes(usage.layers)
+        layers = self._disk.writable_layers()
+        return api_pb2.ImageFsInfoResponse(
+            image_filesystems=[to_cri_file_system(usage.folder, usage.timestamp, usage.size, inodes)],
+            container_filesystems=[
+                to_cri_layer(layers, usage.folder)
+                if layers is not None
+                else to_cri_file_system(usage.folder, usage.timestamp, None, None)
+            ],
+        )
+
+    async def ensure_infra_image(self) -> str:
+        """The id of the infra image, which is loaded or pulled if it is not there. Raises as pull_image does."""
+        reference = self._infra_image
+        inspected = await self._inspect(reference.lookup)
+        if inspected is not None:
+            return str(inspected["Id"])
+        if reference == parse_reference(BUILTIN_INFRA_IMAGE):
+            return await self._pulls.run((reference.lookup, None), lambda: self._load_builtin(reference))
+        return await self._pull_once(reference, None)
+
+    # -- pulling
+
+    async def _pull_once(self, reference: Reference, credentials: Credentials | None) -> str:
+        return await self._pulls.run(
+            (reference.lookup, credentials), lambda: self._measured_pull(reference, credentials)
+        )
+
+    async def _measured_pull(self, reference: Reference, credentials: Credentials | None) -> str:
+        with measured(self._measure_pulls):
+            return await self._pull(reference, credentials)
+
+    async def _pull(self, reference: Reference, credentials: Credentials | None) -> str:
+        credentials = credentials or await self._node_credentials.find(reference.domain)
+        headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
+        parameters = {"fromImage": reference.name, "tag": reference.version}
+        started = time.monotonic()
+        with step("pull the image"):
+            await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
+        with step("inspect the image"):
+            image_id = await self._arrived(reference)
+        logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
+        return image_id
+
+    async def _load_builtin(self, reference: Reference) -> str:
+        version = await self._engine.get("/version")
+        archive = docker_archive(version["Arch"])
+        headers = {"Content-Type": "application/x-tar"}
+        await self._follow("load of the infra image", "/images/load", {"quiet": "1"}, headers, archive)
+        return await self._arrived(reference)
+
+    async def _follow(
+        self,
+        what: str,
+        path: str,
+        parameters: Mapping[str, str],
+        headers: Mapping[str, str],
+        data: bytes | None = None,
+    ) -> None:
+        """Reads the engine's progress to its end. Leaving early closes the connection, which ends the work."""
+        seconds = self._pull_progress_deadline()
+        messages = MessageStream(what)
+        try:
+            async with (
+                asyncio.timeout(seconds) as stalled,
+                self._engine.stream("POST", path, params=parameters, headers=headers, data=data) as response,
+            ):
+                async for chunk in response.content.iter_any():
+                    messages.receive(chunk)
+                    # Unpacking a large layer may take long without a word, and no registry is waited for.
+                    stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
+        except ShimError as error:
+            # What fails before the first message names the engine's call alone.
+            told = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            raise refine(type(error)(told)) from error
+        finally:
+            if self._measure_pulls is not None:
+                self._measure_pulls.received(messages.downloaded)
+
+    async def _arrived(self, reference: Reference) -> str:
+        self.note_change()
+        inspected = await self._inspect(reference.lookup)
+        if inspected is None:
+            raise NotFound(f"{reference.normalized} came and was removed at once")
+        return str(inspected["Id"])
+
+    def note_change(self) -> None:
+        """Images have come or gone, or their names."""
+        self._usage = None
+        self._records.changed()
+
+    # -- removing
+
+    async def _remove(self, image_id: str) -> None:
+        # Forced, the engine removes all names in one step and without a look at containers that do not run; not
+        # forced, it refuses an image of several repositories. So the look is ours.
+        users = await self._engine.get(
+            "/containers/json", params={"all": "1", "filters": f'{{"ancestor":["{image_id}"]}}'}
+        )
+        if users:
+            raise FailedPrecondition(f"image {image_id} is used by container {users[0]['Id']}")
+        retry = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((NotFound, EngineFailure)),
+            stop=tenacity.stop_after_attempt(_REMOVE_ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=0.2),
+            reraise=True,
+        )
+        try:
+            await retry(self._delete, image_id)
+        finally:
+            self.note_change()
+
+    async def _delete(self, image_id: str) -> None:
+        try:
+            await self._engine.delete(_image_path(image_id), params={"force": "1"})
+        except (NotFound, EngineFailure):
+            # Two who remove one image at one time trip over each other within the engine: either is told that a name
+            # or an id does not exist, be the image gone by then or not.
+            if await self._inspect(image_id) is not None:
+                raise
+
+    # -- reading
+
+    async def _inspect(self, name: str) -> Mapping[str, Any] | None:
+        """The engine's description of the image, None if there is none."""
+        try:
+            inspected: Mapping[str, Any] = await self._engine.get(f"{_image_path(lookup_name(name))}/json")
+        except NotFound:
+            return None
+        return inspected
+
+    async def _find(self, name: str) -> ImageRecord | None:
+        """The image of this name; the engine is asked only for what memory does not have."""
+        record = await self._records.find(name)
+        if record is None and (inspected := await self._inspect(name)) is not None:
+            return to_image_record(inspected)
+        return record
+
+    def _encode(self, record: ImageRecord) -> bytes:
+        """A list of one; StreamImagesResponse has the same fields."""
+        known = self._encoded.get(record)
+        if known is not None:
+            return known
+        image = to_cri_image(record, is_named(record, self._infra_image))
+        return api_pb2.ListImagesResponse(images=[image]).SerializeToString()
+
+    async def _measure(self) -> _ImageUsage:
+        can = await self._capabilities()
+        layers = await asyncio.to_thread(read_layers, Path(can.root_dir), can.storage_driver)
+        size = await self._ask_size() if layers is None else layers.size
+        usage = _ImageUsage(
+            folder=can.root_dir,
+            measured_at=time.monotonic(),
+            timestamp=time.time_ns(),
+            size=size,
+            layers=None if layers is None else layers.folders,
+        )
+        self._usage = usage
+        return usage
+
+    async def _ask_size(self) -> int:
+        """All layers by the engine, each counted once. An old engine walks over all containers and volumes for it."""
+        by_type = await self._engine.api_version() >= _DISK_USAGE_BY_TYPE
+        if by_type or self._asked is None or time.monotonic() - self._asked[0] > _DISK_USAGE_LIFETIME:
+            usage = await self._engine.get("/system/df", params={"type": "image"} if by_type else None)
+            self._asked = (time.monotonic(), int(usage.get("LayersSize") or 0))
+        return self._asked[1]
+
+
+def _image_name(image: api_pb2.ImageSpec) -> str:
+    require(image.image, "image.image")
+    return image.image
+
+
+def _image_path(name: str) -> str:
+    return f"/images/{quote(name, safe='/:@')}"

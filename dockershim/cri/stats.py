@@ -1,0 +1,203 @@
+"""Statistics and metrics of pods and containers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import TypeVar
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.wire import Encoded, field, in_chunks
+from dockershim.cri.node import Node
+from dockershim.state.inventory import Record
+from dockershim.stats.layers import LayerUsage
+from dockershim.stats.messages import to_cri_layer
+from dockershim.stats.metrics import CATALOGUE
+from dockershim.stats.reader import Pod, PodReading, Reader, runs
+from dockershim.translate.checks import require
+from dockershim.translate.records import ContainerRecord, SandboxRecord, has_labels, to_cri_metadata
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+#: For so long statistics are read before others have their turn.
+_STRETCH = 0.002  # seconds
+
+_DESCRIPTORS = cri.ListMetricDescriptorsResponse(descriptors=[metric.to_cri() for metric in CATALOGUE])
+
+
+class Statistics:
+    """The calls for statistics and metrics.
+
+    The kernel is read by the event loop, pod by pod, and other calls go on in between: a thread takes up to half as
+    long again for the same, as it finds nothing of it in its processor's caches. What may take long is left to one.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._reader = Reader(node.pins)
+        node.inventory.listen(self._heed)
+
+    def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
+        """Keep nothing open of what has ended, or runs by another process, which is another cgroup and network."""
+        if before is not None and (after is None or not runs(after) or after.pid != before.pid):
+            self._reader.forget(record_id)
+
+    # -- containers ------------------------------------------------------------------------------------------
+
+    async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded:
+        """ContainerStats. Raises NotFound."""
+        require(request.container_id, "container_id")
+        record = await self._node.inventory.container(request.container_id)
+        return Encoded(b"".join(await self._container_items([record])))
+
+    async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Encoded:
+        """ListContainerStats; a container that does not run has its attributes and its writable layer only."""
+        return Encoded(b"".join(await self._listed_containers(request.filter)))
+
+    async def stream_container_stats(self, request: cri.StreamContainerStatsRequest) -> AsyncIterator[Encoded]:
+        """StreamContainerStats: what ListContainerStats would answer, in several messages."""
+        for chunk in in_chunks(await self._listed_containers(request.filter)):
+            yield chunk
+
+    async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
+        containers = await self._node.inventory.containers()
+        return await self._container_items([record for record in containers if _is_wanted(record, wanted)])
+
+    async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
+        """Each as a response of one item: the field has the same number in every one of them."""
+        folder = await self._engine_folder()
+        read = await self._read(self._reader.container, records)
+        return [field(1, self._container(record, wire, folder)) for record, wire in zip(records, read, strict=True)]
+
+    def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
+        """ContainerStats: what was read, with attributes and writable layer."""
+        attributes = self._node.inventory.ready_made(record, "ContainerStats", _container_attributes)
+        layer = self._node.disk.writable_layer(record.id)
+        return attributes + read + (b"" if layer is None else _encoded_layer(layer, folder))
+
+    # -- pods ------------------------------------------------------------------------------------------------
+
+    async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded:
+        """PodSandboxStats. Raises NotFound."""
+        require(request.pod_sandbox_id, "pod_sandbox_id")
+        record = await self._node.inventory.sandbox(request.pod_sandbox_id)
+        return Encoded(b"".join(await self._pod_items([record])))
+
+    async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:
+        """ListPodSandboxStats; a sandbox that does not run has its attributes and its containers only."""
+        return Encoded(b"".join(await self._listed_pods(request.filter)))
+
+    async def stream_pod_sandbox_stats(self, request: cri.StreamPodSandboxStatsRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxStats: what ListPodSandboxStats would answer, in several messages."""
+        for chunk in in_chunks(await self._listed_pods(request.filter)):
+            yield chunk
+
+    async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
+        sandboxes = await self._node.inventory.sandboxes()
+        return await self._pod_items([record for record in sandboxes if _is_wanted_sandbox(record, wanted)])
+
+    async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
+        """Each as a response of one item: the field has the same number in every one of them."""
+        folder = await self._engine_folder()
+        pods = self._pods(records)
+        read = await self._read(self._reader.pod, pods)
+        return [field(1, self._pod(pod, reading, folder)) for pod, reading in zip(pods, read, strict=True)]
+
+    def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
+        """PodSandboxStats. ``linux`` is always there: kubelets look into it without asking."""
+        attributes = self._node.inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
+        containers = (
+            field(5, self._container(record, wire, folder))
+            for record, wire in zip(pod.containers, read.containers, strict=True)
+        )
+        return attributes + field(2, b"".join((read.linux, *containers)))
+
+    # -- metrics ---------------------------------------------------------------------------------------------
+
+    async def list_metric_descriptors(
+        self, request: cri.ListMetricDescriptorsRequest
+    ) -> cri.ListMetricDescriptorsResponse:
+        """ListMetricDescriptors: every metric that any pod or container may have."""
+        return _DESCRIPTORS
+
+    async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
+        """ListPodSandboxMetrics, of sandboxes and containers that run."""
+        return Encoded(b"".join(chain.from_iterable(await self._metrics())))
+
+    async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxMetrics: what ListPodSandboxMetrics would answer, in several messages."""
+        for chunk in in_chunks(map(b"".join, await self._metrics())):
+            yield chunk
+
+    async def _metrics(self) -> list[list[bytes]]:
+        folder = await self._engine_folder()
+        pods = self._pods(record for record in await self._node.inventory.sandboxes() if record.running)
+        layers = {
+            record.id: layer.bytes
+            for pod in pods
+            for record in pod.containers
+            if (layer := self._node.disk.writable_layer(record.id)) is not None
+        }
+        if due := self._reader.due_open_files(pods):
+            await asyncio.to_thread(self._reader.count_open_files, due)
+        node = self._reader.node_reading(folder)
+        return await self._read(lambda pod: self._reader.pod_metrics(pod, layers, node), pods)
+
+    # -- all -------------------------------------------------------------------------------------------------
+
+    def _pods(self, records: Iterable[SandboxRecord]) -> list[Pod]:
+        return [Pod(record, self._node.inventory.peek_containers(record.id)) for record in records]
+
+    async def _engine_folder(self) -> str:
+        return (await self._node.capabilities()).root_dir
+
+    async def _read(self, read: Callable[[S], T], records: Iterable[S]) -> list[T]:
+        found = []
+        begun = time.monotonic()
+        for record in records:
+            if time.monotonic() - begun > _STRETCH:
+                await asyncio.sleep(0)
+                begun = time.monotonic()
+            found.append(read(record))
+        return found
+
+
+def _container_attributes(record: ContainerRecord) -> bytes:
+    attributes = cri.ContainerAttributes(
+        id=record.id,
+        metadata=cri.ContainerMetadata(name=record.name.name, attempt=record.name.attempt),
+        labels=record.labels,
+        annotations=record.annotations,
+    )
+    return cri.ContainerStats(attributes=attributes).SerializeToString()
+
+
+@lru_cache(1024)
+def _encoded_layer(layer: LayerUsage, folder: str) -> bytes:
+    return cri.ContainerStats(writable_layer=to_cri_layer(layer, folder)).SerializeToString()
+
+
+def _sandbox_attributes(record: SandboxRecord) -> bytes:
+    attributes = cri.PodSandboxAttributes(
+        id=record.id,
+        metadata=to_cri_metadata(record.name),
+        labels=record.labels,
+        annotations=record.annotations,
+    )
+    return cri.PodSandboxStats(attributes=attributes).SerializeToString()
+
+
+def _is_wanted(record: ContainerRecord, wanted: cri.ContainerStatsFilter) -> bool:
+    return (
+        record.id.startswith(wanted.id)
+        and record.sandbox_id.startswith(wanted.pod_sandbox_id)
+        and has_labels(record, wanted.label_selector)
+    )
+
+
+def _is_wanted_sandbox(record: SandboxRecord, wanted: cri.PodSandboxStatsFilter) -> bool:
+    return record.id.startswith(wanted.id) and has_labels(record, wanted.label_selector)

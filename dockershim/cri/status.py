@@ -1,0 +1,125 @@
+"""Version, Status, RuntimeConfig, UpdateRuntimeConfig."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+
+from dockershim import __version__
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.node import Node
+from dockershim.errors import FailedPrecondition, Unavailable
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.checks import require
+
+#: The name that kubelets have always seen for Docker: it is the scheme of container ids in a pod's status.
+_RUNTIME_NAME = "docker"
+_VERSION_OF_REQUESTS = "0.1.0"
+_FIRST_LOOK_DEADLINE = 2.0
+
+
+class NodeStatus:
+    """The calls about the runtime itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
+        """Version: the engine's, as last seen, so that an engine that hangs keeps nobody waiting.
+
+        Raises Unavailable when none was ever seen.
+        """
+        can = self._node.last_capabilities
+        if can is None:
+            can = await self._first_look()
+        return cri.VersionResponse(
+            version=_VERSION_OF_REQUESTS,
+            runtime_name=_RUNTIME_NAME,
+            runtime_version=can.version,
+            runtime_api_version="v1",
+        )
+
+    async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
+        """Status: never fails, but says what does not work and why."""
+        engine_problem = self._node.follower.problem
+        network_problem = await self._node.network.problem()
+        can = self._node.last_capabilities
+        response = cri.StatusResponse(
+            status=cri.RuntimeStatus(
+                conditions=[
+                    _condition("RuntimeReady", "EngineUnavailable", engine_problem),
+                    _condition("NetworkReady", "NetworkPluginNotReady", network_problem),
+                ]
+            ),
+            features=cri.RuntimeFeatures(),
+        )
+        if cgroup_problem := self._node.cgroup_problem:
+            # Kubelets look at the other two only: pods whose cgroups are right go on.
+            response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
+        if can is not None:
+            response.runtime_handlers.extend(_handlers(can))
+        if request.verbose:
+            response.info.update(self._info(can))
+        return response
+
+    async def _first_look(self) -> Capabilities:
+        try:
+            async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
+                return await self._node.capabilities()
+        except TimeoutError:
+            raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
+
+    def _info(self, can: Capabilities | None) -> dict[str, str]:
+        config = {
+            "sandboxImage": self._node.infra_image,
+            "networkPlugin": self._node.network.kind,
+            "engine": _engine(can) if can else None,
+            "dockershim": __version__,
+        }
+        inventory = dataclasses.asdict(self._node.follower.counters)
+        return {
+            "config": json.dumps(config, sort_keys=True),
+            "hostPaths": json.dumps({"hanging": self._node.host_paths.hanging}),
+            "inventory": json.dumps(inventory, sort_keys=True),
+        }
+
+    async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
+        """RuntimeConfig: the cgroup driver, which the kubelet's has to match.
+
+        Raises FailedPrecondition where the configured one is not the engine's: a kubelet that asks at its start then
+        ends with that message, and makes no cgroups that the engine has no use for.
+        """
+        if problem := self._node.cgroup_problem:
+            raise FailedPrecondition(problem)
+        driver = self._node.cgroup_driver or (await self._node.capabilities()).cgroup_driver
+        number = cri.SYSTEMD if driver == "systemd" else cri.CGROUPFS
+        return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=number))
+
+    async def update_runtime_config(self, request: cri.UpdateRuntimeConfigRequest) -> cri.UpdateRuntimeConfigResponse:
+        """UpdateRuntimeConfig: the node's pod CIDRs, of one or both IP families."""
+        require(request.HasField("runtime_config"), "runtime_config")
+        pod_cidr = request.runtime_config.network_config.pod_cidr
+        if pod_cidr:
+            self._node.network.set_pod_cidr(pod_cidr)
+        return cri.UpdateRuntimeConfigResponse()
+
+
+def _condition(kind: str, reason: str, problem: str) -> cri.RuntimeCondition:
+    return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem)
+
+
+def _engine(can: Capabilities) -> dict[str, str]:
+    return {"version": can.version, "api": ".".join(map(str, can.api)), "cgroupDriver": can.cgroup_driver}
+
+
+def _handlers(can: Capabilities) -> list[cri.RuntimeHandler]:
+    return [
+        cri.RuntimeHandler(
+            name=name,
+            features=cri.RuntimeHandlerFeatures(
+                recursive_read_only_mounts=can.has_recursive_read_only(name), user_namespaces=False
+            ),
+        )
+        for name in can.handlers
+    ]

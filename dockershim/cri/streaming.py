@@ -1,0 +1,305 @@
+"""Exec, Attach and PortForward: what is behind the URLs that a kubelet or crictl gives to its client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.rollback import complete
+from dockershim.cri.commands import EngineCommand
+from dockershim.cri.node import Node
+from dockershim.engine.frames import STDERR, STDOUT, SYSTEM_ERROR, FrameDecoder
+from dockershim.engine.hijack import Hijacked, hijack
+from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, ShimError, Unavailable
+from dockershim.network.netns import open_socket
+from dockershim.translate.checks import require
+from streaming import (
+    CommandFailed,
+    CommandStreams,
+    Disconnected,
+    ForwardFailed,
+    Reader,
+    SocketStream,
+    TooManyWaiting,
+    Wanted,
+    Writer,
+)
+
+logger = logging.getLogger(__name__)
+
+#: The engine watches a terminal's input for keys that detach from it, by default Ctrl-P Ctrl-Q, and holds the first of
+#: them back until the next one comes. Kubernetes has no such keys. In the body of a request they have to be ASCII: of
+#: that, programs use Ctrl-^ the least. In a query they may be bytes that no text has.
+_EXEC_DETACH_KEYS = ",".join(["ctrl-^", "ctrl-@", "ctrl-_"] * 3)
+_ATTACH_DETACH_KEYS = b",".join([b"\xff", b"\xfe"] * 4)
+_CONNECT_TIMEOUT = 30.0
+#: Seconds: a client may send sizes without end, and each is a call of the engine.
+_BETWEEN_SIZES = 0.05
+#: After the end of an attached container's output its own end may take so long to be seen, seconds.
+_END_SEEN = 2.0
+
+
+class Streaming:
+    """The calls that give URLs."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def exec(self, request: cri.ExecRequest) -> cri.ExecResponse:
+        """Exec. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
+        if not request.cmd or not request.cmd[0]:
+            raise InvalidArgument("cmd: a command is needed")
+        wanted = _wanted(request)
+        container_id = await self._running_container(request.container_id)
+        body = {
+            "Cmd": list(request.cmd),
+            "AttachStdin": wanted.stdin,
+            "AttachStdout": wanted.stdout,
+            "AttachStderr": wanted.stderr,
+            "Tty": wanted.tty,
+            "DetachKeys": _EXEC_DETACH_KEYS,
+        }
+        with _border():
+            url = self._node.streaming.command_url("exec", partial(_exec, self._node, container_id, body), wanted)
+        return cri.ExecResponse(url=url)
+
+    async def attach(self, request: cri.AttachRequest) -> cri.AttachResponse:
+        """Attach. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
+        wanted = _wanted(request)
+        container_id = await self._running_container(request.container_id)
+        with _border():
+            url = self._node.streaming.command_url("attach", partial(_attach, self._node, container_id, wanted), wanted)
+        return cri.AttachResponse(url=url)
+
+    async def port_forward(self, request: cri.PortForwardRequest) -> cri.PortForwardResponse:
+        """PortForward. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
+        for port in request.port:
+            if not 0 < port < 65536:
+                raise InvalidArgument(f"port: {port} is no port")
+        require(request.pod_sandbox_id, "pod_sandbox_id")
+        sandbox_id = await self._ready_sandbox(request.pod_sandbox_id)
+        with _border():
+            url = self._node.streaming.port_forward_url(partial(_connect, self._node, sandbox_id), request.port)
+        return cri.PortForwardResponse(url=url)
+
+    async def _running_container(self, container_id: str) -> str:
+        require(container_id, "container_id")
+        container = await self._node.inventory.container(container_id)
+        if container.state != cri.CONTAINER_RUNNING:
+            raise FailedPrecondition(f"container {container.id} does not run")
+        return container.id
+
+    async def _ready_sandbox(self, sandbox_id: str) -> str:
+        sandbox = await self._node.inventory.sandbox(sandbox_id)
+        if not sandbox.running:
+            raise FailedPrecondition(f"sandbox {sandbox.id} is not ready")
+        return sandbox.id
+
+
+def _wanted(request: cri.ExecRequest | cri.AttachRequest) -> Wanted:
+    """The streams of a request; api.proto says which go together."""
+    if not (request.stdin or request.stdout or request.stderr):
+        raise InvalidArgument("stdin, stdout, stderr: at least one of them has to be true")
+    if request.tty and request.stderr:
+        raise InvalidArgument("tty: stderr has to be false with it; a terminal has one output")
+    return Wanted(request.stdin, request.stdout, request.stderr, request.tty)
+
+
+@contextlib.contextmanager
+def _border() -> Iterator[None]:
+    try:
+        yield
+    except TooManyWaiting as error:
+        raise ResourceExhausted(str(error)) from error
+
+
+# -- Exec
+
+
+async def _exec(node: Node, container_id: str, body: dict[str, Any], streams: CommandStreams) -> int:
+    """Run a command for a client. It ends with its client."""
+    try:
+        created = await node.engine.post(f"/containers/{container_id}/exec", body)
+        command = EngineCommand(node.engine, container_id, created["Id"])
+        try:
+            return await _run(node, command, bool(body["Tty"]), streams)
+        except (asyncio.CancelledError, Disconnected):
+            await complete(command.terminate(), "end a command whose client has gone")
+            raise
+    except NotFound as error:
+        raise CommandFailed(f"container {container_id} has ended") from error
+    except ShimError as error:
+        raise CommandFailed(str(error)) from error
+
+
+async def _run(node: Node, command: EngineCommand, tty: bool, streams: CommandStreams) -> int:
+    start = {"Detach": False, "Tty": tty}
+    command.asked_to_start = True
+    async with (
+        hijack(node.engine, f"{command.path}/start", body=start) as connection,
+        # A terminal has no end of input. Told of one, the engine would give no more output, of a command that goes on.
+        _client_input(node, command.path, connection, streams, has_end=not tty),
+    ):
+        await _copy_output(connection, partial(command.next_chunk, connection.read), tty, streams)
+    return await command.exit_code()
+
+
+@contextlib.asynccontextmanager
+async def _client_input(node: Node, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool) -> Any:
+    """For the length of a block, pass on what the client types, with or without its end, and its terminal's size."""
+    tasks = []
+    if streams.stdin is not None:
+        tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection, has_end), name="streaming stdin"))
+    if streams.sizes is not None:
+        tasks.append(asyncio.create_task(_resize(node, path, streams), name="streaming size"))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> None:
+    # What goes wrong with the input is the end of the client or of the command, which others hear of.
+    with contextlib.suppress(Disconnected, Unavailable):
+        while data := await stdin.read():
+            await connection.write(data)
+            await connection.splice(stdin)
+        if has_end:
+            await connection.close_write()
+
+
+async def _resize(node: Node, path: str, streams: CommandStreams) -> None:
+    while streams.sizes is not None:
+        size = await streams.sizes.next()
+        try:
+            await node.engine.post(f"{path}/resize", params={"w": str(size.width), "h": str(size.height)})
+        except ShimError as error:
+            logger.debug("a terminal was not resized: %s", error)
+        await asyncio.sleep(_BETWEEN_SIZES)
+
+
+async def _copy_output(
+    connection: Hijacked, read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams
+) -> None:
+    """The output, to its end. A terminal's comes as it is, any other in frames. Raises Unavailable where it is cut."""
+    all_writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
+    writers = {stream: writer for stream, writer in all_writers.items() if writer is not None}
+    decoder = FrameDecoder()
+    decode = _terminal_output if tty else decoder.feed
+    while chunk := await read():
+        await _deliver(decode(chunk), writers)
+        await _deliver(await connection.pump(decode, writers), writers)
+    if not decoder.at_boundary:
+        raise Unavailable("the engine's connection was cut in the middle of the output")
+
+
+def _terminal_output(chunk: bytes) -> list[tuple[int, memoryview]]:
+    return [(STDOUT, memoryview(chunk))]
+
+
+async def _deliver(pieces: Sequence[tuple[int, bytes | memoryview]], writers: Mapping[int, Writer]) -> None:
+    """Write pieces, the neighbours of one stream together: fewer and longer writes. Raises CommandFailed."""
+    for stream, run in groupby(pieces, itemgetter(0)):
+        first, *more = [data for _, data in run]
+        data = b"".join((first, *more)) if more else first
+        if stream == SYSTEM_ERROR:
+            raise CommandFailed(bytes(data).decode(errors="replace"))
+        if stream in writers:
+            await writers[stream].write(data)
+
+
+# -- Attach
+
+
+async def _attach(node: Node, container_id: str, wanted: Wanted, streams: CommandStreams) -> int:
+    """Follow a container for a client, and give it the client's input. It outlives its client."""
+    path = f"/containers/{container_id}"
+    try:
+        config = (await node.engine.get(f"{path}/json"))["Config"]
+        given = {
+            "stream": True,
+            "stdin": wanted.stdin and bool(config["OpenStdin"]),
+            "stdout": wanted.stdout,
+            "stderr": wanted.stderr or bool(config["Tty"]),
+        }
+        params: dict[str, str | bytes] = {name: "1" if value else "0" for name, value in given.items()}
+        params["detachKeys"] = _ATTACH_DETACH_KEYS
+        async with (
+            hijack(node.engine, f"{path}/attach", params=params) as connection,
+            _client_input(node, path, connection, streams, has_end=True),
+        ):
+            await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
+        # The engine hangs up behind the end of the input, unless that is the end of the container's own.
+        hangs_up = given["stdin"] and (config["Tty"] or not config["StdinOnce"])
+        await _seen_to_end(node, container_id, may_go_on=hangs_up and connection.finished_writing)
+    except NotFound as error:
+        raise CommandFailed(f"container {container_id} has ended") from error
+    except ShimError as error:
+        raise CommandFailed(str(error)) from error
+    return 0
+
+
+async def _seen_to_end(node: Node, container_id: str, *, may_go_on: bool) -> None:
+    """Tell the end of a container, or of what was attached to it, from an engine that is gone. Raises Unavailable."""
+    end = asyncio.get_running_loop().time() + _END_SEEN
+    while True:
+        container = await node.inventory.find_container(container_id)
+        if may_go_on or container is None or container.state != cri.CONTAINER_RUNNING:
+            return
+        if asyncio.get_running_loop().time() > end:
+            raise Unavailable(f"the engine has ended the connection to container {container_id}, which still runs")
+        await asyncio.sleep(0.05)
+
+
+# -- PortForward
+
+
+async def _connect(node: Node, sandbox_id: str, port: int) -> SocketStream:
+    """A connection to a port from inside the pod: IPv4, then IPv6. Raises ForwardFailed."""
+    try:
+        netns = await _network_of(node, sandbox_id)
+    except ShimError as error:
+        raise ForwardFailed(f"cannot forward port {port} of sandbox {sandbox_id}: {error}") from error
+    failures = []
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            return await _connect_to(netns, family, address, port)
+        except OSError as error:
+            failures.append(f"{address}: {os.strerror(error.errno) if error.errno else 'timed out'}")
+    raise ForwardFailed(f"cannot forward port {port} of sandbox {sandbox_id}: {', '.join(failures)}")
+
+
+async def _network_of(node: Node, sandbox_id: str) -> Path | None:
+    """The network namespace of a sandbox; None for the node's."""
+    sandbox = await node.inventory.find_sandbox(sandbox_id)
+    if sandbox is None or not sandbox.running:
+        raise FailedPrecondition("it is not ready")
+    if sandbox.host_network:
+        return None
+    return node.pins.path(sandbox_id) if node.pins.is_pinned(sandbox_id) else Path(sandbox.netns_path)
+
+
+async def _connect_to(netns: Path | None, family: socket.AddressFamily, address: str, port: int) -> SocketStream:
+    loop = asyncio.get_running_loop()
+    sock = await asyncio.to_thread(open_socket, netns, family)
+    try:
+        sock.setblocking(False)
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            await loop.sock_connect(sock, (address, port))
+        return (await loop.create_connection(SocketStream, sock=sock))[1]
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,1 @@
+"""The networks of pods, and the namespaces that they are in."""

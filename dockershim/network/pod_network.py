@@ -1,0 +1,436 @@
+"""A pod's network: made by CNI plugins, or by the engine's own bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Protocol, Self
+
+import cni
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.own_files import with_own_files
+from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
+from dockershim.network.netns import Pins, addresses, names_in, restore_link
+from dockershim.network.readiness import PATIENCE, Readiness
+from dockershim.translate.names import SandboxName
+from dockershim.translate.network import (
+    INTERFACE,
+    by_preference,
+    kubenet_config,
+    parse_pod_cidrs,
+    to_capability_args,
+    to_cni_args,
+    to_port_mappings,
+)
+from dockershim.translate.records import SandboxRecord
+
+logger = logging.getLogger(__name__)
+
+#: A published port: protocol, container port, host port, host address.
+Port = tuple[str, int, int, str]
+
+#: Plugins that read the addresses for their masquerade rules from the interface in the namespace.
+_MASQUERADING = ("bridge", "ptp")
+
+
+class PodNetwork(Protocol):
+    """Who gives a pod its network.
+
+    ``kind`` is what a checkpoint says; ``engine_mode`` the infra container's NetworkMode; ``publishes_ports`` tells
+    whether the engine itself publishes host ports.
+    """
+
+    kind: str
+    engine_mode: str
+    publishes_ports: bool
+
+    async def problem(self, patience: float = PATIENCE) -> str:
+        """Why no pod can get a network now; empty when one can.
+
+        Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is one.
+        """
+
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        """Keep the network namespace of a started sandbox until ``tear_down``, where that needs one.
+
+        Whether that was to be done. Raises OSError.
+        """
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        """Attach a pinned sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        """Whether a sandbox that runs has the network that its maker promised. Raises NetworkFailure."""
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        """The addresses of a sandbox, the primary one first; none where it has none (any more)."""
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
+        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
+
+        ``ports`` are its published ports, for want of what the CNI cache remembers. Raises NetworkFailure, and is to
+        be called again then.
+        """
+
+
+class NodeNetwork(PodNetwork, Protocol):
+    """Who gives new pods their network."""
+
+    def set_pod_cidr(self, text: str) -> None:
+        """Take the node's pod CIDRs from the kubelet. Raises InvalidArgument."""
+
+
+class _OfTheEngine:
+    """The engine gives back what it gave when the container ends."""
+
+    async def problem(self, patience: float = PATIENCE) -> str:
+        return ""
+
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        return False
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        return True
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
+        return
+
+
+class HostNetwork(_OfTheEngine):
+    """Pods on the node's own network."""
+
+    kind = "host"
+    engine_mode = "host"
+    publishes_ports = False
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        return ()
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        return ()
+
+
+class EngineNetwork(_OfTheEngine):
+    """The engine's default bridge serves the pods."""
+
+    kind = "docker"
+    engine_mode = "default"
+    publishes_ports = True
+
+    def set_pod_cidr(self, text: str) -> None:
+        parse_pod_cidrs(text)
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        if not sandbox.addresses:
+            raise NetworkFailure("the engine gave the pod no address on its default bridge")
+        return by_preference(sandbox.addresses)
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        return by_preference(sandbox.addresses)
+
+
+HOST_NETWORK = HostNetwork()
+ENGINE_NETWORK = EngineNetwork()
+
+
+class ConfigSource(Protocol):
+    """Where the CNI configuration in force comes from."""
+
+    @property
+    def network(self) -> cni.NetworkList | None: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+class NoSource:
+    """No CNI configuration at all: nothing new is attached, what was is detached by the cache."""
+
+    network: cni.NetworkList | None = None
+    reason = "CNI is not in use"
+
+
+class KubenetSource:
+    """kubenet's configuration, which exists as soon as the node's pod CIDRs are known."""
+
+    def __init__(self, *, mtu: int, hairpin_mode: str) -> None:
+        self._mtu = mtu
+        self._hairpin_mode = hairpin_mode
+        self.network: cni.NetworkList | None = None
+        self.reason = "kubenet has no pod CIDR: give --pod-cidr, or wait for the kubelet to send one"
+
+    def set_pod_cidrs(self, cidrs: Sequence[str]) -> None:
+        if cidrs:
+            config = kubenet_config(cidrs, mtu=self._mtu, hairpin_mode=self._hairpin_mode)
+            self.network = cni.NetworkList.parse(config, source="kubenet")
+            self.reason = ""
+
+
+class CNINetwork:
+    """CNI plugins serve the pods, in the namespace that is pinned at ``pins``.
+
+    ``locks`` is a folder for one lock file a sandbox: a plugin that outlives a killed server holds it, and the
+    next server's DEL waits for that plugin's end.
+    """
+
+    kind = "cni"
+    engine_mode = "none"
+    publishes_ports = False
+
+    def __init__(
+        self, runtime: cni.Runtime, source: ConfigSource, pins: Pins, locks: Path, pod_cidrs: Sequence[str]
+    ) -> None:
+        self._runtime = runtime
+        self._source = source
+        self._pins = pins
+        self._locks = locks
+        self._pod_cidrs = tuple(pod_cidrs)
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._torn_down: set[str] = set()
+        self._readiness = Readiness(runtime, lambda: source.network)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._readiness.close()
+
+    async def problem(self, patience: float = PATIENCE) -> str:
+        return self._source.reason if self._source.network is None else await self._readiness.problem(patience)
+
+    def set_pod_cidr(self, text: str) -> None:
+        self._pod_cidrs = parse_pod_cidrs(text)
+        if isinstance(self._source, KubenetSource):
+            self._source.set_pod_cidrs(self._pod_cidrs)
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        network = self._source.network
+        if network is None:
+            raise FailedPrecondition(f"no pod network: {self._source.reason}")
+        attachment = self._attachment(
+            sandbox.id, sandbox.name, capability_args=to_capability_args(config, self._pod_cidrs)
+        )
+        self._torn_down.discard(sandbox.id)
+        try:
+            result = await self._runtime.add(network, attachment)
+        except cni.CacheError as error:
+            raise disk_error(f"the network of the pod cannot be remembered: {error}", error.__cause__) from error
+        except cni.CNIError as error:
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
+        found = self._addresses_of(result)
+        if not found:
+            raise NetworkFailure(f"CNI network {network.name!r} gave the pod no address")
+        self._known[sandbox.id] = found
+        return found
+
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        if not (sandbox.running and sandbox.netns_path) or self._pins.is_pinned(sandbox.id):
+            return False
+        self._pins.pin(sandbox.id, Path(sandbox.netns_path))
+        return True
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        # What another shim has attached was whole when it gave the sandbox to its caller.
+        return not sandbox.made_here or bool(await self.addresses(sandbox))
+
+    async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
+        if sandbox_id in self._torn_down:
+            # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
+            self._pins.unpin(sandbox_id)
+            return
+        self._known.pop(sandbox_id, None)
+        try:
+            to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
+        except cni.CNIError as error:
+            raise NetworkFailure(f"what to detach cannot be told: {error}") from error
+        failures = []
+        for one in to_delete:
+            try:
+                await self._detach(one)
+            except NetworkFailure as error:
+                failures.append(str(error))
+        if failures:
+            raise NetworkFailure("; ".join(failures))
+        self._pins.unpin(sandbox_id)
+        self._lock_path(sandbox_id).unlink(missing_ok=True)
+        self._torn_down.add(sandbox_id)
+
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox is removed; its id does not come again."""
+        self._torn_down.discard(sandbox_id)
+
+    def remembered(self) -> set[str]:
+        """Every sandbox of which something is left here: an attachment in a namespace that we pinned, a pin, a lock.
+
+        What other runtimes attached is never among them. Blocks on the file system. Raises NetworkFailure.
+        """
+        try:
+            attachments = self._runtime.cached_attachments()
+            left = self._pins.pinned() | names_in(self._locks)
+        except (cni.CNIError, OSError) as error:
+            raise NetworkFailure(f"the networks of pods cannot be told: {error}") from error
+        return left | {one.attachment.container_id for one in attachments if self._is_ours(one)}
+
+    def _is_ours(self, cached: cni.CachedAttachment) -> bool:
+        netns = cached.attachment.netns
+        return netns is not None and self._pins.is_place(cached.attachment.container_id, Path(netns))
+
+    async def collect_garbage(self, known: Callable[[], Collection[str]]) -> None:
+        """Have the plugins remove what belongs to none of the ``known`` sandboxes, where they can (GC, spec 1.1.0).
+
+        Attachments of other runtimes are valid to us, whoever they are for. ``known`` is asked while nothing is
+        attached or detached. Raises NetworkFailure.
+        """
+        network = self._source.network
+        if network is None or not cni.has_gc(network):
+            return
+
+        def valid(cached: Sequence[cni.CachedAttachment]) -> set[tuple[str, str]]:
+            ids = set(known())
+            kept = (one for one in cached if one.attachment.container_id in ids or not self._is_ours(one))
+            return {(one, INTERFACE) for one in ids} | {
+                (one.attachment.container_id, one.attachment.ifname) for one in kept
+            }
+
+        try:
+            await self._runtime.gc(network, valid)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
+
+    async def _to_delete(
+        self, sandbox_id: str, name: SandboxName, capability_args: dict[str, object]
+    ) -> list[cni.CachedAttachment]:
+        """What was added by the cache; without one, what the configuration in force would have added."""
+        cached = await with_own_files(self._runtime.cached_attachments, sandbox_id)
+        if cached:
+            return [
+                dataclasses.replace(one, attachment=self._attachment(sandbox_id, name, like=one.attachment))
+                for one in cached
+            ]
+        if self._source.network is None:
+            return []
+        attachment = self._attachment(sandbox_id, name, capability_args=capability_args)
+        return [cni.CachedAttachment(self._source.network, attachment, None)]
+
+    async def _detach(self, added: cni.CachedAttachment) -> None:
+        """DEL by each way in turn, until one gives back all. Raises NetworkFailure."""
+        *first, last = ways_to_detach(added)
+        for way in first:
+            try:
+                await self._detach_by(way, added)
+            except NetworkFailure as error:
+                logger.debug("sandbox %s is not detached in %s: %s", added.attachment.container_id, way.value, error)
+            except OSError as error:
+                logger.warning("rules of sandbox %s may be left: %s", added.attachment.container_id, error)
+            else:
+                return
+        await self._detach_by(last, added)
+
+    async def _detach_by(self, way: Way, added: cni.CachedAttachment) -> None:
+        """Raises NetworkFailure, and OSError where there is no such namespace to be had."""
+        attachment = added.attachment
+        if way is Way.STAND_IN:
+            pin = await asyncio.to_thread(
+                self._pins.pin_stand_in, attachment.container_id, attachment.ifname, _addresses_in(added)
+            )
+            try:
+                await self._delete(added.network, dataclasses.replace(attachment, netns=str(pin)))
+            finally:
+                self._pins.unpin(attachment.container_id)
+            return
+        if way is Way.RESTORED_LINK:
+            assert attachment.netns is not None
+            netns, addresses = Path(attachment.netns), _addresses_in(added)
+            if not await asyncio.to_thread(restore_link, netns, attachment.ifname, addresses):
+                raise NetworkFailure("its interface is there")
+        await self._delete(added.network, attachment)
+
+    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+        """DEL. Raises NetworkFailure."""
+        try:
+            await self._runtime.delete(network, attachment)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
+
+    def _attachment(
+        self,
+        sandbox_id: str,
+        name: SandboxName,
+        *,
+        capability_args: dict[str, object] | None = None,
+        like: cni.Attachment | None = None,
+    ) -> cni.Attachment:
+        # Locks of sandboxes that are pinned: the folder exists since the pin was made, or is made here.
+        self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cni.Attachment(
+            container_id=sandbox_id,
+            netns=str(self._pins.path(sandbox_id)) if self._pins.is_pinned(sandbox_id) else None,
+            ifname=like.ifname if like else INTERFACE,
+            args=like.args if like else to_cni_args(name, sandbox_id),
+            capability_args=like.capability_args if like else capability_args or {},
+            lock_path=self._lock_path(sandbox_id),
+        )
+
+    def _lock_path(self, sandbox_id: str) -> Path:
+        return self._locks / sandbox_id
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        if sandbox.id in self._known:
+            return self._known[sandbox.id]
+        if not sandbox.running:
+            return ()
+        found = await with_own_files(self._read_addresses, sandbox)
+        if found:
+            self._known[sandbox.id] = found
+        return found
+
+    def _read_addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        try:
+            attachments = self._runtime.cached_attachments(sandbox.id)
+        except cni.CNIError as error:
+            raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be told: {error}") from error
+        for cached in attachments:
+            if cached.finished and cached.result is not None and (found := self._addresses_of(cached.result)):
+                return found
+        if sandbox.made_here or not sandbox.netns_path:
+            # An ADD of ours that succeeded is in the cache; without it the network is half-made.
+            return ()
+        try:
+            return by_preference(addresses(Path(sandbox.netns_path), INTERFACE))
+        except OSError as error:
+            logger.warning("%s", error)
+            return ()
+
+    def _addresses_of(self, result: cni.Result) -> tuple[str, ...]:
+        # Other shims attach the loopback by CNI too, under the same interface name; its addresses are no pod's.
+        return by_preference(str(ip.address.ip) for ip in result.ips if not ip.address.is_loopback)
+
+
+class Way(Enum):
+    """How an attachment is deleted."""
+
+    AS_IT_IS = "its own namespace, or none"
+    RESTORED_LINK = "its own namespace, with its interface restored"
+    STAND_IN = "a namespace that looks as the lost one did"
+
+
+def ways_to_detach(added: cni.CachedAttachment) -> tuple[Way, ...]:
+    """The ways to try, in turn; the last one's failure counts.
+
+    Plugins that masquerade know their rules by the addresses of the interface. Without a namespace they would leave the
+    rules. A DEL that was cut short has removed the interface first, and then the rules. Where the rules have gone as
+    well, such a plugin fails over them; without the interface or the namespace it does not look.
+    """
+    masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
+    if not masquerades or not _addresses_in(added):
+        return (Way.AS_IT_IS,)
+    return (Way.RESTORED_LINK if added.attachment.netns else Way.STAND_IN, Way.AS_IT_IS)
+
+
+def _addresses_in(added: cni.CachedAttachment) -> list[str]:
+    """The addresses of its interface, with prefix lengths."""
+    return [str(ip.address) for ip in added.result.ips] if added.result is not None else []

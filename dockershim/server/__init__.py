@@ -1,0 +1,1 @@
+"""The process: its configuration, its sockets, its log, and the border to gRPC."""

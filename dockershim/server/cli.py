@@ -1,0 +1,151 @@
+"""The command line. Flags follow pflag, as cri-dockerd's do: ``--flag=value``, ``--flag value``, bare switches."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from dockershim import __version__
+from dockershim.server import config, log
+from dockershim.server.heap import keep_memory_of_answers
+
+if TYPE_CHECKING:
+    from dockershim.server.process import Compose
+
+USAGE_ERROR: Final = 2
+SERVE: Final = ["serve"]
+CONFIG_DEFAULT: Final = ["config", "default"]
+
+#: What gRPC's C core reads when it is loaded. Below errors it tells of every connection, past our log and its format.
+#: Connections of gRPC's event engine, which 1.76 did not use in Python, are read by threads of its own: each call
+#: wakes more of them, for a sixth of the CPU that gRPC takes of it (`python -m bench.relist`).
+_GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "GRPC_VERBOSITY": "ERROR",
+    "GRPC_EXPERIMENTS": "-event_engine_listener",
+}
+
+DESCRIPTION: Final = """\
+The CRI server that makes a Docker Engine a Kubernetes runtime.
+
+commands:
+  serve            serve the CRI (also meant by flags without a command)
+  config default   print the defaults as a configuration file
+"""
+
+
+def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> int:
+    """Run the command that ``argv`` (None: the process's) names; the exit code is returned.
+
+    ``compose`` makes the services to serve (None: the real ones).
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if arguments.command == CONFIG_DEFAULT:
+        sys.stdout.write(config.default_file())
+        return 0
+    flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
+    return _serve(flags, _config_file(arguments.config, os.environ), compose)
+
+
+def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None) -> int:
+    load = partial(config.load, flags, dict(os.environ), file)
+    try:
+        settings = load()
+    except config.ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
+        return USAGE_ERROR
+    log.configure(settings.log_level, settings.log_format)
+    set_up_grpc()
+    keep_memory_of_answers()
+    # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
+    from dockershim.server import process
+
+    return process.run(settings, load, compose or _real_parts())
+
+
+def set_up_grpc() -> None:
+    """To be called before gRPC is loaded. What the environment says already stays."""
+    for name, value in _GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _real_parts() -> Compose:
+    from dockershim.server.wiring import compose
+
+    return compose
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_intermixed_args(_explicit_switches(argv))
+    arguments.command = arguments.command or SERVE
+    if arguments.command not in (SERVE, CONFIG_DEFAULT):
+        parser.error(f"unknown command: {' '.join(arguments.command)}")
+    return arguments
+
+
+def _explicit_switches(argv: Sequence[str]) -> list[str]:
+    """Spell a bare switch as ``--switch=true``: with pflag it never takes the next argument as its value."""
+    switches = {config.flag_name(key) for option in config.OPTIONS if option.is_switch for key in option.keys}
+    return [f"{argument}=true" if argument in switches else argument for argument in argv]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "dockershim",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
+    parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
+    parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
+    for option in config.OPTIONS:
+        metavar = "BOOL" if option.is_switch else "VALUE"
+        text = f"{option.help} (default {config.to_toml(option.default)})".replace("%", "%%")
+        action = _Joined if option.repeats else "store"
+        parser.add_argument(config.flag_name(option.key), dest=option.key, metavar=metavar, help=text, action=action)
+        for key in option.also:
+            parser.add_argument(
+                config.flag_name(key), dest=key, metavar=metavar, help=f"same as {config.flag_name(option.key)}"
+            )
+    return parser
+
+
+class _Joined(argparse.Action):
+    """A flag that may be repeated: its values as one text, with commas, as an environment variable has them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
+class _BuildInfo(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        parts = [f"dockershim {__version__}", f"python {platform.python_version()}"]
+        parts += [f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "aiohttp", "pyroute2")]
+        sys.stdout.write("\n".join(parts) + "\n")
+        parser.exit()
+
+
+def _flag_keys() -> frozenset[str]:
+    return frozenset(key for option in config.OPTIONS for key in option.keys)
+
+
+def _config_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
+    named = flag if flag is not None else environ.get(f"{config.ENVIRONMENT_PREFIX}CONFIG", "")
+    return Path(named) if named else None

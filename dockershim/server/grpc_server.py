@@ -1,0 +1,341 @@
+"""The CRI over gRPC: every call of runtime.v1, and the same handlers for clients of runtime.v1alpha2.
+
+This is the border where errors become status codes, by the one table below. A call is parsed, run, timed, logged
+and answered in one wrapper, so no handler can forget any of it. v1alpha2 is an earlier cut of v1 with the same
+field numbers, so its bytes are read and written by the messages of v1 without a conversion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext
+from typing import Any, Final, NoReturn, Protocol, cast
+
+import grpc
+from google.protobuf.descriptor import Descriptor, MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from dockershim import errors
+from dockershim.api.cri.v1 import api_pb2
+from dockershim.common.measure import Calls
+from dockershim.cri.calls import CHANGES, OPEN_ENDED, V1ALPHA2, row_of
+from dockershim.server import log
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+# The status message travels in the trailers, which clients bound: grpc's C core at 8 KiB for all of them.
+MAX_STATUS_BYTES: Final = 4096
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", 1024),
+    # A client may ping an idle connection, every 10 s at most; one that floods is sent away after the default of
+    # two strikes. The server itself does not ping: a unix socket tells at once when its other end is gone.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Nor does it ping to learn how much a connection can hold, with every message that it gets: the answer takes
+    # another wake of the process, and on a unix socket the default window is enough.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.so_reuseport", 0),
+)
+
+STOPPING: Final = "dockershim is stopping"
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class OpenStreams:
+    """The open-ended streams of a server, so that it can end them when it stops.
+
+    A stream is only ended where it waits for its next message. gRPC answers nothing on a call whose task is
+    cancelled while it sends, and the caller would wait for as long as the server lets calls in flight.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """End every stream, those too that begin later: ``waiting`` raises Unavailable in each."""
+        self._ended.set()
+        for task in self._waiting:
+            task.cancel()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a stream's wait for its next message. Raises Unavailable when the server stops."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        if self._ended.is_set():
+            raise errors.Unavailable(STOPPING)
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._ended.is_set() and task.uncancel() == 0:
+                raise errors.Unavailable(STOPPING) from None
+            raise
+        finally:
+            self._waiting.discard(task)
+
+
+class Journal(Protocol):
+    """What the node knows for the log. None of it waits, or asks anybody."""
+
+    def names(self, subject_id: str) -> Mapping[str, str]:
+        """The fields ``pod`` and ``container`` for an id of a sandbox or container, as far as they are known."""
+
+    def is_done(self, rpc: str, subject_id: str) -> bool:
+        """Whether there is nothing to do for this call of CHANGES."""
+
+    def refuse(self) -> bool:
+        """Count a call that ends UNAVAILABLE; whether the log tells of it already, as part of an outage."""
+
+
+def make_server(
+    services: Mapping[str, object],
+    open_streams: OpenStreams,
+    calls: Calls | None = None,
+    journal: Journal | None = None,
+) -> grpc.aio.Server:
+    """A server, not yet bound or started, of ``services``: RuntimeService, ImageService or both, by these names.
+
+    A service object has a coroutine method (an async generator function for a stream) in snake case for each
+    call that is built; the others answer UNIMPLEMENTED. ``calls`` is told of each by its name in the CRI.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    for name, implementation in services.items():
+        handlers = _handlers(name, implementation, open_streams, calls, journal)
+        older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(f"runtime.v1.{name}", handlers),
+                grpc.method_handlers_generic_handler(f"runtime.v1alpha2.{name}", older),
+            )
+        )
+    return server
+
+
+def _handlers(
+    service: str, implementation: object, open_streams: OpenStreams, calls: Calls | None, journal: Journal | None
+) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+    for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
+        built = getattr(implementation, snake_case(descriptor.name), None)
+        call = _Call(descriptor, built, open_streams, calls, journal)
+        # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
+        if descriptor.server_streaming:
+            handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
+        else:
+            handlers[descriptor.name] = grpc.unary_unary_rpc_method_handler(call.unary)
+    return handlers
+
+
+def snake_case(name: str) -> str:
+    """The name of the method that serves a call of the CRI."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+class _Call:
+    """One call of the CRI, from bytes to bytes."""
+
+    def __init__(
+        self,
+        method: MethodDescriptor,
+        built: Callable[[Any], Any] | None,
+        streams: OpenStreams,
+        calls: Calls | None,
+        journal: Journal | None,
+    ) -> None:
+        self._name = method.name
+        self._request = GetMessageClass(method.input_type)
+        self._subject = _subject_of(method)
+        self._given = _ids_of(method.output_type)
+        self._journal = journal
+        self._built = built
+        self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
+        self._calls = calls
+
+    async def unary(self, payload: bytes, context: Context) -> bytes:
+        if self._calls is None:
+            return await self._unary(payload, context)
+        with _counted(self._calls, self._name, context):
+            return await self._unary(payload, context)
+
+    async def _unary(self, payload: bytes, context: Context) -> bytes:
+        request, run = await self._prepare(payload, context)
+        with log.fields(rpc=self._name, **(about := self._about(request))):
+            level = self._level(about)
+            started = time.perf_counter()
+            try:
+                response: Message = await run(request)
+                body = response.SerializeToString()
+                given = self._given(response)
+            except (Exception, asyncio.CancelledError) as error:
+                await self._end(error, started, context, level)
+            with log.fields(**given):
+                logger.log(level, "done in %.1f ms", _since(started))
+            return body
+
+    def _about(self, request: Message) -> dict[str, str]:
+        """Whom a call is about, as fields of the log. Read before the call: its names may be gone afterwards."""
+        found = self._subject(request)
+        if self._journal is not None and (subject_id := _id_in(found)):
+            found.update(self._journal.names(subject_id))
+        return found
+
+    def _level(self, about: Mapping[str, str]) -> int:
+        """How loud a call is that succeeds, or that its caller gives up."""
+        if self._name not in CHANGES:
+            return logging.DEBUG
+        done = self._journal is not None and self._journal.is_done(self._name, _id_in(about))
+        return logging.DEBUG if done else logging.INFO
+
+    async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
+        with nullcontext() if self._calls is None else _counted(self._calls, self._name, context):
+            async with aclosing(self._stream(payload, context)) as responses:
+                async for response in responses:
+                    yield response
+
+    async def _stream(self, payload: bytes, context: Context) -> AsyncGenerator[bytes, None]:
+        request, run = await self._prepare(payload, context)
+        with log.fields(rpc=self._name, **self._about(request)):
+            started = time.perf_counter()
+            try:
+                async with aclosing(run(request)) as responses:
+                    while True:
+                        with self._waiting():
+                            response = await anext(responses, None)
+                        if response is None:
+                            break
+                        yield response.SerializeToString()
+            except (Exception, asyncio.CancelledError) as error:
+                await self._end(error, started, context, logging.DEBUG)
+            logger.debug("done in %.1f ms", _since(started))
+
+    async def _prepare(self, payload: bytes, context: Context) -> tuple[Message, Callable[[Message], Any]]:
+        if self._built is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{self._name} is not implemented")
+        try:
+            return self._request.FromString(payload), self._built
+        except DecodeError:
+            with log.fields(rpc=self._name):
+                logger.info("the request does not parse: %d bytes", len(payload))
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {self._request.DESCRIPTOR.full_name}"
+            )
+
+    async def _end(self, error: BaseException, started: float, context: Context, level: int) -> NoReturn:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            logger.log(level, "its caller has gone after %.1f ms", _since(started))
+            raise error
+        if isinstance(error, errors.ShimError):
+            row = row_of(type(error))
+            told = isinstance(error, errors.Unavailable) and self._journal is not None and self._journal.refuse()
+            logger.log(
+                logging.DEBUG if told else row.level,
+                "failed after %.1f ms: %s: %s",
+                _since(started),
+                row.code.name,
+                _without_long_ids(str(error)),
+            )
+            await context.abort(row.code, bounded(str(error)))
+        # What nobody foresaw may hold anything, so the caller gets none of it. A cancellation that nobody asked of
+        # this call is such a thing: it came out of something the handler waited for, and unanswered it would leave
+        # the caller waiting.
+        logger.error("failed after %.1f ms", _since(started), exc_info=error)
+        await context.abort(
+            grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
+        )
+
+
+@contextmanager
+def _counted(calls: Calls, name: str, context: Context) -> Iterator[None]:
+    """Tell of a call, and by which status it is answered."""
+    calls.begun(name)
+    started = time.perf_counter()
+    code = grpc.StatusCode.OK.name
+    try:
+        yield
+    except (asyncio.CancelledError, GeneratorExit):
+        code = grpc.StatusCode.CANCELLED.name
+        raise
+    except BaseException:
+        # Of a call that was not aborted, which would be a mistake of ours, it is a bare number.
+        code = getattr(context.code(), "name", grpc.StatusCode.INTERNAL.name)
+        raise
+    finally:
+        calls.ended(code, time.perf_counter() - started, name)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def bounded(text: str) -> str:
+    """``text``, cut so that it takes at most MAX_STATUS_BYTES on the wire, where gRPC percent-encodes it."""
+    size = 0
+    for index, char in enumerate(text):
+        size += 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode("utf-8", "replace"))
+        if size > MAX_STATUS_BYTES - 3:
+            return _encodable(text[:index]) + "..."
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    # Names read from a file system may hold lone surrogates, which UTF-8 has no bytes for.
+    return text.encode("utf-8", "replace").decode()
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+# How messages name ids, and how the log does.
+_IDS: Final = (("container_id", "container_id"), ("sandbox_id", "pod_sandbox_id"))
+_SHOWN_OF_ID: Final = 12
+
+
+def _ids_of(message: Descriptor) -> Callable[[Any], dict[str, str]]:
+    """A reader of the ids in messages of a type, as fields of the log; decided once for each type."""
+    keys = [(key, name) for key, name in _IDS if name in message.fields_by_name]
+    return lambda found: {key: value for key, name in keys if (value := getattr(found, name))}
+
+
+def _id_in(fields: Mapping[str, str]) -> str:
+    """The id of whom a call is about: of its container, if it has one."""
+    return next((fields[key] for key, _ in _IDS if key in fields), "")
+
+
+def _subject_of(method: MethodDescriptor) -> Callable[[Any], dict[str, str]]:
+    """A reader of what a request is about, as fields of the log; decided once for each method."""
+    ids = _ids_of(method.input_type)
+    single = [field for field in method.input_type.fields if not field.is_repeated]
+    configs = {field.message_type.name: field.name for field in single if field.message_type}
+    pod, container = configs.get("PodSandboxConfig"), configs.get("ContainerConfig")
+
+    def read(request: Any) -> dict[str, str]:
+        found = ids(request)
+        if pod is not None and request.HasField(pod):
+            metadata = getattr(request, pod).metadata
+            found["pod"] = f"{metadata.namespace}/{metadata.name}"
+        if container is not None and request.HasField(container):
+            found["container"] = getattr(request, container).metadata.name
+        return found
+
+    return read
+
+
+def _without_long_ids(message: str) -> str:
+    """Ids that the record's fields have already, cut as `docker ps` shows them."""
+    for key, value in log.current_fields().items():
+        if key.endswith("_id"):
+            message = message.replace(value, value[:_SHOWN_OF_ID])
+    return message

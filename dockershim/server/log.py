@@ -1,0 +1,141 @@
+"""Logging: one record is one line, whatever it was made of.
+
+Names of pods and images, messages of engines and plugins are other people's text. Everything that is not
+printable is escaped on its way out, and what is too long is cut, so that none of it can break a line, pretend to be
+another record, or fill the disk.
+
+What is being worked on travels in a context variable, not through every signature::
+
+    with log.fields(sandbox_id=sandbox_id):
+        logger.info("network is up")        # ... network is up sandbox_id=3f9c...
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
+
+TRACEBACK_INDENT = "    "
+
+#: In bytes, escaped. journald breaks a line of more than 48 KiB into records of their own: a message with all its
+#: fields is shorter.
+LONGEST_MESSAGE: Final = 32 * 1024
+#: Room for a namespace and a name of 253 characters, in ASCII as Kubernetes has them.
+LONGEST_FIELD: Final = 1024
+_CUT: Final = "..."
+#: A character takes this much at most: as two halves of a surrogate pair in JSON.
+_LONGEST_ESCAPE: Final = 12
+
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
+_fields: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=_NO_FIELDS)
+
+
+@contextmanager
+def fields(
+    *,
+    rpc: str | None = None,
+    pod: str | None = None,
+    container: str | None = None,
+    sandbox_id: str | None = None,
+    container_id: str | None = None,
+) -> Iterator[None]:
+    """Add fields to every record logged inside, in this task and in those it starts; ``None`` adds nothing.
+
+    ``rpc`` is the method's name, ``pod`` is ``namespace/name``, ``container`` the name within its pod.
+    """
+    given = {"rpc": rpc, "pod": pod, "container": container, "sandbox_id": sandbox_id, "container_id": container_id}
+    token = _fields.set({**_fields.get(), **{key: value for key, value in given.items() if value is not None}})
+    try:
+        yield
+    finally:
+        _fields.reset(token)
+
+
+def current_fields() -> Mapping[str, str]:
+    """The fields a record logged here would carry."""
+    return _fields.get()
+
+
+def configure(level: str, log_format: str) -> None:
+    """Send all records of ``level`` (a name of ``logging``, any case) and above to standard error.
+
+    ``log_format`` is ``text`` or ``json``. Calling it again replaces the earlier set-up.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # What these say at debug is about themselves and drowns the calls.
+    for chatty in ("asyncio", "grpc"):
+        logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-02T03:04:05.678Z INFO dockershim.cri.sandbox message key=value``; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_timestamp(record)} {record.levelname} {record.name} {escape(_message(record))}"
+        line = head + "".join(f" {key}={_quoted(_cut(value, LONGEST_FIELD))}" for key, value in _fields.get().items())
+        return line + "".join(f"\n{TRACEBACK_INDENT}{escape(row)}" for row in self._traceback(record).splitlines())
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        return _cut(self.formatException(record.exc_info), LONGEST_MESSAGE) if record.exc_info else ""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, the fields, and any ``traceback``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _timestamp(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": _message(record),
+            **{key: _cut(value, LONGEST_FIELD) for key, value in _fields.get().items()},
+        }
+        if record.exc_info:
+            entry["traceback"] = _cut(self.formatException(record.exc_info), LONGEST_MESSAGE)
+        return json.dumps(entry)
+
+
+def escape(text: str) -> str:
+    """``text`` with every character that is not printable written as Python would write it in a literal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _message(record: logging.LogRecord) -> str:
+    return _cut(record.getMessage(), LONGEST_MESSAGE)
+
+
+def _cut(text: str, longest: int) -> str:
+    """``text``, or so much of its begin that it takes at most ``longest`` bytes in either format."""
+    if len(text) * _LONGEST_ESCAPE <= longest:
+        return text
+    size = 0
+    for index, char in enumerate(text):
+        size += 1 if " " <= char <= "~" and char not in '"\\' else _LONGEST_ESCAPE
+        if size > longest - len(_CUT):
+            return text[:index] + _CUT
+    return text
+
+
+def _quoted(value: str) -> str:
+    plain = value.isprintable() and value and not any(char in ' "=' for char in value)
+    return value if plain else json.dumps(value)
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

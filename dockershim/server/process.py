@@ -1,0 +1,191 @@
+"""The serving process: lock, sockets, gRPC servers, signals, service manager.
+
+SIGTERM and SIGINT let the calls in flight end, for as long as the configuration allows; SIGHUP reads the
+configuration again. Either may come at any moment, also while the server still starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import grpc
+
+from dockershim.common.measure import Calls
+from dockershim.errors import ShimError, StartError
+from dockershim.server import log
+from dockershim.server.config import Config, ConfigError, flag_name, merge_reload, without_effect
+from dockershim.server.grpc_server import Journal, OpenStreams, make_server
+from dockershim.server.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instance_lock
+from dockershim.server.systemd import Notifier, PassedFd, take_passed_fds
+
+logger = logging.getLogger(__name__)
+
+
+class Services(Protocol):
+    """What is served, and what takes over the reloadable part of a new configuration; see ``compose.Services``."""
+
+    @property
+    def runtime(self) -> object: ...
+    @property
+    def images(self) -> object: ...
+    @property
+    def reload(self) -> Callable[[Config], None]: ...
+    @property
+    def calls(self) -> Calls | None: ...
+    @property
+    def journal(self) -> Journal | None: ...
+
+
+Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
+
+
+def run(config: Config, load: Callable[[], Config], compose: Compose) -> int:
+    """Serve until SIGTERM or SIGINT. ``load`` reads the configuration again, and may raise ConfigError.
+
+    Returns the process's exit code: 0 after a stop that was asked for, 1 where the server could not serve.
+    """
+    for key in without_effect(config):
+        logger.warning("%s has no effect in dockershim", flag_name(key))
+    try:
+        with instance_lock(config.root_directory):
+            asyncio.run(_Process(config, load, compose).serve())
+    except (InUse, StartError, ShimError, OSError) as error:
+        logger.error("cannot serve: %s%s", error, "; dockershim needs root" if os.geteuid() != 0 else "")
+        return 1
+    except Exception:
+        logger.exception("cannot serve")
+        return 1
+    return 0
+
+
+class _Process:
+    def __init__(self, config: Config, load: Callable[[], Config], compose: Compose) -> None:
+        self._config = config
+        self._load = load
+        self._compose = compose
+        self._notifier = Notifier.from_environment(os.environ, os.getpid())
+        self._passed = list(take_passed_fds(os.environ, os.getpid()))
+        self._open_streams = OpenStreams()
+        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._ready = False
+
+    async def serve(self) -> None:
+        serving = asyncio.create_task(self._serve(), name="serve")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._signals.put_nowait, signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number, serving)
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+    def _on_stop(self, number: signal.Signals, serving: asyncio.Task[None]) -> None:
+        logger.info("%s: stopping", number.name)
+        if self._ready:
+            self._signals.put_nowait(number)
+        else:
+            # There is no call to wait for yet; the parts that have started undo themselves.
+            serving.cancel()
+
+    async def _serve(self) -> None:
+        async with AsyncExitStack() as stack:
+            endpoints = self._endpoints()
+            for endpoint in endpoints.values():
+                stack.push_async_callback(endpoint.close)
+            services = await stack.enter_async_context(self._compose(self._config))
+            servers = {name: self._bind(endpoint, name, services) for name, endpoint in endpoints.items()}
+            stack.push_async_callback(self._stop, tuple(endpoints.values()), tuple(servers.values()))
+            for name, endpoint in endpoints.items():
+                await servers[name].start()
+                await endpoint.open()
+            watchdog = asyncio.create_task(self._watchdog(), name="watchdog")
+            stack.callback(watchdog.cancel)
+            self._ready = True
+            self._notifier.ready()
+            logger.info("serving on %s", ", ".join(endpoints))
+            while await self._signals.get() == signal.SIGHUP:
+                self._reload(services)
+
+    def _endpoints(self) -> dict[str, Endpoint]:
+        """The ways in, by their names in the configuration; asked first, since another server may be there."""
+        names = filter(None, (self._config.container_runtime_endpoint, self._config.image_service_endpoint))
+        return {name: self._endpoint(name) for name in names}
+
+    def _as_flag(self, name: str) -> str:
+        is_images = name == self._config.image_service_endpoint
+        return f"--{'image-service' if is_images else 'container-runtime'}-endpoint={name}"
+
+    def _endpoint(self, name: str) -> Endpoint:
+        try:
+            if name.startswith("fd://"):
+                passed = self._take(name.removeprefix("fd://"))
+                return PassedSocket(passed.fd, self._config.state_directory / "sockets")
+            return OwnSocket(Path(name.removeprefix("unix://")))
+        except (InUse, OSError) as error:
+            raise StartError(f"{self._as_flag(name)}: {error}") from error
+
+    def _take(self, name: str) -> PassedFd:
+        for passed in self._passed:
+            if name in ("", passed.name):
+                self._passed.remove(passed)
+                return passed
+        raise StartError(f"fd://{name}: systemd passed no {'further ' if not name else ''}socket of that name")
+
+    def _bind(self, endpoint: Endpoint, name: str, services: Services) -> grpc.aio.Server:
+        offered: dict[str, object] = {"RuntimeService": services.runtime, "ImageService": services.images}
+        if self._config.image_service_endpoint:
+            own = "ImageService" if name == self._config.image_service_endpoint else "RuntimeService"
+            offered = {own: offered[own]}
+        server = make_server(offered, self._open_streams, services.calls, services.journal)
+        try:
+            server.add_insecure_port(f"unix:{quote(str(endpoint.bind_path))}")
+        except RuntimeError as error:
+            folder = endpoint.bind_path.parent
+            # gRPC does not tell why.
+            reason = str(error) if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+            raise StartError(f"{self._as_flag(name)}: {reason}") from error
+        return server
+
+    async def _stop(self, endpoints: Sequence[Endpoint], servers: Sequence[grpc.aio.Server]) -> None:
+        self._notifier.stopping()
+        for endpoint in endpoints:
+            endpoint.stop_accepting()
+        stops = [asyncio.ensure_future(server.stop(self._config.shutdown_grace)) for server in servers]
+        self._open_streams.end()
+        await asyncio.gather(*stops)
+
+    async def _watchdog(self) -> None:
+        while self._notifier.watchdog_interval:
+            self._notifier.watchdog()
+            # Half of it, as sd_watchdog_enabled(3) advises: one late turn is not yet a dead process.
+            await asyncio.sleep(self._notifier.watchdog_interval / 2)
+
+    def _reload(self, services: Services) -> None:
+        self._notifier.reloading()
+        try:
+            reload = merge_reload(self._config, self._load())
+        except ConfigError as error:
+            logger.error("SIGHUP: the configuration stays as it was: %s", error)
+        else:
+            self._config = reload.config
+            log.configure(reload.config.log_level, reload.config.log_format)
+            self._hand_over(services)
+            logger.info("SIGHUP: applied %s", ", ".join(reload.applied) or "nothing, nothing reloadable has changed")
+            if reload.need_restart:
+                logger.warning("SIGHUP: a restart is needed for %s", ", ".join(reload.need_restart))
+        self._notifier.ready()
+
+    def _hand_over(self, services: Services) -> None:
+        try:
+            services.reload(self._config)
+        except Exception:
+            # The pods of a node must not lose their runtime to a mistake in a reload.
+            logger.exception("SIGHUP: a part of the server did not take over the configuration")

@@ -1,0 +1,309 @@
+"""Puts the server's parts together. The one module that knows all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cni
+import streaming
+from checkpoints import Checkpoint, CheckpointError, Store
+from dockershim.common.background import in_background
+from dockershim.common.measure import Calls
+from dockershim.common.rollback import settle
+from dockershim.common.steps import listening, step
+from dockershim.common.tls import ServerTLS
+from dockershim.cri import Node, RuntimeService
+from dockershim.cri.adoption import adopt
+from dockershim.cri.images import ImageService
+from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
+from dockershim.cri.journal import Journal
+from dockershim.cri.limits import Limits
+from dockershim.cri.logs import logs_taken_up
+from dockershim.cri.reconcile import reconcile
+from dockershim.cri.removal import kill_container
+from dockershim.cri.sandbox import Sandboxes
+from dockershim.engine.client import TLS, Engine
+from dockershim.engine.credentials import NodeCredentials, default_files
+from dockershim.engine.oom import LOWEST_OOM_SCORE
+from dockershim.errors import ShimError, StartError
+from dockershim.hooks.folder import hook_servers
+from dockershim.host_paths.service import HostPaths
+from dockershim.logs.service import ContainerLogs
+from dockershim.metrics.parts import Parts
+from dockershim.network.netns import Pins
+from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
+from dockershim.server.config import Config
+from dockershim.state.follower import Follower
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.inventory import Inventory
+from dockershim.state.watchdog import Watchdog
+from dockershim.stats.disk import DiskUsage
+from dockershim.translate.container import EngineLog
+from dockershim.translate.network import parse_pod_cidrs
+
+if TYPE_CHECKING:
+    from dockershim.metrics.instruments import Instruments
+
+logger = logging.getLogger(__name__)
+
+#: Hundreds of containers are read in about a second; an engine that hangs must not keep the server from serving.
+_FIRST_LOOK_DEADLINE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The two CRI services and what the process does with them.
+
+    ``runtime`` and ``images`` have one coroutine method per RPC that is built, in snake case
+    (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. What is missing
+    answers UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` is to be told of
+    every call, ``journal`` is to be asked what the log says of it.
+    """
+
+    runtime: object
+    images: object
+    reload: Callable[[Config], None]
+    calls: Calls | None = None
+    journal: Journal | None = None
+
+
+class _Current:
+    """The configuration in force; what can be reloaded is asked of it at each use."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def replace(self, config: Config) -> None:
+        self.config = config
+
+
+@asynccontextmanager
+async def compose(config: Config) -> AsyncIterator[Services]:
+    """The services for a configuration. An engine that is away does not stop it: calls say UNAVAILABLE meanwhile."""
+    current = _Current(config)
+    async with AsyncExitStack() as stack:
+        instruments = _instruments(config, stack)
+        engine = await stack.enter_async_context(_engine(current, instruments))
+        pins = await asyncio.to_thread(_pins, config.state_directory)
+        cni_network = await _cni_network(config, pins, stack, instruments)
+        store = Store(config.root_directory / "sandbox")
+        others = await asyncio.to_thread(_adopt, config.adopt_from)
+        with step("read the checkpoints"):
+            checkpointed = others.checkpoints | await asyncio.to_thread(_load, store)
+        follower = Follower(engine, compare_every=config.inventory_check_interval)
+        image_records = ImageRecords(engine, follower)
+        inventory = Inventory(engine, follower)
+        disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
+        infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
+        images = ImageService(
+            engine,
+            image_records,
+            infra_image,
+            disk,
+            capabilities=lambda: node.capabilities(),
+            pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
+            node_credentials=NodeCredentials(default_files(os.environ)),
+            pulls=instruments.pulls if instruments else None,
+        )
+        node = Node(
+            engine=engine,
+            follower=follower,
+            inventory=inventory,
+            images=image_records,
+            network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
+            cni=cni_network,
+            pins=pins,
+            store=store,
+            checkpointed=checkpointed,
+            adopted=others.stores,
+            infra_image=infra_image,
+            ensure_infra_image=images.ensure_infra_image,
+            cgroup_driver=config.cgroup_driver,
+            request_timeout=lambda: current.config.runtime_request_timeout,
+            logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
+            engine_log=_engine_log(config),
+            streaming=await _streaming(config, stack),
+            disk=disk,
+            host_paths=await stack.enter_async_context(HostPaths()),
+            limits=Limits(config.state_directory / "starts", inventory, lambda one: kill_container(node, one)),
+        )
+        watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
+        await stack.enter_async_context(follower)
+        await stack.enter_async_context(watchdog)
+        runtime = RuntimeService(node)
+        if instruments is not None:
+            parts = Parts(node, watchdog, image_records, runtime.container_events)
+            await _serve_metrics(config, instruments, parts, stack)
+        await _look_at_engine(node)
+        await stack.enter_async_context(logs_taken_up(node))
+        await stack.enter_async_context(
+            hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
+        )
+        sandboxes = Sandboxes(node)
+        await stack.enter_async_context(in_background(adopt(node, sandboxes), "adopt"))
+        await stack.enter_async_context(disk)
+        await stack.enter_async_context(in_background(reconcile(node, sandboxes), "reconcile"))
+        stack.push_async_callback(settle)
+        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None, Journal(node))
+
+
+def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
+    """What calls are counted with, if anybody is to see it: the library takes memory."""
+    if not config.metrics_bind_addr:
+        return None
+    from dockershim.metrics.instruments import Instruments
+
+    instruments = Instruments()
+    stack.enter_context(listening(instruments.phase_passed))
+    return instruments
+
+
+async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts, stack: AsyncExitStack) -> None:
+    from dockershim.metrics.service import Exposition, MetricsServer
+    from dockershim.metrics.state import State
+
+    state = State(parts)
+    state.register(instruments.registry)
+    host, _, port = config.metrics_bind_addr.rpartition(":")
+    context = await _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca, stack)
+    server = MetricsServer(Exposition(instruments.registry, state), host.strip("[]"), int(port), context)
+    with _bound_by(f"--metrics-bind-addr={config.metrics_bind_addr}"):
+        await stack.enter_async_context(server)
+    logger.info("metrics are served on %s", server.url)
+
+
+def _engine(current: _Current, instruments: Instruments | None) -> Engine:
+    config = current.config
+    tls = None
+    if config.docker_tls_ca or config.docker_tls_cert:
+        tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
+    return Engine(
+        config.docker_endpoint,
+        request_timeout=lambda: current.config.runtime_request_timeout,
+        tls=tls,
+        calls=instruments.engine if instruments else None,
+    )
+
+
+def _pins(state: Path) -> Pins:
+    pins = Pins(state)
+    try:
+        pins.share()
+    except OSError as error:
+        logger.warning("CNI daemons in pods may not see the pods' network namespaces: %s", error)
+    return pins
+
+
+async def _cni_network(
+    config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None
+) -> CNINetwork:
+    runtime = cni.Runtime(
+        bin_dirs=list(config.cni_bin_dir),
+        cache_dir=config.cni_cache_dir,
+        timeout=config.cni_timeout,
+        executor=instruments.plugins if instruments else None,
+    )
+    source: ConfigSource
+    if config.network_plugin == "docker":
+        source = NoSource()
+    elif config.network_plugin == "kubenet":
+        source = KubenetSource(mtu=config.network_plugin_mtu, hairpin_mode=config.hairpin_mode)
+    else:
+        source = await stack.enter_async_context(cni.ConfigWatcher(config.cni_conf_dir))
+    locks = config.state_directory / "cni"
+    network = await stack.enter_async_context(
+        CNINetwork(runtime, source, pins, locks, parse_pod_cidrs(config.pod_cidr))
+    )
+    network.set_pod_cidr(config.pod_cidr)
+    return network
+
+
+def _engine_log(config: Config) -> EngineLog | None:
+    if config.container_log_format == "docker":
+        return None
+    return EngineLog(config.engine_log_max_size, config.engine_log_max_files)
+
+
+async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
+    host, _, port = config.streaming_bind_addr.rpartition(":")
+    context = await _tls(config.streaming_tls_cert, config.streaming_tls_key, config.streaming_tls_client_ca, stack)
+    server = streaming.Server(
+        host.strip("[]"), int(port), ssl_context=context, idle_timeout=config.streaming_idle_timeout
+    )
+    with _bound_by(f"--streaming-bind-addr={config.streaming_bind_addr}"):
+        await server.start()
+    stack.push_async_callback(server.close)
+    logger.info("exec, attach and port-forward are served on %s", server.base_url)
+    return server
+
+
+@contextmanager
+def _bound_by(flag: str) -> Iterator[None]:
+    """Around the begin of listening at the address that a flag names."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(f"{flag}: {reason}") from error
+
+
+async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stack: AsyncExitStack) -> ServerTLS | None:
+    """How a server of ours speaks TLS; None without a certificate."""
+    if cert is None or key is None:
+        return None
+    context = await asyncio.to_thread(ServerTLS, cert, key, client_ca)
+    await stack.enter_async_context(in_background(context.follow(), "tls"))
+    return context
+
+
+def _load(store: Store) -> dict[str, Checkpoint]:
+    """Nothing about checkpoints keeps the server from serving the pods that the engine has."""
+    try:
+        loaded, problems = store.load_all()
+    except CheckpointError as error:
+        logger.error("%s; what the engine has lost is not known", error)
+        return {}
+    for problem in problems:
+        logger.error("checkpoint: %s", problem)
+    return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """What other dockershims have left: their checkpoints, and where the files of each sandbox are."""
+
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    stores: dict[str, list[Store]] = field(default_factory=dict)
+
+
+def _adopt(roots: Iterable[Path]) -> _Adopted:
+    adopted = _Adopted()
+    for root in roots:
+        store = Store(root / "sandbox", foreign=True)
+        found = _load(store)
+        logger.info("%d checkpoints adopted from %s", len(found), root)
+        adopted.checkpoints.update(found)
+        for sandbox_id in found:
+            adopted.stores.setdefault(sandbox_id, []).append(store)
+    return adopted
+
+
+async def _look_at_engine(node: Node) -> None:
+    try:
+        async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
+            await node.follower.current()
+            can = await node.capabilities()
+    except (ShimError, TimeoutError) as error:
+        if not node.follower.outage.lasts:
+            logger.warning("%s; trying again with each call", str(error) or "the engine's state is not read yet")
+        return
+    logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
+    if (lowest := node.lowest_oom_score()) > LOWEST_OOM_SCORE:
+        logger.warning("the engine may not lower OOM scores; those of containers are raised to %d", lowest)

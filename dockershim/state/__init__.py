@@ -1,0 +1,1 @@
+"""What exists on the node, as it is followed from the engine."""

@@ -1,0 +1,341 @@
+"""Copies of the engine's state in memory, kept in step with it by its event stream.
+
+A copy is *current* from the end of a resync, during which events are already taken, to the first sign that an event
+may have been missed: the stream ends, events come late, this process did not run for a while, the engine does not
+answer. What is not current is never answered from: readers wait for the next resync, or are told UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol, Self
+
+import aiohttp
+
+from dockershim.engine.client import Engine
+from dockershim.engine.events import FILTERS, Event, EventDecoder
+from dockershim.errors import ShimError, Unavailable
+from dockershim.state.outage import Outage
+
+logger = logging.getLogger(__name__)
+
+#: How far back events are asked for: the engine answers a little before it begins to listen.
+_OVERLAP: Final = 1.0
+#: An engine keeps 1,024 events for a slow reader, and drops the next ones without a word.
+_LATE: Final = 2.0
+_BEAT: Final = 0.2
+_STALL: Final = 1.0
+_CONNECT_DEADLINE: Final = 2.0
+_PATIENCE: Final = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_TICK: Final = 1.0
+#: A change that a comparison has found was missed if no event tells of it within these seconds: it may be on its way.
+ON_ITS_WAY: Final = 2.0
+#: Of what a comparison has found, so many are named in the log.
+_SHOWN: Final = 5
+
+
+class _Silent(Unavailable):
+    """The engine was asked, and gave no answer in its time: that is known of now, whenever the asking began."""
+
+
+class Copy(Protocol):
+    """A part of the engine's state in memory."""
+
+    async def resync(self) -> None:
+        """Read everything anew. Events that come meanwhile are taken as always."""
+
+    async def compare(self) -> Sequence[str]:
+        """Repair cheaply what events did not tell, and give what that was, in words."""
+
+    def tick(self) -> None:
+        """Once in a second: look at what no event tells of."""
+
+    def take(self, event: Event) -> None:
+        """Note a change."""
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+
+
+class Cause(StrEnum):
+    """Why everything has to be read anew."""
+
+    START = "start"
+    CUT = "cut"
+    LATE = "late"
+    STALLED = "stalled"
+    SILENT = "silent"
+    UNREAD = "unread"
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start: events, resyncs, in all and by cause, and what comparisons found that no event had told.
+
+    ``resync_seconds`` is how long the last resync took; ``resynced`` and ``compared`` are when the last of each was
+    done, in seconds since 1970.
+    """
+
+    events: int = 0
+    resyncs: int = 0
+    repairs: int = 0
+    causes: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    resync_seconds: float = 0.0
+    resynced: float = 0.0
+    compared: float = 0.0
+
+
+class Follower:
+    """Follows one engine. ``compare_every`` gives the seconds between two comparisons with the engine's lists."""
+
+    def __init__(self, engine: Engine, *, compare_every: float) -> None:
+        self._engine = engine
+        self._compare_every = compare_every
+        self._copies: list[Copy] = []
+        self._task: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._session: asyncio.Task[None] | None = None
+        self._current = False
+        self._cause = Cause.START
+        self._attempt: asyncio.Future[None] | None = None
+        self._hurry = asyncio.Event()
+        self._suspected = asyncio.Event()
+        self._last_beat = 0.0
+        self._resync_begun = 0
+        self.counters = Counters()
+        self.outage = Outage()
+        #: Why nothing can be answered, as far as is known; empty when all is well.
+        self.problem = "the engine's state has not been read yet"
+
+    def attach(self, copy: Copy) -> None:
+        """Keep this one in step, too. Before the start."""
+        self._copies.append(copy)
+
+    async def __aenter__(self) -> Self:
+        self._attempt = _future()
+        self._last_beat = time.monotonic()
+        self._task = asyncio.create_task(self._follow(), name="follow the engine")
+        self._beating = asyncio.create_task(self._beat(), name="heartbeat")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        tasks = [task for task in (self._task, self._beating) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for copy in self._copies:
+            await copy.close()
+
+    async def current(self) -> None:
+        """Return when the copies are what the engine has. Raises Unavailable."""
+        self._heed_stall()
+        if not self._current:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        # Of an attempt that had begun before, a failure says nothing of now, unless it is a silence that has lasted.
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                for _ in range(2):
+                    self._hurry.set()
+                    assert self._attempt is not None, "the follower runs"
+                    try:
+                        await asyncio.shield(self._attempt)
+                    except _Silent:
+                        break
+                    except Unavailable:
+                        continue
+                    return
+        except TimeoutError:
+            raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.problem}") from None
+        raise Unavailable(self.problem)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether reads are answered at once."""
+        return self._current
+
+    def suspect(self, reason: str, cause: Cause = Cause.UNREAD) -> None:
+        """Events may have been missed: read everything anew before the next answer."""
+        if self._current:
+            # What cannot be read is most often the first sign of an outage, which is told of by itself.
+            level = logging.DEBUG if cause is Cause.UNREAD else logging.WARNING
+            logger.log(level, "%s: the engine's state is read anew", reason)
+            self._lose(reason, cause)
+        self._suspected.set()
+
+    def interrupt(self, reason: str) -> None:
+        """The engine does not answer: give its event stream up, and wait for it to come back."""
+        self.outage.begin(reason)
+        self._lose(reason, Cause.SILENT)
+        if self._session is not None:
+            self._session.cancel()
+
+    def _lose(self, reason: str, cause: Cause) -> None:
+        self.problem = reason
+        if self._current:
+            self._current = False
+            self._cause = cause
+            self._attempt = _future()
+
+    def _gain(self) -> None:
+        self._current = True
+        self.problem = ""
+        self.counters.resyncs += 1
+        self.counters.causes[self._cause] += 1
+        self.counters.resynced = time.time()
+        self.counters.resync_seconds = self.counters.resynced - self._resync_begun / 1e9
+        assert self._attempt is not None, "the follower runs"
+        if not self._attempt.done():
+            self._attempt.set_result(None)
+
+    def _fail(self, failure: Unavailable) -> None:
+        self.outage.begin(str(failure))
+        self._lose(str(failure), Cause.CUT)
+        assert self._attempt is not None, "the follower runs"
+        failed, self._attempt = self._attempt, _future()
+        if not failed.done():
+            failed.set_exception(failure)
+            failed.exception()  # whether or not somebody waits for it
+
+    async def _beat(self) -> None:
+        while True:
+            self._heed_stall()
+            await asyncio.sleep(_BEAT)
+
+    def _heed_stall(self) -> None:
+        """Read everything anew where this process did not run for a while: events may be there that are not read yet.
+
+        The heartbeat and whoever asks look both, as nobody knows which of them runs first again.
+        """
+        now = time.monotonic()
+        if now - self._last_beat > _STALL:
+            self.suspect("this process did not run for a while", Cause.STALLED)
+        self._last_beat = now
+
+    async def _follow(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            before = self.counters.resyncs
+            self._session = asyncio.create_task(self._follow_once(), name="engine session")
+            try:
+                await asyncio.wait([self._session])
+            finally:
+                self._session.cancel()
+                await asyncio.wait([self._session])
+            self._fail(self._why_ended(self._session))
+            pause = _FIRST_PAUSE if self.counters.resyncs > before else min(pause * 2, _LONGEST_PAUSE)
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+
+    def _why_ended(self, session: asyncio.Task[None]) -> Unavailable:
+        if session.cancelled():
+            return _Silent(self.problem or "the engine's event stream was given up")
+        error = session.exception()
+        if isinstance(error, ShimError):
+            return error if isinstance(error, _Silent) else Unavailable(str(error))
+        logger.error("following the engine failed", exc_info=error)
+        return Unavailable(f"following the engine failed: {error}")
+
+    async def _follow_once(self) -> None:
+        """One event stream, from its begin to its end. Raises the ShimError that ended it."""
+        async with self._events() as response:
+            reading = asyncio.create_task(self._read(response), name="engine events")
+            keeping = asyncio.create_task(self._keep(), name="keep in step")
+            try:
+                done, _ = await asyncio.wait([reading, keeping], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (reading, keeping):
+                    task.cancel()
+                await asyncio.wait([reading, keeping])
+            for task in done:
+                task.result()
+
+    @contextlib.asynccontextmanager
+    async def _events(self) -> AsyncIterator[aiohttp.ClientResponse]:
+        since = time.time() - _OVERLAP
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(_CONNECT_DEADLINE):
+                    response = await stack.enter_async_context(
+                        self._engine.stream("GET", "/events", params={"filters": FILTERS, "since": f"{since:.9f}"})
+                    )
+            except TimeoutError:
+                raise _Silent(f"the engine gives no events within {_CONNECT_DEADLINE:g} s") from None
+            yield response
+
+    async def _read(self, response: aiohttp.ClientResponse) -> None:
+        decoder = EventDecoder()
+        async for chunk in response.content.iter_any():
+            for event in decoder.feed(chunk):
+                self.counters.events += 1
+                self._check_lag(event)
+                for copy in self._copies:
+                    copy.take(event)
+        raise Unavailable("the engine has ended its event stream")
+
+    def _check_lag(self, event: Event) -> None:
+        late = (time.time_ns() - event.time) / 1e9
+        if event.time > self._resync_begun and late > _LATE:
+            self.suspect(f"an event of the engine came {late:.1f} s late", Cause.LATE)
+
+    async def _keep(self) -> None:
+        """Resync whenever that is needed, and look after what events do not tell."""
+        while True:
+            self._suspected.clear()
+            self._resync_begun = time.time_ns()
+            for copy in self._copies:
+                await copy.resync()
+            version = await self._engine.version() if self.outage.lasts else ""
+            if not self._suspected.is_set():
+                self._gain()
+                self.outage.end(version)
+                await self._stay_until_suspected()
+
+    async def _stay_until_suspected(self) -> None:
+        """Return when events may have been missed, whatever is being compared then. Raises ShimError."""
+        staying = asyncio.create_task(self._stay(), name="stay in step")
+        suspected = asyncio.create_task(self._suspected.wait(), name="suspicion")
+        try:
+            await asyncio.wait([staying, suspected], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            staying.cancel()
+            suspected.cancel()
+            await asyncio.wait([staying, suspected])
+        if not staying.cancelled():
+            staying.result()
+
+    async def _stay(self) -> None:
+        compared = time.monotonic()
+        while True:
+            await asyncio.sleep(_TICK)
+            for copy in self._copies:
+                copy.tick()
+            if time.monotonic() - compared > self._compare_every:
+                await self._compare()
+                compared = time.monotonic()
+
+    async def _compare(self) -> None:
+        for copy in self._copies:
+            found = await copy.compare()
+            self.counters.repairs += len(found)
+            if found:
+                shown = ", ".join(found[:_SHOWN])
+                logger.warning(
+                    "a comparison with the engine found %d changes that no event had told: %s", len(found), shown
+                )
+        self.counters.compared = time.time()
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,165 @@
+"""The node's images in memory, listed anew when an event or a call of ours says that they have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from dockershim.engine.client import Engine
+from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
+from dockershim.errors import NotFound, ShimError, Unavailable
+from dockershim.state.follower import ON_ITS_WAY, Follower
+from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
+from dockershim.translate.reference import may_be_id, parse_reference
+
+logger = logging.getLogger(__name__)
+
+_INSPECTS_AT_ONCE: Final = 8
+#: How long who wants to know the names of an image waits, in seconds, where the engine takes its time to list it.
+_LIST_PATIENCE: Final = 1.0
+
+
+class ImageRecords:
+    """Images as the engine lists them: those with a name, and those that no other image is built on."""
+
+    def __init__(self, engine: Engine, follower: Follower) -> None:
+        self._engine = engine
+        self._follower = follower
+        self._records: list[ImageRecord] = []
+        self._by_name: dict[str, ImageRecord] = {}
+        self._by_id: dict[str, ImageRecord] = {}
+        #: The USER of each image, which no list tells. An id stands for one configuration, so each is asked for once.
+        self._users: dict[str, str] = {}
+        self._count = itertools.count(1)
+        self._changed = next(self._count)
+        self._listed = 0
+        #: The change that nobody waits for any more to be listed.
+        self._given_up = 0
+        self._turn = asyncio.Lock()
+        self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
+        self._relisting: asyncio.Task[None] | None = None
+        follower.attach(self)
+
+    @property
+    def size(self) -> int:
+        """How many are known, current or not."""
+        return len(self._records)
+
+    async def available(self) -> None:
+        """For calls that ask the engine itself: raises Unavailable, soon, where it is away or hangs."""
+        await self._follower.current()
+
+    async def all(self) -> list[ImageRecord]:
+        """Every image. Raises Unavailable."""
+        await self._follower.current()
+        await self._relist()
+        return self._records
+
+    async def find(self, name: str) -> ImageRecord | None:
+        """The image with this name or whole id; None where only the engine can tell. Raises InvalidArgument."""
+        key = name if may_be_id(name) else parse_reference(name).shown
+        await self._follower.current()
+        return self._by_name.get(key) if self._is_fresh() else None
+
+    async def used(self, image_id: str) -> ImageRecord | None:
+        """The image with this whole id, for what is told of its containers; None where it is not listed.
+
+        What has changed is listed first. Where that fails or takes long, what was last known has to do.
+        """
+        if not self._is_fresh() and self._given_up != self._changed:
+            self.tick()
+            if self._relisting is not None:
+                await asyncio.wait([self._relisting], timeout=_LIST_PATIENCE)
+            if not self._is_fresh():
+                self._given_up = self._changed
+        return self._by_id.get(image_id)
+
+    def changed(self) -> None:
+        """Images have come, gone, or changed their names."""
+        self._changed = next(self._count)
+
+    def _is_fresh(self) -> bool:
+        return self._listed > self._changed
+
+    async def _relist(self) -> None:
+        async with self._turn:
+            while not self._is_fresh():
+                begun = next(self._count)
+                listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
+                users = await self._users_of([image["Id"] for image in listed])
+                self._keep(to_image_records(listed, users))
+                self._users, self._listed = users, begun
+
+    def _keep(self, records: list[ImageRecord]) -> None:
+        self._records = records
+        # A tag stands before an id that looks like it, as with the engine.
+        by_id = {key: one for one in records for key in (one.id, one.id.removeprefix("sha256:"))}
+        self._by_name = by_id | {name: one for one in records for name in (*one.tags, *one.digests)}
+        self._by_id = by_id
+
+    async def _users_of(self, image_ids: list[str]) -> dict[str, str]:
+        """The USER of each image that is still there."""
+        found = await asyncio.gather(*map(self._user_of, image_ids), return_exceptions=True)
+        users: dict[str, str] = {}
+        for image_id, user in zip(image_ids, found, strict=True):
+            if isinstance(user, str):
+                users[image_id] = user
+            elif not isinstance(user, NotFound):
+                raise user
+        return users
+
+    async def _user_of(self, image_id: str) -> str:
+        if image_id not in self._users:
+            async with self._inspects:
+                return to_image_record(await self._engine.get(f"/images/{quote(image_id, safe=':')}/json")).user
+        return self._users[image_id]
+
+    # -- following the engine; see follower.Copy -------------------------------------------------------------
+
+    def take(self, event: Event) -> None:
+        """Note what an event tells. Only a commit makes an image by an event of a container."""
+        if event.kind == IMAGE or (event.kind, event.action) == (CONTAINER, COMMIT):
+            self.changed()
+
+    async def resync(self) -> None:
+        """List the images anew."""
+        self.changed()
+        await self._relist()
+
+    async def compare(self) -> list[str]:
+        """List the images anew; those that differ, by their ids, unless an event tells of a change meanwhile."""
+        if not self._is_fresh():
+            return []
+        known = set(self._records)
+        self.changed()
+        asked = self._changed
+        await self._relist()
+        differing = sorted({f"image {one.id}" for one in known.symmetric_difference(self._records)})
+        if differing and asked == self._changed:
+            # The engine lists a change before it tells of it.
+            await asyncio.sleep(ON_ITS_WAY)
+        return differing if asked == self._changed else []
+
+    def tick(self) -> None:
+        """List again what has changed, before somebody has to wait for that."""
+        if not self._is_fresh() and (self._relisting is None or self._relisting.done()):
+            self._relisting = asyncio.create_task(self._relist_in_background(), name="list images")
+
+    async def _relist_in_background(self) -> None:
+        try:
+            await self._relist()
+        except Unavailable as error:
+            # Whoever begins an outage tells of it, once; it is over with a list of everything.
+            logger.debug("the images are not listed: %s", error)
+        except ShimError as error:
+            logger.warning("the images cannot be listed: %s", error)
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        if self._relisting is not None:
+            self._relisting.cancel()
+            await asyncio.wait([self._relisting])

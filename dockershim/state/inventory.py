@@ -1,0 +1,456 @@
+"""What exists now: the one place reads of sandboxes and containers are answered from.
+
+A record of each is kept in memory, with the messages made of it, and read anew from the engine when an event or a call
+of ours says that it has changed. Reads of one container follow each other, so what is kept never goes back in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.rollback import Locks
+from dockershim.engine.client import Engine
+from dockershim.engine.events import CONTAINER, DESTROY, NETWORK, Event
+from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, NotFound, ShimError
+from dockershim.state.follower import ON_ITS_WAY, Follower
+from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
+from dockershim.translate.records import (
+    ContainerRecord,
+    SandboxRecord,
+    Unreadable,
+    is_mixed,
+    read_bare,
+    read_record,
+    read_summary,
+)
+
+logger = logging.getLogger(__name__)
+
+_INSPECTS_AT_ONCE: Final = 16
+#: An inspect waits for whatever the engine does with the container, as its start.
+_INSPECT_DEADLINE: Final = 10.0
+_OURS: Final = {"label": [TYPE_LABEL]}
+#: There are few of these, and each is looked at once a second unless there are more.
+NEVER_RAN_AT_ONCE: Final = 16
+_ID = re.compile(r"[0-9a-f]{1,64}")
+
+Record = SandboxRecord | ContainerRecord
+R = TypeVar("R", SandboxRecord, ContainerRecord)
+
+#: Called with the id and the record before and after each change; None stands for "does not exist".
+Listener = Callable[[str, Record | None, Record | None], None]
+
+
+class Inventory:
+    """Sandboxes and containers of any dockershim on one engine; containers of others never appear.
+
+    Ids may be given shortened, as the engine takes them. All reads raise Unavailable while what is known may not be
+    what the engine has.
+    """
+
+    def __init__(self, engine: Engine, follower: Follower) -> None:
+        self._engine = engine
+        self._follower = follower
+        self._sandboxes: dict[str, SandboxRecord] = {}
+        self._containers: dict[str, ContainerRecord] = {}
+        self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
+        self._made: dict[str, tuple[Record, dict[object, bytes]]] = {}
+        #: The records of both kinds in the order of lists, as far as that was asked for since the last change.
+        self._sandboxes_in_order: tuple[SandboxRecord, ...] | None = None
+        self._containers_in_order: tuple[ContainerRecord, ...] | None = None
+        #: One count orders what is asked for and what is begun: the begin of the last inspect of each container.
+        self._count = itertools.count(1)
+        self._begun: dict[str, int] = {}
+        self._turns = Locks()
+        self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
+        #: Containers that are being inspected, and whether the answer still counts.
+        self._under_way: dict[str, bool] = {}
+        #: What events and ticks make be read, each with the id.
+        self._refreshes: dict[asyncio.Task[None], str] = {}
+        #: During a comparison: what events have told of that was not read before it, or is told meanwhile.
+        self._told: set[str] | None = None
+        #: Containers that cannot be told of as they are: each is logged once.
+        self._unreadable: set[str] = set()
+        #: The LABELs of images by id, for containers that do not tell which labels were asked for.
+        self._image_labels: dict[str, Mapping[str, str]] = {}
+        self._listeners: list[Listener] = []
+        follower.attach(self)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def sandboxes(self) -> tuple[SandboxRecord, ...]:
+        """Every sandbox that the engine has, the newest first, as the engine lists them."""
+        await self._follower.current()
+        if self._sandboxes_in_order is None:
+            self._sandboxes_in_order = _newest_first(self._sandboxes)
+        return self._sandboxes_in_order
+
+    async def containers(self, sandbox_id: str = "") -> tuple[ContainerRecord, ...]:
+        """Every application container that the engine has, or those of the sandbox with this whole id; newest first."""
+        await self._follower.current()
+        if sandbox_id:
+            return _newest_first(self._of_sandbox.get(sandbox_id, {}))
+        if self._containers_in_order is None:
+            self._containers_in_order = _newest_first(self._containers)
+        return self._containers_in_order
+
+    async def find_sandbox(self, sandbox_id: str) -> SandboxRecord | None:
+        """The sandbox with this id, or None. Raises InvalidArgument for the start of several ids."""
+        await self._follower.current()
+        return _find(self._sandboxes, sandbox_id)
+
+    async def find_container(self, container_id: str) -> ContainerRecord | None:
+        """The application container with this id, or None. Raises InvalidArgument for the start of several ids."""
+        await self._follower.current()
+        return _find(self._containers, container_id)
+
+    async def sandbox(self, sandbox_id: str) -> SandboxRecord:
+        """The sandbox with this id. Raises NotFound."""
+        record = await self.find_sandbox(sandbox_id)
+        if record is None:
+            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        return record
+
+    async def container(self, container_id: str) -> ContainerRecord:
+        """The application container with this id. Raises NotFound."""
+        record = await self.find_container(container_id)
+        if record is None:
+            raise NotFound(f"container {container_id!r} does not exist")
+        return record
+
+    def ready_made(self, record: R, key: object, make: Callable[[R], bytes]) -> bytes:
+        """``make(record)``, made once for each record and ``key``."""
+        made = self._made.get(record.id)
+        if made is None or made[0] is not record:
+            if self._known(record.id) is not record:
+                return make(record)
+            made = self._made[record.id] = (record, {})
+        wire = made[1].get(key)
+        if wire is None:
+            wire = made[1][key] = make(record)
+        return wire
+
+    def snapshot(self) -> list[Record]:
+        """Everything as last known, current or not; for those who listen."""
+        return [*self._sandboxes.values(), *self._containers.values()]
+
+    def peek(self, container_id: str) -> Record | None:
+        """One of ``snapshot``, by its whole id."""
+        return self._known(container_id)
+
+    def peek_containers(self, sandbox_id: str) -> tuple[ContainerRecord, ...]:
+        """The containers of one sandbox in ``snapshot``."""
+        return _newest_first(self._of_sandbox.get(sandbox_id, {}))
+
+    def tell_again(self, container_id: str) -> None:
+        """Call the listeners for what has changed outside of its record."""
+        record = self._known(container_id)
+        for listener in self._listeners:
+            listener(container_id, record, record)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of every change from now on; what is returned ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    async def refresh_sandbox(
+        self, sandbox_id: str, until: Callable[[SandboxRecord], bool] | None = None
+    ) -> SandboxRecord | None:
+        """Like ``refresh_container``, for a sandbox."""
+        await self._refresh(sandbox_id, lambda: _satisfied(self._sandboxes.get(sandbox_id), until))
+        return self._sandboxes.get(sandbox_id)
+
+    async def refresh_container(
+        self, container_id: str, until: Callable[[ContainerRecord], bool] | None = None
+    ) -> ContainerRecord | None:
+        """What the engine knows now of the container with this whole id, None if there is none.
+
+        For a call that has changed it: when this returns, every read shows the change. ``until`` tells whether a
+        record already does; without it the engine is always asked.
+        """
+        await self._refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
+        return self._containers.get(container_id)
+
+    async def refresh_ended(self, container_id: str) -> bool:
+        """Like ``refresh_container``, for a sandbox or container that was made to end; whether it has."""
+        await self._refresh(container_id, lambda: _has_ended(self._known(container_id)))
+        known = self._known(container_id)
+        return known is None or _has_ended(known)
+
+    def forget(self, container_id: str) -> None:
+        """It was removed."""
+        if container_id in self._under_way:
+            self._under_way[container_id] = False
+        self._begun.pop(container_id, None)
+        self._put(container_id, None)
+
+    async def _refresh(self, container_id: str, satisfied: Callable[[], bool]) -> None:
+        asked = next(self._count)
+        if satisfied():
+            return
+        async with self._turns.hold(container_id):
+            if self._begun.get(container_id, 0) > asked or satisfied():
+                return
+            begun = next(self._count)
+            self._under_way[container_id] = True
+            try:
+                record = await self._inspect(container_id)
+                if record is None:
+                    self.forget(container_id)
+                elif self._under_way[container_id]:
+                    self._begun[container_id] = begun
+                    self._put(container_id, record)
+            finally:
+                del self._under_way[container_id]
+
+    async def _inspect(self, container_id: str) -> Record | None:
+        if not is_id(container_id):
+            return None
+        try:
+            async with self._inspects:
+                inspect: Mapping[str, Any] = await self._engine.get(
+                    f"/containers/{container_id}/json", deadline=_INSPECT_DEADLINE
+                )
+        except NotFound:
+            return None
+        try:
+            image_labels = await self._labels_of(inspect.get("Image")) if is_mixed(inspect) else {}
+            record = read_record(inspect, image_labels)
+            self._unreadable.discard(container_id)
+        except Unreadable as error:
+            record = read_bare(inspect)
+            self._tell(container_id, error, left_out=record is None)
+        return _with_current_score(record) if isinstance(record, ContainerRecord) else record
+
+    def _tell(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
+        if container_id not in self._unreadable:
+            self._unreadable.add(container_id)
+            what = "it is left out" if left_out else "most of its labels and annotations are left out"
+            logger.warning("container %s cannot be told of, %s: %s", container_id, what, error)
+
+    async def _labels_of(self, image_id: str | None) -> Mapping[str, str]:
+        """Of an image that is gone, or that the engine cannot describe, nothing is known."""
+        if not image_id:
+            return {}
+        if image_id not in self._image_labels:
+            try:
+                async with self._inspects:
+                    found: Mapping[str, Any] = await self._engine.get(
+                        f"/images/{quote(image_id, safe=':')}/json", deadline=_INSPECT_DEADLINE
+                    )
+            except (NotFound, EngineFailure):
+                return {}
+            self._image_labels[image_id] = (found.get("Config") or {}).get("Labels") or {}
+        return self._image_labels[image_id]
+
+    def _known(self, container_id: str) -> Record | None:
+        return self._containers.get(container_id) or self._sandboxes.get(container_id)
+
+    def _put(self, container_id: str, record: Record | None) -> None:
+        before = self._known(container_id)
+        if before == record:
+            return
+        self._made.pop(container_id, None)
+        self._sandboxes_in_order = self._containers_in_order = None
+        if isinstance(before, ContainerRecord):
+            self._drop_container(before)
+        if record is None:
+            self._sandboxes.pop(container_id, None)
+        elif isinstance(record, SandboxRecord):
+            self._sandboxes[container_id] = record
+        else:
+            self._containers[container_id] = record
+            self._of_sandbox.setdefault(record.sandbox_id, {})[container_id] = record
+        for listener in self._listeners:
+            listener(container_id, before, record)
+
+    def _drop_container(self, record: ContainerRecord) -> None:
+        del self._containers[record.id]
+        siblings = self._of_sandbox[record.sandbox_id]
+        del siblings[record.id]
+        if not siblings:
+            del self._of_sandbox[record.sandbox_id]
+
+    # -- following the engine; see follower.Copy -------------------------------------------------------------
+
+    def take(self, event: Event) -> None:
+        """Note what an event tells. What is not of a dockershim is left out here."""
+        container_id = event.subject
+        if event.kind == NETWORK:
+            container_id = event.attributes.get("container", "")
+            sandbox = self._sandboxes.get(container_id)
+            if sandbox is None or sandbox.network_mode in ("none", "host"):
+                return
+        elif event.kind != CONTAINER or _type(event.attributes) not in (SANDBOX_TYPE, CONTAINER_TYPE):
+            return
+        if self._told is not None:
+            self._told.add(container_id)
+        if event.kind == CONTAINER and event.action == DESTROY:
+            self.forget(container_id)
+            self._unreadable.discard(container_id)
+        else:
+            self._spawn(container_id)
+
+    def _spawn(self, container_id: str) -> None:
+        task = asyncio.create_task(self._refresh_in_background(container_id), name=f"refresh {container_id}")
+        self._refreshes[task] = container_id
+        task.add_done_callback(self._refreshes.pop)
+
+    async def _refresh_in_background(self, container_id: str) -> None:
+        try:
+            await self._refresh_or_summarize(container_id)
+        except ShimError as error:
+            self._follower.suspect(str(error))
+        except Exception:
+            logger.exception("container %s cannot be read", container_id)
+            self._follower.suspect(f"container {container_id} cannot be read")
+
+    async def _refresh_or_summarize(self, container_id: str) -> None:
+        """One container that the engine cannot describe must not hide all others: what its list says has to do."""
+        try:
+            await self._refresh(container_id, _never)
+        except (EngineFailure, DeadlineExceeded) as error:
+            logger.warning("%s", error)
+            items = await self._list({"id": [container_id]})
+            summary = _summary(items[0]) if items else None
+            if not _same(summary, self._known(container_id)):
+                self._put(container_id, summary)
+
+    async def resync(self) -> None:
+        """Read every container anew. Raises Unavailable."""
+        listed = {item["Id"] for item in await self._list(_OURS)}
+        self._unreadable &= listed
+        self._image_labels.clear()
+        await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
+
+    async def compare(self) -> list[str]:
+        """Find by one list what events did not tell, and read it anew; what has changed by that, in words.
+
+        The engine shows a change in its list before it tells of it, and answers an inspect only when it is done with
+        the container. So what an event has told of may not be read yet, as during a start; and the event of a change
+        may come only after an inspect has shown it.
+        """
+        told = self._told = set(self._refreshes.values())
+        try:
+            listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
+            known: dict[str, Record] = {**self._sandboxes, **self._containers}
+            doubtful = {*listed, *known} - told
+            before = {one: self._known(one) for one in doubtful if not _same(listed.get(one), known.get(one))}
+            await self._all(map(self._refresh_or_summarize, before))
+            changed = [one for one in before if before[one] != self._known(one)]
+            if changed:
+                await asyncio.sleep(ON_ITS_WAY)
+            return [f"{one}: {_state(before[one])} -> {_state(self._known(one))}" for one in changed if one not in told]
+        finally:
+            self._told = None
+
+    def tick(self) -> None:
+        """Look at containers that never ran: a start that fails is told by no event, and by no list."""
+        never_ran = (one.id for one in self._containers.values() if not one.started_at)
+        idle = sorted((one for one in never_ran if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
+        for container_id in idle[:NEVER_RAN_AT_ONCE]:
+            self._spawn(container_id)
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        for task in self._refreshes:
+            task.cancel()
+        if self._refreshes:
+            await asyncio.wait(self._refreshes)
+
+    async def _list(self, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
+        items: list[Mapping[str, Any]] = await self._engine.get(
+            "/containers/json", params={"all": "1", "filters": json.dumps(filters)}
+        )
+        return items
+
+    async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        for result in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+
+def _newest_first(records: Mapping[str, R]) -> tuple[R, ...]:
+    return tuple(sorted(records.values(), key=lambda record: (record.created_at, record.id), reverse=True))
+
+
+def _never() -> bool:
+    return False
+
+
+def _satisfied(record: R | None, until: Callable[[R], bool] | None) -> bool:
+    return record is not None and until is not None and until(record)
+
+
+def _has_ended(record: Record | None) -> bool:
+    if isinstance(record, SandboxRecord):
+        return not record.running
+    return record is not None and record.state == cri.CONTAINER_EXITED
+
+
+def _find(records: Mapping[str, R], text: str) -> R | None:
+    if text in records or not is_id(text):
+        return records.get(text)
+    found = [record for one, record in records.items() if one.startswith(text)]
+    if len(found) > 1:
+        raise InvalidArgument(f"{text!r} is the start of {len(found)} ids; give more of it")
+    return found[0] if found else None
+
+
+def _summary(item: Mapping[str, Any]) -> Record | None:
+    """None for what cannot be told of, too: an inspect finds the same, and tells."""
+    try:
+        return read_summary(item)
+    except Unreadable:
+        return None
+
+
+def _same(summary: Record | None, known: Record | None) -> bool:
+    """Whether a list shows what is known, as far as it shows anything."""
+    if isinstance(summary, SandboxRecord) and isinstance(known, SandboxRecord):
+        return (summary.running, summary.name) == (known.running, known.name)
+    if isinstance(summary, ContainerRecord) and isinstance(known, ContainerRecord):
+        # A container whose start failed is listed as if it had never been started.
+        failed_to_start = known.state == cri.CONTAINER_EXITED and not known.started_at
+        state = cri.CONTAINER_CREATED if failed_to_start and summary.state == cri.CONTAINER_CREATED else known.state
+        return (summary.state, summary.name) == (state, known.name)
+    return summary is known
+
+
+def _state(record: Record | None) -> str:
+    """What a list shows of it, for who reads the log."""
+    if isinstance(record, SandboxRecord):
+        return "sandbox that runs" if record.running else "sandbox that does not run"
+    return "none" if record is None else cri.ContainerState.Name(record.state)
+
+
+def _with_current_score(record: ContainerRecord) -> ContainerRecord:
+    """The OOM score of a running container is the kernel's: an engine keeps the one of the creation only."""
+    if not record.pid:
+        return record
+    try:
+        score = int(Path("/proc", str(record.pid), "oom_score_adj").read_text())
+    except OSError:
+        return record
+    return dataclasses.replace(record, host_config={**record.host_config, "OomScoreAdj": score})
+
+
+def is_id(text: str) -> bool:
+    """Whether this can be an id, or the start of one. Only then may it go into the path of an engine call."""
+    return _ID.fullmatch(text) is not None
+
+
+def _type(labels: Mapping[str, str] | None) -> str:
+    return (labels or {}).get(TYPE_LABEL, "")

@@ -1,0 +1,42 @@
+"""The files that every pod needs: who waits in other threads keeps nobody from them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+
+import cni
+from dockershim.common.own_files import with_own_files
+
+NAME: ContextVar[str] = ContextVar("NAME")
+
+
+@pytest.fixture
+async def stuck() -> AsyncIterator[None]:
+    """Every thread of the default pool is away."""
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    waiting = loop.run_in_executor(None, released.wait)
+    yield
+    released.set()
+    await waiting
+
+
+async def test_they_have_threads_of_their_own(stuck: None) -> None:
+    NAME.set("of the caller")
+    assert await with_own_files(NAME.get) == "of the caller"
+
+
+async def test_the_cache_of_cni_has_threads_of_its_own(stuck: None, tmp_path: Path) -> None:
+    runtime = cni.Runtime([tmp_path], tmp_path / "cache")
+    network = cni.NetworkList.parse(b'{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "none"}]}')
+    attachment = cni.Attachment("id", "/netns", "eth0")
+    with pytest.raises(cni.NotAttached):
+        await runtime.check(network, attachment)

@@ -1,0 +1,88 @@
+"""How a command of an exec is ended: with all that it started, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dockershim.cri.commands import EngineCommand
+from dockershim.engine.client import Engine
+from tests.unit.state.fake_engine import until
+
+
+class FakeEngine:
+    """It says of an exec what is true of a child of ours, or that its process has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, is_over: bool = False) -> None:
+        self._process = process
+        self._is_over = is_over
+
+    async def get(self, path: str) -> Any:
+        running = not self._is_over and self._process.poll() is None
+        return {"Running": running, "ExitCode": None if running else 0, "Pid": self._process.pid}
+
+
+def command(process: subprocess.Popen[bytes], *, is_over: bool = False) -> EngineCommand:
+    """One in the container that we are in."""
+    found = EngineCommand(cast("Engine", FakeEngine(process, is_over=is_over)), CONTAINER, "f" * 64)
+    found.asked_to_start = True
+    return found
+
+
+CONTAINER = Path("/proc/self/cgroup").read_text().splitlines()[0]
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(processes: ExitStack, script: str) -> subprocess.Popen[bytes]:
+    process = processes.enter_context(
+        subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
+    )
+    processes.callback(process.kill)
+    return process
+
+
+def is_there(pid: int) -> bool:
+    """And no zombie, whom nobody may have reaped here."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+async def test_a_command_ends_with_what_it_started(processes: ExitStack, end: str) -> None:
+    process = start(processes, "trap '' TERM; sleep 60 & echo $!; wait")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    await getattr(command(process), end)()
+    assert process.poll() is not None
+    await until(lambda: not is_there(child), 5)
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+async def test_what_outlived_its_first_process_ends_too(processes: ExitStack, end: str) -> None:
+    process = start(processes, "sleep 60 & echo $!")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.wait()
+    assert is_there(child)
+    await getattr(command(process), end)()
+    await until(lambda: not is_there(child), 5)
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+async def test_whoever_has_got_its_number_is_spared(processes: ExitStack, end: str) -> None:
+    process = start(processes, "exec sleep 60")
+    await getattr(command(process, is_over=True), end)()
+    assert is_there(process.pid)
+    assert process.poll() is None

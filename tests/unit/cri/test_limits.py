@@ -1,0 +1,229 @@
+"""Limits that the engine has no field for are written once after each start by us, whoever ends in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dockershim.cri.limits import Limits
+from dockershim.engine.client import Engine
+from dockershim.errors import FailedPrecondition, Unavailable
+from dockershim.state.follower import Follower
+from dockershim.state.inventory import Inventory
+from dockershim.translate.names import EXTRA_LABEL
+from dockershim.translate.records import ContainerRecord
+from tests.unit.state.fake_engine import SANDBOX, FakeEngine, labels, until
+
+ID = "cc" * 32
+FILES = {"hugetlb.2MB.max": "0"}
+
+
+class Cgroups:
+    """In the place of the kernel's: what was written, by container; ``refuses`` makes that fail, ``hold`` last.
+
+    Of what is to be killed so much is not, as the engine is ``away``.
+    """
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, str, Mapping[str, str]]] = []
+        self.killed: list[str] = []
+        self.refuses = False
+        self.away = 0
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def apply(self, pid: int, container_id: str, files: Mapping[str, str]) -> None:
+        self.hold.wait(5)
+        if self.refuses:
+            raise FailedPrecondition("the kernel does not take it")
+        self.written.append((pid, container_id, files))
+
+    async def kill(self, container_id: str) -> None:
+        self.killed.append(container_id)
+        if len(self.killed) <= self.away:
+            raise Unavailable("the engine is away")
+
+
+@pytest.fixture
+def cgroups(monkeypatch: pytest.MonkeyPatch) -> Cgroups:
+    made = Cgroups()
+    monkeypatch.setattr("dockershim.cri.limits.apply_files", made.apply)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "starts"
+
+
+@pytest.fixture
+def limits(folder: Path, inventory: Inventory, cgroups: Cgroups) -> Limits:
+    return Limits(folder, inventory, cgroups.kill)
+
+
+def due(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
+
+
+def add(fake: FakeEngine, status: str = "created", files: Mapping[str, str] = FILES) -> None:
+    extra = {"image": "busybox", **({"cgroupFiles": dict(files)} if files else {})}
+    own = {"io.kubernetes.sandbox.id": SANDBOX, EXTRA_LABEL: json.dumps(extra)}
+    fake.add(ID, "k8s_main_web_ns_uid_0", labels("container", **own), status)
+    state = fake.containers[ID]["State"]
+    if status == "created":
+        state["StartedAt"] = ""
+    else:
+        state["Pid"] = 4711
+
+
+async def record(inventory: Inventory) -> ContainerRecord:
+    found = await inventory.refresh_container(ID)
+    assert found is not None
+    return found
+
+
+async def test_they_are_written_once_and_nothing_is_left(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    add(fake)
+    with limits.starting(await record(inventory)):
+        assert due(folder) == [ID]
+        add(fake, "running")
+        started = await record(inventory)
+        await limits.write(started)
+        await limits.write(started)
+    assert (cgroups.written, due(folder)) == ([(4711, ID, FILES)], [])
+    limits.take_up()
+    await asyncio.sleep(0.05)
+    assert len(cgroups.written) == 1, "they may have been changed by an update since"
+
+
+async def test_a_container_without_any_costs_nothing(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    add(fake, files={})
+    with limits.starting(await record(inventory)):
+        add(fake, "running", files={})
+        await limits.write(await record(inventory))
+    assert not folder.exists()
+    assert not cgroups.written
+
+
+async def test_a_container_that_cannot_have_them_may_not_go_on(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    cgroups.refuses = True
+    add(fake)
+    with limits.starting(await record(inventory)):
+        add(fake, "running")
+        started = await record(inventory)
+        with pytest.raises(FailedPrecondition, match="does not take it"):
+            await limits.write(started)
+        assert cgroups.killed == [ID]
+    fake.end(ID)
+    await inventory.refresh_ended(ID)
+    assert due(folder) == []
+
+
+@pytest.mark.parametrize("status", ["running", "created"])
+async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_again(
+    fake: FakeEngine, client: Engine, cgroups: Cgroups, folder: Path, status: str
+) -> None:
+    """At its first look at the engine, or when a start is over that was under way then."""
+    folder.mkdir(parents=True)
+    (folder / ID).touch()
+    add(fake, status)
+    follower = Follower(client, compare_every=60)
+    inventory = Inventory(client, follower)
+    limits = Limits(folder, inventory, cgroups.kill)
+    async with follower:
+        await inventory.containers()
+        limits.take_up()
+        if status == "created":
+            await asyncio.sleep(0.05)
+            assert due(folder) == [ID]
+            add(fake, "running")
+            fake.emit("start", ID)
+        await until(lambda: due(folder) == [])
+    assert cgroups.written[0] == (4711, ID, FILES)
+
+
+async def test_a_start_whose_answer_was_lost(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    add(fake)
+    with pytest.raises(ConnectionError), limits.starting(await record(inventory)):
+        raise ConnectionError("the engine's answer")
+    assert (due(folder), cgroups.written) == ([ID], [])
+    cgroups.hold.clear()
+    add(fake, "running")
+    started = await record(inventory)
+    # Who asks for the start again is not told that it runs before it has them.
+    again = asyncio.create_task(limits.write(started))
+    await asyncio.sleep(0.05)
+    assert not again.done()
+    cgroups.hold.set()
+    await again
+    assert cgroups.written[0] == (4711, ID, FILES)
+    await until(lambda: due(folder) == [])
+
+
+async def test_one_that_cannot_have_them_late_is_killed_and_told_of(
+    fake: FakeEngine,
+    inventory: Inventory,
+    limits: Limits,
+    cgroups: Cgroups,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dockershim.cri.limits._RETRY", 0.01)
+    cgroups.refuses = True
+    cgroups.away = 2
+    add(fake)
+    with limits.starting(await record(inventory)):
+        pass
+    add(fake, "running")
+    started = await record(inventory)
+    # Who asks for the start again is told that it cannot be.
+    with pytest.raises((FailedPrecondition, Unavailable)):
+        await limits.write(started)
+    await until(lambda: cgroups.killed == [ID] * 3)
+    await until(lambda: f"container {ID} was killed" in caplog.text)
+
+
+@pytest.mark.parametrize("change", ["ended", "removed", "gone before the server came"])
+async def test_nothing_stays_due_of_what_does_not_run(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path, change: str
+) -> None:
+    add(fake)
+    with limits.starting(await record(inventory)):
+        pass
+    if change == "ended":
+        fake.end(ID)
+        await inventory.refresh_container(ID)
+    elif change == "removed":
+        inventory.forget(ID)
+    else:
+        (folder / ("dd" * 32)).touch()
+        later = Limits(folder, inventory, cgroups.kill)
+        del fake.containers[ID]
+        await inventory.refresh_container(ID)
+        later.take_up()
+    assert due(folder) == []
+    assert not cgroups.written
+
+
+async def test_a_folder_that_cannot_be_written_stops_no_start(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    folder.parent.write_text("no folder")
+    add(fake)
+    with limits.starting(await record(inventory)):
+        add(fake, "running")
+        await limits.write(await record(inventory))
+    assert cgroups.written == [(4711, ID, FILES)]

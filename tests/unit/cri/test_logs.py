@@ -1,0 +1,54 @@
+"""Which logs are taken up when a server starts, while containers come to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.logs import logs_taken_up
+from dockershim.translate.names import ContainerName, SandboxName
+from dockershim.translate.records import ContainerRecord
+from tests.unit.state.fake_engine import until
+
+
+def container(container_id: str) -> ContainerRecord:
+    return ContainerRecord(
+        id=container_id,
+        sandbox_id="5a",
+        name=ContainerName("main", 0, SandboxName("pod", "ns", "uid", 0)),
+        image="",
+        image_id="",
+        state=cri.CONTAINER_RUNNING,
+        created_at=1,
+        labels={},
+        annotations={},
+        log_path=f"/var/log/pods/{container_id}",
+        engine_log_path=f"/containers/{container_id}",
+        extra={"log": "cri"},
+    )
+
+
+async def test_a_container_that_is_removed_while_logs_are_taken_up_is_not_followed() -> None:
+    """It was forgotten when it was removed, so its position would stay until the next start."""
+    there = {one: container(one) for one in ("a", "b", "c")}
+    followed: list[str] = []
+
+    async def follow(container_id: str, source: str, target: str) -> None:
+        followed.append(container_id)
+        there.pop("b", None)
+        await asyncio.sleep(0)
+
+    async def containers() -> list[ContainerRecord]:
+        return list(there.values())
+
+    async def forget_all_but(known: list[str], existing: list[str]) -> None:
+        pass
+
+    inventory = SimpleNamespace(containers=containers, peek=there.get, listen=lambda _: lambda: None)
+    logs = SimpleNamespace(known=list, forget_all_but=forget_all_but, follow=follow)
+    node: Any = SimpleNamespace(inventory=inventory, logs=logs)
+    async with logs_taken_up(node):
+        await until(lambda: "c" in followed)
+    assert followed == ["a", "c"]

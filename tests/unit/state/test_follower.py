@@ -1,0 +1,199 @@
+"""What follows the engine never lets anybody read what may be out of date."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.engine.client import Engine
+from dockershim.errors import Unavailable
+from dockershim.state import follower as module
+from dockershim.state.follower import Cause, Follower
+from dockershim.state.inventory import Inventory
+from tests.unit.engine.server import Hanging, Server
+from tests.unit.state.fake_engine import CONTAINER, SANDBOX, FakeEngine, until
+
+
+async def state(inventory: Inventory) -> int:
+    return (await inventory.container(CONTAINER)).state
+
+
+async def test_a_cut_stream_is_noticed_and_what_was_missed_is_read_before_the_next_answer(
+    fake: FakeEngine, inventory: Inventory, follower: Follower
+) -> None:
+    assert await state(inventory) == cri.CONTAINER_RUNNING
+    fake.end(CONTAINER)
+    fake.cut()
+    await until(lambda: bool(follower.problem))
+    assert await state(inventory) == cri.CONTAINER_EXITED
+    assert follower.problem == ""
+    assert fake.listeners == 1
+
+
+async def test_without_an_engine_readers_are_told_so_at_once(
+    server: Server, inventory: Inventory, follower: Follower
+) -> None:
+    await inventory.sandboxes()
+    await server.stop()
+    await until(lambda: bool(follower.problem))
+
+    begun = time.monotonic()
+    with pytest.raises(Unavailable):
+        await inventory.sandboxes()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await inventory.find_container(CONTAINER)
+    assert time.monotonic() - begun < 1
+    await server.start()
+    assert len(await inventory.sandboxes()) == 2, "a reader does not have to wait for the next attempt"
+
+
+async def test_readers_share_one_resync(fake: FakeEngine, inventory: Inventory, follower: Follower) -> None:
+    await inventory.sandboxes()
+    fake.inspected.clear()
+    lists = fake.lists
+    follower.suspect("a test")
+    await asyncio.gather(*(inventory.sandboxes() for _ in range(50)))
+    assert (fake.lists - lists, len(fake.inspected)) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("late", "resyncs"),
+    [pytest.param(0.5, 1, id="a little late"), pytest.param(3.0, 2, id="so late that some are lost")],
+)
+async def test_an_engine_drops_events_of_a_slow_reader(
+    fake: FakeEngine,
+    inventory: Inventory,
+    follower: Follower,
+    monkeypatch: pytest.MonkeyPatch,
+    late: float,
+    resyncs: int,
+) -> None:
+    await inventory.sandboxes()
+    monkeypatch.setattr(follower, "_resync_begun", 0)
+    fake.emit("update", SANDBOX, late=late)
+    await asyncio.sleep(0.05)
+    await inventory.sandboxes()
+    assert follower.counters.resyncs == resyncs
+
+
+async def test_events_from_before_the_resync_are_no_reason_for_another(
+    fake: FakeEngine, inventory: Inventory, follower: Follower
+) -> None:
+    await inventory.sandboxes()
+    fake.emit("update", SANDBOX, late=60.0)
+    await asyncio.sleep(0.05)
+    assert follower.counters.resyncs == 1
+    assert follower.counters.events == 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
+    fake: FakeEngine, inventory: Inventory, follower: Follower, turns: int
+) -> None:
+    """Whoever runs first again: a call, or after some turns of the loop the heartbeat."""
+    assert await state(inventory) == cri.CONTAINER_RUNNING
+    fake.end(CONTAINER)
+    time.sleep(module._STALL + 0.1)  # noqa: ASYNC251 - the loop is to stand still
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert await state(inventory) == cri.CONTAINER_EXITED
+    assert follower.counters.causes[Cause.STALLED] == 1
+
+
+async def test_an_engine_that_hangs_is_given_up(
+    server: Server, fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CONNECT_DEADLINE", 0.1)
+    await inventory.sandboxes()
+    events = server.handlers["GET /events"]
+    server.handlers["GET /events"] = Hanging()
+    follower.interrupt("no sign of life")
+    assert follower.problem == "no sign of life"
+    with pytest.raises(Unavailable, match="no sign of life"):
+        await inventory.sandboxes()
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="gives no events"):
+        await inventory.sandboxes()
+    assert time.monotonic() - begun < 2 * 0.1, "it has waited for more than one attempt"
+    server.handlers["GET /events"] = events
+    assert len(await inventory.sandboxes()) == 2
+
+
+async def test_a_suspicion_during_a_resync_makes_another_one(
+    fake: FakeEngine, inventory: Inventory, follower: Follower
+) -> None:
+    fake.hold = asyncio.Event()
+    reading = asyncio.create_task(inventory.sandboxes())
+    await until(lambda: len(fake.inspected) == 3)
+    follower.suspect("a test")
+    fake.hold.set()
+    await reading
+    assert fake.lists == 2
+
+
+async def test_events_that_are_none_end_the_stream_and_not_the_following(
+    fake: FakeEngine, inventory: Inventory, follower: Follower
+) -> None:
+    await inventory.sandboxes()
+    fake.say(b"garbage\n")
+    await until(lambda: bool(follower.problem))
+    assert "that is none" in follower.problem
+    assert len(await inventory.sandboxes()) == 2
+
+
+async def test_comparisons_come_by_themselves_and_are_counted(
+    client: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK", 0.01)
+    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
+    follower = Follower(client, compare_every=0.02)
+    inventory = Inventory(client, follower)
+    async with follower:
+        assert await state(inventory) == cri.CONTAINER_RUNNING
+        fake.end(CONTAINER)
+        await until(lambda: follower.counters.repairs > 0)
+        assert await state(inventory) == cri.CONTAINER_EXITED
+    assert (follower.counters.repairs, follower.counters.resyncs) == (1, 1)
+    assert follower.counters.compared >= follower.counters.resynced > 0
+
+
+async def test_a_comparison_that_takes_long_holds_up_no_resync(
+    server: Server, client: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK", 0.01)
+    follower = Follower(client, compare_every=0.02)
+    inventory = Inventory(client, follower)
+    listing = server.handlers["GET /containers/json"]
+    async with follower:
+        assert await state(inventory) == cri.CONTAINER_RUNNING
+        hanging = server.handlers["GET /containers/json"] = Hanging()
+        await until(lambda: hanging.begun.is_set())
+        server.handlers["GET /containers/json"] = listing
+        fake.end(CONTAINER)
+        follower.suspect("a test")
+        async with asyncio.timeout(1):
+            assert await state(inventory) == cri.CONTAINER_EXITED
+
+
+async def test_resyncs_are_counted_by_what_made_them_necessary(
+    fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes = follower.counters.causes
+    await inventory.sandboxes()
+    fake.cut()
+    await until(lambda: causes[Cause.CUT] == 1)
+    follower.interrupt("no sign of life")
+    await until(lambda: causes[Cause.SILENT] == 1)
+    follower.suspect("a container cannot be read")
+    await inventory.sandboxes()
+    monkeypatch.setattr(follower, "_resync_begun", 0)
+    fake.emit("update", SANDBOX, late=60.0)
+    await until(lambda: causes[Cause.LATE] == 1)
+    time.sleep(module._STALL + 0.1)  # noqa: ASYNC251 - the loop is to stand still
+    await inventory.sandboxes()
+    assert causes == dict.fromkeys(Cause, 1)
+    assert follower.counters.resyncs == len(Cause)
+    assert 0 < follower.counters.resync_seconds < 2

@@ -1,0 +1,205 @@
+"""Which changes make the images be listed again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, cast
+
+import pytest
+
+from dockershim.engine.client import Engine
+from dockershim.engine.events import Event
+from dockershim.errors import EngineFailure, NotFound, Unavailable
+from dockershim.state.follower import Follower
+from dockershim.state.image_records import ImageRecords
+from tests.unit.state.fake_engine import until
+
+ID, OTHER = (f"sha256:{digit * 64}" for digit in "12")
+
+
+class FakeEngine:
+    """``lists`` is how often the images were listed; ``hold`` makes a list wait after it was made."""
+
+    def __init__(self) -> None:
+        self.images: list[dict[str, Any]] = [{"Id": ID, "RepoTags": ["app:1"]}]
+        self.lists = 0
+        self.hold: asyncio.Event | None = None
+        self.broken: Exception | None = None
+
+    async def get(self, path: str) -> Any:
+        if path == "/images/json":
+            self.lists += 1
+            if self.broken is not None:
+                raise self.broken
+            answer = list(self.images)
+            if self.hold is not None:
+                await self.hold.wait()
+            return answer
+        if path != f"/images/{ID}/json":
+            raise NotFound(path)
+        return {"Id": ID, "Config": {"User": "me"}}
+
+
+class AlwaysCurrent:
+    """A follower in whose place nothing is ever missed."""
+
+    def attach(self, copy: object) -> None:
+        pass
+
+    async def current(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def records(engine: FakeEngine) -> ImageRecords:
+    return ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent()))
+
+
+def event(kind: str, action: str) -> Event:
+    return Event(kind, action, ID, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "lists"),
+    [
+        pytest.param(event("image", "tag"), 2, id="a name"),
+        pytest.param(event("image", "delete"), 2, id="a removal"),
+        pytest.param(event("container", "commit"), 2, id="a commit, which old engines tell of the container alone"),
+        pytest.param(event("container", "start"), 1, id="of a container"),
+        pytest.param(event("network", "connect"), 1, id="of a network"),
+    ],
+)
+async def test_events(records: ImageRecords, engine: FakeEngine, told: Event, lists: int) -> None:
+    await records.all()
+    records.take(told)
+    await records.all()
+    await records.all()
+    assert engine.lists == lists
+
+
+async def test_an_image_that_went_while_it_was_listed_is_left_out(records: ImageRecords, engine: FakeEngine) -> None:
+    engine.images.append({"Id": OTHER})
+    assert [(one.id, one.user) for one in await records.all()] == [(ID, "me")]
+
+
+async def test_a_list_from_before_a_change_is_not_enough(records: ImageRecords, engine: FakeEngine) -> None:
+    engine.hold = asyncio.Event()
+    reading = asyncio.create_task(records.all())
+    await asyncio.sleep(0.01)
+    engine.images[0]["RepoTags"] = ["app:1", "app:2"]
+    engine.images[0] = dict(engine.images[0])
+    records.take(event("image", "tag"))
+    engine.hold.set()
+    assert [one.tags for one in await reading] == [("app:1", "app:2")]
+    assert engine.lists == 2
+
+
+async def test_a_name_is_not_told_from_memory_that_is_old(records: ImageRecords) -> None:
+    assert await records.find("app:1") is None
+    await records.all()
+    assert await records.find("app:1") is not None
+    assert await records.find("app:2") is None
+    records.changed()
+    assert await records.find("app:1") is None
+
+
+async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageRecords, engine: FakeEngine) -> None:
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert await records.find("app:1") is not None
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 1
+    await records.close()
+
+
+@pytest.mark.parametrize(("broken", "told"), [(Unavailable("it is away"), 0), (EngineFailure("broken"), 1)])
+async def test_an_engine_that_is_away_is_told_of_by_its_outage_alone(
+    records: ImageRecords, engine: FakeEngine, caplog: pytest.LogCaptureFixture, broken: Exception, told: int
+) -> None:
+    engine.broken = broken
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 1
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == told
+    await records.close()
+
+
+async def test_a_comparison_tells_what_no_event_told(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.image_records.ON_ITS_WAY", 0.01)
+    await records.all()
+    assert not await records.compare()
+    engine.images = []
+    assert await records.compare() == [f"image {ID}"]
+    assert await records.all() == []
+
+
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(records: ImageRecords, engine: FakeEngine) -> None:
+    await records.all()
+    engine.images = []
+    comparing = asyncio.create_task(records.compare())
+    await until(lambda: engine.lists == 2)
+    records.take(event("image", "delete"))
+    assert not await comparing
+
+
+async def names(records: ImageRecords, image_id: str = ID) -> tuple[str, ...] | None:
+    used = await records.used(image_id)
+    return used.tags if used is not None else None
+
+
+async def test_the_image_of_a_container_is_known_from_memory_and_as_it_is_now(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    """One that was pulled a moment ago is told with its names at once: a kubelet asks only when a container changes."""
+    assert await names(records) == ("app:1",)
+    assert await names(records) == ("app:1",)
+    assert await names(records, OTHER) is None
+    assert engine.lists == 1
+    engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
+    records.take(event("image", "tag"))
+    assert await asyncio.gather(*(names(records) for _ in range(9))) == [("app:2",)] * 9
+    assert engine.lists == 2
+    await records.close()
+
+
+async def test_an_engine_that_cannot_list_its_images_is_not_asked_again_for_each_container(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    await records.all()
+    engine.broken = EngineFailure("broken")
+    records.take(event("image", "tag"))
+    assert [await names(records) for _ in range(9)] == [("app:1",)] * 9
+    assert engine.lists == 2
+    engine.broken = None
+    engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert await names(records) == ("app:2",)
+    await records.close()
+
+
+async def test_a_list_that_takes_long_is_waited_for_once(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.image_records._LIST_PATIENCE", 0.05)
+    await records.all()
+    engine.hold = asyncio.Event()
+    records.take(event("image", "tag"))
+    began = time.monotonic()
+    for _ in range(100):
+        assert await names(records) == ("app:1",)
+    assert time.monotonic() - began < 1
+    engine.hold.set()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 2
+    await records.close()

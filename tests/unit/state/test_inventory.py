@@ -1,0 +1,398 @@
+"""The inventory on an engine: what is there, what is asked again, and what is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import InvalidArgument, NotFound
+from dockershim.state.follower import Follower
+from dockershim.state.inventory import Inventory, Record, is_id
+from dockershim.translate.records import ContainerRecord
+from tests.unit.engine.server import Server, answering
+from tests.unit.state.fake_engine import CONTAINER, FOREIGN, OTHER_SANDBOX, SANDBOX, FakeEngine, labels, until
+
+
+def last_known(inventory: Inventory) -> tuple[int, int]:
+    record = inventory.peek(CONTAINER)
+    assert isinstance(record, ContainerRecord)
+    return record.state, record.exit_code
+
+
+async def code(inventory: Inventory) -> tuple[int, int]:
+    record = await inventory.container(CONTAINER)
+    return record.state, record.exit_code
+
+
+async def test_lists_have_what_shims_made(inventory: Inventory) -> None:
+    assert {one.id: one.running for one in await inventory.sandboxes()} == {SANDBOX: True, OTHER_SANDBOX: False}
+    assert [one.id for one in await inventory.containers()] == [CONTAINER]
+    assert [one.id for one in await inventory.containers(SANDBOX)] == [CONTAINER]
+    assert await inventory.containers(OTHER_SANDBOX) == ()
+
+
+async def test_one_is_found_by_its_kind(inventory: Inventory) -> None:
+    sandbox, container = await inventory.find_sandbox(SANDBOX), await inventory.find_container(CONTAINER)
+
+    assert sandbox is not None
+    assert container is not None
+    assert (sandbox.name.name, container.name.name, container.sandbox_id) == ("web", "nginx", SANDBOX)
+    assert await inventory.find_sandbox(CONTAINER) is None
+    assert await inventory.find_container(SANDBOX) is None
+    assert await inventory.find_sandbox(FOREIGN) is None
+    assert await inventory.find_container(FOREIGN) is None
+
+
+async def test_the_start_of_an_id_is_enough_where_it_is_the_start_of_one(inventory: Inventory) -> None:
+    assert (await inventory.container(CONTAINER[:5])).id == CONTAINER
+    with pytest.raises(InvalidArgument, match="2 ids"):
+        await inventory.find_sandbox("5")
+
+
+@pytest.mark.parametrize("container_id", ["aa" * 32, "", "../info", "C0", "nginx?x=1"])
+async def test_what_does_not_exist(inventory: Inventory, container_id: str) -> None:
+    assert await inventory.find_sandbox(container_id) is None
+    with pytest.raises(NotFound, match="does not exist"):
+        await inventory.container(container_id)
+
+
+async def test_what_is_no_id_never_reaches_the_engine(server: Server, inventory: Inventory) -> None:
+    await inventory.sandboxes()
+    server.requests.clear()
+    await inventory.find_container("../../info")
+    await inventory.refresh_container("../../info")
+
+    assert not server.requests
+
+
+async def test_reads_ask_the_engine_nothing(server: Server, fake: FakeEngine, inventory: Inventory) -> None:
+    first = [await inventory.sandboxes(), await inventory.containers()]
+    server.requests.clear()
+
+    assert [await inventory.sandboxes(), await inventory.containers()] == first
+    await inventory.container(CONTAINER)
+    assert server.requests == []
+
+
+async def test_an_event_changes_what_is_read(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER, code=3)
+    fake.emit("die", CONTAINER)
+
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 3))
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 3)
+
+
+async def test_a_new_container_appears_and_a_destroyed_one_goes(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    new = "c1" * 32
+    fake.add(new, "k8s_sidecar_web_ns_uid_0", labels("container", **{"io.kubernetes.sandbox.id": SANDBOX}))
+    fake.emit("create", new)
+    await until(lambda: inventory.peek(new) is not None)
+    assert {one.id for one in await inventory.containers(SANDBOX)} == {CONTAINER, new}
+
+    fake.emit("destroy", CONTAINER)
+    await until(lambda: inventory.peek(CONTAINER) is None)
+    assert {one.id for one in await inventory.containers(SANDBOX)} == {new}
+
+
+async def test_foreign_containers_are_not_even_looked_at(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.emit("start", FOREIGN)
+    fake.end(CONTAINER)
+    fake.emit("die", CONTAINER)
+    await until(lambda: bool(fake.inspected))
+    assert fake.inspected == [CONTAINER]
+
+
+async def test_a_refresh_shows_what_a_call_of_ours_has_changed(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER, code=5)
+
+    await inventory.refresh_ended(CONTAINER)
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 5)
+    fake.inspected.clear()
+    await inventory.refresh_ended(CONTAINER)
+    assert fake.inspected == [], "the record shows it already"
+    await inventory.refresh_container(CONTAINER)
+    assert fake.inspected == [CONTAINER]
+
+
+async def test_many_refreshes_at_once_are_two_inspects_at_most(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.hold = asyncio.Event()
+    tasks = [asyncio.create_task(inventory.refresh_container(CONTAINER))]
+    await until(lambda: len(fake.inspected) == 1)
+    fake.end(CONTAINER, code=9)
+    tasks += [asyncio.create_task(inventory.refresh_container(CONTAINER)) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    fake.hold.set()
+    found = await asyncio.gather(*tasks)
+    assert len(fake.inspected) == 2
+    assert {one.exit_code for one in found[1:] if one is not None} == {9}, "the later ones see what came before them"
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 9)
+
+
+async def test_an_answer_from_before_a_removal_does_not_bring_it_back(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.hold = asyncio.Event()
+    refresh = asyncio.create_task(inventory.refresh_container(CONTAINER))
+    await until(lambda: len(fake.inspected) == 1)
+    inventory.forget(CONTAINER)
+    fake.hold.set()
+    assert await refresh is None
+    assert await inventory.containers() == ()
+
+
+async def test_what_the_engine_cannot_describe_is_shown_by_its_list(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    server.handlers[f"GET /containers/{CONTAINER}/json"] = answering(500, b'{"message": "broken"}')
+
+    assert [(one.id, one.state) for one in await inventory.containers()] == [(CONTAINER, cri.CONTAINER_RUNNING)]
+    assert len(await inventory.sandboxes()) == 2
+
+
+DAMAGED = "d0" * 32
+
+
+def add_damaged(fake: FakeEngine) -> None:
+    """A pod's container by name and labels, of which no message can be made."""
+    more = {"io.kubernetes.sandbox.id": SANDBOX, "io.kubernetes.pod.uid": "uid", "annotation.x": "y" * (5 << 20)}
+    fake.add(DAMAGED, "k8s_damaged_web_ns_uid_0", labels("container", **more))
+
+
+async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
+    fake: FakeEngine, inventory: Inventory, follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is shown with what a kubelet needs to manage it: one that is hidden would outlive its pod."""
+    add_damaged(fake)
+    for _ in range(3):
+        shown = {one.id: (dict(one.labels), dict(one.annotations)) for one in await inventory.containers(SANDBOX)}
+        assert shown == {CONTAINER: ({}, {}), DAMAGED: ({"io.kubernetes.pod.uid": "uid"}, {})}
+        assert len(await inventory.sandboxes()) == 2
+        await inventory.refresh_container(DAMAGED)
+        assert await inventory.compare() == []
+        follower.suspect("a test")
+    told = [one.getMessage() for one in caplog.records if DAMAGED in one.getMessage()]
+    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED} cannot be told of"]
+    assert len(caplog.text) < 2000
+
+
+async def test_one_of_which_nothing_can_be_told_is_left_out_alone(
+    fake: FakeEngine, inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.containers[OTHER_SANDBOX]["Created"] = "9999-12-31T23:59:59Z"
+
+    assert [one.id for one in await inventory.sandboxes()] == [SANDBOX]
+    await inventory.refresh_sandbox(OTHER_SANDBOX)
+    assert caplog.text.count("it is left out") == 1
+
+
+async def test_one_that_becomes_readable_is_shown_whole(fake: FakeEngine, inventory: Inventory) -> None:
+    add_damaged(fake)
+    await inventory.containers()
+    fake.containers[DAMAGED]["Config"]["Labels"].pop("annotation.x")
+    fake.containers[DAMAGED]["Config"]["Labels"]["app"] = "web"
+    fake.emit("update", DAMAGED)
+    await until(lambda: (found := inventory.peek(DAMAGED)) is not None and found.labels.get("app") == "web")
+
+
+async def test_the_labels_of_an_image_are_asked_once_and_are_not_the_containers(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    """Of containers that other shims made, nothing but the image tells which labels were asked for."""
+    server.handlers["GET /images/sha256:1/json"] = answering(
+        200, json.dumps({"Id": "sha256:1", "Config": {"Labels": {"maintainer": "me", "app": "image"}}}).encode()
+    )
+    for one in fake.containers.values():
+        one["Image"] = "sha256:1"
+        one["Config"]["Labels"].update(maintainer="me", app="pod")
+
+    assert {one.id: dict(one.labels) for one in await inventory.containers()} == {CONTAINER: {"app": "pod"}}
+    assert [dict(one.labels) for one in await inventory.sandboxes()] == [{"app": "pod"}] * 2
+    await inventory.refresh_container(CONTAINER)
+    asked = server.count("/images/sha256:1/json")
+    await inventory.refresh_container(CONTAINER)
+    assert server.count("/images/sha256:1/json") == asked
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_of_an_image_that_is_gone_nothing_is_left_out(
+    server: Server, fake: FakeEngine, inventory: Inventory, status: int
+) -> None:
+    server.handlers["GET /images/sha256:1/json"] = answering(status, b'{"message": "no"}')
+    fake.containers[CONTAINER]["Image"] = "sha256:1"
+    fake.containers[CONTAINER]["Config"]["Labels"]["maintainer"] = "me"
+
+    assert dict((await inventory.container(CONTAINER)).labels) == {"maintainer": "me"}
+
+
+async def test_a_container_that_tells_what_was_asked_for_needs_no_image(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["Image"] = "sha256:1"
+    fake.containers[CONTAINER]["Config"]["Labels"].update(
+        {"io.dockershim.cri": '{"keys":["app"]}', "app": "pod", "maintainer": "me"}
+    )
+
+    assert dict((await inventory.container(CONTAINER)).labels) == {"app": "pod"}
+    assert server.count("/images/sha256:1/json") == 0
+
+
+async def test_what_is_removed_between_list_and_inspect_is_left_out(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    server.handlers[f"GET /containers/{CONTAINER}/json"] = answering(404, b'{"message": "gone"}')
+
+    assert await inventory.containers() == ()
+
+
+async def test_a_comparison_repairs_what_no_event_told(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
+    await inventory.containers()
+    assert not await inventory.compare()
+    fake.end(CONTAINER, code=4)
+    del fake.containers[OTHER_SANDBOX]
+    fake.add("5c" * 32, "k8s_POD_new_ns_uid3_0", labels("podsandbox"))
+
+    assert set(await inventory.compare()) == {
+        f"{CONTAINER}: CONTAINER_RUNNING -> CONTAINER_EXITED",
+        f"{OTHER_SANDBOX}: sandbox that does not run -> none",
+        f"{'5c' * 32}: none -> sandbox that runs",
+    }
+    assert await code(inventory) == (cri.CONTAINER_EXITED, 4)
+    assert {one.id for one in await inventory.sandboxes()} == {SANDBOX, "5c" * 32}
+    assert not await inventory.compare()
+
+
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER)
+    comparing = asyncio.create_task(inventory.compare())
+    await asyncio.sleep(0.1)
+    fake.emit("die", CONTAINER)
+    assert not await comparing
+
+
+async def test_a_change_that_is_told_and_still_being_read_is_no_repair(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine lists a start at once, and answers an inspect when the start is over."""
+    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
+    await inventory.containers()
+    fake.hold = asyncio.Event()
+    fake.inspected.clear()
+    fake.end(CONTAINER, code=6)
+    fake.emit("die", CONTAINER)
+    await until(lambda: fake.inspected == [CONTAINER])
+    comparing = asyncio.create_task(inventory.compare())
+    await until(lambda: fake.lists == 2)
+    await asyncio.sleep(0.05)
+    fake.hold.set()
+    assert not await comparing
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 6))
+
+
+async def test_a_removal_that_is_told_when_it_is_over_is_no_repair(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    """An engine removes volumes before it tells of the container's end."""
+    await inventory.containers()
+    del fake.containers[CONTAINER]
+    comparing = asyncio.create_task(inventory.compare())
+    await until(lambda: inventory.peek(CONTAINER) is None)
+    fake.emit("destroy", CONTAINER, "container", 0.0, **labels("container"))
+    assert not await comparing
+
+
+async def test_a_start_that_failed_is_seen_though_neither_event_nor_list_tell(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
+    assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_CREATED]
+    fake.containers[CONTAINER]["State"].update(ExitCode=127, Error="no such file")
+    inventory.tick()
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 127))
+    assert not await inventory.compare(), "the list goes on to show it as created"
+    fake.end(CONTAINER)
+    await inventory.refresh_container(CONTAINER)
+    fake.inspected.clear()
+    inventory.tick()
+    await asyncio.sleep(0.01)
+    assert fake.inspected == [], "one that ran is told of by events"
+
+
+async def test_messages_are_made_once_for_each_state(fake: FakeEngine, inventory: Inventory) -> None:
+    made: list[int] = []
+
+    def make(record: ContainerRecord) -> bytes:
+        made.append(record.exit_code)
+        return str(record.exit_code).encode()
+
+    async def read() -> bytes:
+        return inventory.ready_made(await inventory.container(CONTAINER), "status", make)
+
+    assert [await read(), await read()] == [b"0", b"0"]
+    old = await inventory.container(CONTAINER)
+    fake.end(CONTAINER, code=8)
+    await inventory.refresh_ended(CONTAINER)
+    assert [await read(), await read()] == [b"8", b"8"]
+    assert inventory.ready_made(old, "status", make) == b"0", "who holds an old record is not given the new one's"
+    assert await read() == b"8"
+    assert made == [0, 8, 0]
+
+
+async def test_a_listener_hears_of_every_change_and_of_nothing_else(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    heard: list[tuple[str, Record | None, Record | None]] = []
+    before = inventory.peek(CONTAINER)
+    stop = inventory.listen(lambda *change: heard.append(change))
+    await inventory.refresh_container(CONTAINER)
+    assert heard == []
+    fake.end(CONTAINER)
+    await inventory.refresh_container(CONTAINER)
+    after = inventory.peek(CONTAINER)
+    inventory.forget(CONTAINER)
+    assert heard == [(CONTAINER, before, after), (CONTAINER, after, None)]
+    stop()
+    inventory.forget(SANDBOX)
+    assert len(heard) == 2
+
+
+async def test_nothing_stays_of_what_was_removed(fake: FakeEngine, inventory: Inventory, follower: Follower) -> None:
+    await inventory.containers()
+    for one in await inventory.containers():
+        inventory.ready_made(one, "item", lambda record: record.id.encode())
+    add_damaged(fake)
+    await inventory.refresh_container(DAMAGED)
+    fake.containers.clear()
+    follower.suspect("a test")
+    assert await inventory.sandboxes() == ()
+    kept = vars(inventory)
+    sizes = {name: len(value) for name, value in kept.items() if isinstance(value, dict | set)}
+    assert set(sizes.values()) == {0}, sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("c0ffee", True),
+        ("a" * 64, True),
+        ("a" * 65, False),
+        ("", False),
+        ("C0", False),
+        ("c0\n", False),
+        ("c0/json", False),
+    ],
+)
+def test_ids(text: str, expected: bool) -> None:
+    assert is_id(text) is expected

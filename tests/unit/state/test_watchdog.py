@@ -1,0 +1,67 @@
+"""The engine's signs of life."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from dockershim.engine.client import Engine
+from dockershim.errors import Unavailable
+from dockershim.state import watchdog as module
+from dockershim.state.watchdog import Watchdog
+from tests.unit.engine.server import Hanging, Server
+from tests.unit.state.fake_engine import until
+
+
+@pytest.mark.parametrize("death", ["gone", "hanging"])
+async def test_an_engine_that_does_not_answer_is_known_and_so_is_its_return(
+    server: Server, client: Engine, monkeypatch: pytest.MonkeyPatch, death: str
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "_DEADLINE", 0.1)
+    monkeypatch.setattr(module, "_UPKEEP_EVERY", 2)
+    told: list[str] = []
+    upkept: list[bool] = []
+
+    async def upkeep() -> None:
+        upkept.append(True)
+
+    async with Watchdog(client, silent=told.append, upkeep=upkeep) as watchdog:
+        await until(lambda: len(upkept) > 1)
+        assert watchdog.problem == ""
+        answers = server.handlers["GET /_ping"]
+        if death == "gone":
+            await server.stop()
+        else:
+            server.handlers["GET /_ping"] = Hanging()
+        await until(lambda: bool(watchdog.problem))
+        assert told[0] == watchdog.problem
+        server.handlers["GET /_ping"] = answers
+        if death == "gone":
+            await server.start()
+        await until(lambda: not watchdog.problem)
+
+
+async def test_calls_to_an_engine_that_hangs_for_long_are_given_up(
+    server: Server, client: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "_DEADLINE", 0.05)
+    monkeypatch.setattr(module, "_GIVE_UP_AFTER", 0.3)
+    hanging = server.handlers["POST /containers/a/start"] = Hanging()
+
+    async def upkeep() -> None:
+        pass
+
+    async with Watchdog(client, silent=lambda _: None, upkeep=upkeep):
+        call = asyncio.create_task(client.post("/containers/a/start"))
+        await hanging.begun.wait()
+        await asyncio.sleep(0.4)
+        assert not call.done(), "the engine answers others"
+        silence = time.monotonic()
+        server.handlers["GET /_ping"] = Hanging()
+        with pytest.raises(Unavailable, match="POST /containers/a/start: given up"):
+            await call
+        assert time.monotonic() - silence > 0.25

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 
 from dockershim.common.background import when_answered
-from dockershim.cri.node import Node
-from dockershim.cri.sandbox import Sandboxes
+from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.state.pods import Pods
 
 logger = logging.getLogger(__name__)
 
 
-async def adopt(node: Node, sandboxes: Sandboxes) -> None:
+async def adopt(pods: Pods, sandboxes: SandboxEnd) -> None:
     """As soon as the engine is there, pin the namespaces of pods that others have made.
 
     From then on their networks can be given back whole, also when the engine loses them.
     """
-    records = await when_answered(node.inventory.sandboxes)
-    pinned = [record.id for record in records if not record.made_here and await sandboxes.pin(record.id)]
+    pinned = 0
+    for record in await when_answered(pods.inventory.sandboxes):
+        if not record.made_here:
+            async with pods.locked(record.id) as pod:
+                pinned += sandboxes.pin_if_missing(pod)
     if pinned:
-        logger.info("pinned the networks of %d pods of another dockershim", len(pinned))
+        logger.info("pinned the networks of %d pods of another dockershim", pinned)

@@ -16,10 +16,9 @@ from dockershim.cgroups import apply_files, set_oom_score
 from dockershim.common.rollback import Rollback, complete, rollback
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
-from dockershim.cri.creation import creator
-from dockershim.cri.logs import LAST_LINES_AT_A_READ, begin_log, finish_log, prepare_log
-from dockershim.cri.node import Node, read_profiles
-from dockershim.cri.removal import kill_container, remove_application, remove_container
+from dockershim.cri.engine_containers import EngineContainers, read_profiles, remove_application
+from dockershim.cri.limits import Limits
+from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
 from dockershim.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -28,9 +27,14 @@ from dockershim.errors import (
     ShimError,
     disk_error,
 )
+from dockershim.hooks.folder import HooksInForce
+from dockershim.host_paths.service import HostPaths
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.pods import Pods
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject, require
-from dockershim.translate.container import check_container, to_engine_container
+from dockershim.translate.container import EngineLog, check_container, to_engine_container
 from dockershim.translate.image import ImageRecord
 from dockershim.translate.names import container_name
 from dockershim.translate.records import (
@@ -59,20 +63,42 @@ _WRONG_PATH = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, err
 class Containers:
     """The container calls of the RuntimeService."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        pods: Pods,
+        containers: EngineContainers,
+        logs: LogKeeper,
+        info: EngineInfo,
+        hooks: HooksInForce,
+        host_paths: HostPaths,
+        images: ImageRecords,
+        limits: Limits,
+        engine_log: EngineLog | None,
+    ) -> None:
+        """``engine_log`` is of new containers; None where their log path is a link to the engine's json-file."""
+        self._pods = pods
+        self._inventory = pods.inventory
+        self._containers = containers
+        self._logs = logs
+        self._info = info
+        self._hooks = hooks
+        self._host_paths = host_paths
+        self._images = images
+        self._limits = limits
+        self._engine_log = engine_log
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: the container exists when this returns, or nothing of it is left."""
-        node, config = self._node, request.config
-        can = await node.capabilities()
+        config = request.config
+        can = await self._info.capabilities()
         check_container(config, request.sandbox_config, can)
-        sandbox = await self._running_sandbox(request.pod_sandbox_id)
+        require(request.pod_sandbox_id, "pod_sandbox_id")
+        sandbox = (await self._pods.find(request.pod_sandbox_id)).running()
         await self._check_target(config, sandbox)
         name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
-        async with node.locks.hold(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
-            if node.hooks is not None:
-                request = await self._hooked(node.hooks, request, sandbox, can)
+        async with self._pods.locked_name(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
+            if self._hooks.current is not None:
+                request = await self._hooked(self._hooks.current, request, sandbox, can)
             body = await self._engine_container(request, sandbox, can)
             if config.devices:
                 await self._check_devices(config.devices)
@@ -80,18 +106,18 @@ class Containers:
                 with step("make the host paths"):
                     await self._make_host_paths(config.mounts, undo)
             # Only now: a hook or a host path that hangs does not keep the sandbox from being stopped.
-            async with node.locks.hold(sandbox.id):
-                container_id = await self._create_in(sandbox, name, body)
+            async with self._pods.locked(sandbox.id) as pod:
+                pod.running()
+                container_id = await self._create_in(name, body)
         return cri.CreateContainerResponse(container_id=container_id)
 
-    async def _create_in(self, sandbox: SandboxRecord, name: str, body: dict[str, Any]) -> str:
-        """With the sandbox's lock held: who held it before may have stopped or removed the sandbox."""
-        await self._running_sandbox(sandbox.id)
+    async def _create_in(self, name: str, body: dict[str, Any]) -> str:
+        """With the sandbox's lock held, until nothing is left of a create that failed."""
         async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             with step("create the container"):
                 container_id = await self._create(name, body, undo)
             with step("inspect the container"):
-                await self._node.inventory.refresh_container(container_id, until=lambda _: True)
+                await self._inventory.refresh_container(container_id, until=lambda _: True)
         return container_id
 
     async def _hooked(
@@ -103,18 +129,11 @@ class Containers:
 
         return await hooks.pre_create_container(request, sandbox, can.cgroup_driver, check)
 
-    async def _running_sandbox(self, sandbox_id: str) -> SandboxRecord:
-        require(sandbox_id, "pod_sandbox_id")
-        record = await self._node.inventory.sandbox(sandbox_id)
-        if not record.running:
-            raise FailedPrecondition(f"sandbox {record.id} does not run; a new one is needed")
-        return record
-
     async def _check_target(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
         options = config.linux.security_context.namespace_options
         if options.pid != cri.TARGET or not options.target_id:
             return
-        target = await self._node.inventory.find_container(options.target_id)
+        target = await self._inventory.find_container(options.target_id)
         if target is None or target.sandbox_id != sandbox.id:
             raise InvalidArgument(f"namespace_options.target_id: {options.target_id!r} is no container of this sandbox")
 
@@ -128,16 +147,16 @@ class Containers:
             pod=sandbox.name,
             image=lookup_name(request.config.image.image),
             runtime=sandbox.runtime_handler,
-            profiles=await read_profiles(self._node.host_paths, request.config.linux.security_context),
-            lowest_oom_score=self._node.lowest_oom_score(),
+            profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
+            lowest_oom_score=self._info.lowest_oom_score(),
             can=can,
-            engine_log=self._node.engine_log,
+            engine_log=self._engine_log,
         )
 
     async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
         """The engine finds out only when the container starts. Raises ShimError."""
         try:
-            missing = await self._node.host_paths.missing([device.host_path for device in devices])
+            missing = await self._host_paths.missing([device.host_path for device in devices])
         except OSError as error:
             raise disk_error(f"devices: {error}", error) from error
         if missing:
@@ -148,7 +167,7 @@ class Containers:
 
         And see that every path answers: for each try at one that does not, the engine would lose a thread.
         """
-        host_paths = self._node.host_paths
+        host_paths = self._host_paths
         by_path = {mount.host_path: mount for mount in mounts}
         made: list[str] = []
 
@@ -169,7 +188,7 @@ class Containers:
             raise disk_error(f"{where}: {error}", error) from error
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        create = creator(self._node, name, body, undo)
+        create = self._containers.creator(name, body, undo)
         try:
             return await create()
         except FailedPrecondition:
@@ -178,15 +197,14 @@ class Containers:
 
     async def _clear_half_made(self, name: str) -> None:
         """Remove a container of this name that was never started: its creator never learnt of it."""
-        try:
-            inspect = await self._node.engine.get(f"/containers/{name}/json")
-        except NotFound:
+        container_id = await self._containers.id_of(name)
+        if container_id is None:
             return
-        record = await self._node.inventory.refresh_container(inspect["Id"])
+        record = await self._inventory.refresh_container(container_id)
         if record is None or record.state != cri.CONTAINER_CREATED:
-            raise AlreadyExists(f"container {inspect['Id']} with the same metadata exists")
+            raise AlreadyExists(f"container {container_id} with the same metadata exists")
         logger.warning("container %s of an unfinished attempt has the same metadata; removing it", record.id)
-        await remove_container(self._node, record.id)
+        await self._containers.remove(record.id)
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer.
@@ -195,12 +213,12 @@ class Containers:
         not run.
         """
         require(request.container_id, "container_id")
-        record = await self._node.inventory.container(request.container_id)
+        record = await self._inventory.container(request.container_id)
         if _runs(record):
-            await self._node.limits.write(record)
+            await self._limits.write(record)
             return cri.StartContainerResponse()
-        if self._node.hooks is not None:
-            await self._node.hooks.pre_start_container(record)
+        if self._hooks.current is not None:
+            await self._hooks.current.pre_start_container(record)
         await complete(self._start_and_tell(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
@@ -208,35 +226,32 @@ class Containers:
         try:
             await self._start(created)
         finally:
-            if self._node.hooks is not None:
-                await self._node.hooks.post_start_container(created)
+            if self._hooks.current is not None:
+                await self._hooks.current.post_start_container(created)
 
     async def _start(self, created: ContainerRecord) -> None:
-        await prepare_log(self._node, created)
-        async with self._node.locks.hold(created.id):
-            with self._node.limits.starting(created):
-                record = await self._start_once(created.id, created.sandbox_id)
-                await self._node.limits.write(record)
-        await begin_log(self._node, record)
+        await self._logs.prepare(created)
+        async with self._pods.locked(created.sandbox_id) as pod:
+            pod.running()
+            # Another call may have started it, and it may have ended since.
+            record = await self._inventory.container(created.id)
+            if not _runs(record):
+                with self._limits.starting(record):
+                    record = await self._start_once(record.id)
+                    await self._limits.write(record)
+            else:
+                await self._limits.write(record)
+        await self._logs.begin(record)
 
-    async def _start_once(self, container_id: str, sandbox_id: str) -> ContainerRecord:
-        """With the container's lock held: another call may have started it, and it may have ended since.
-
-        A stop of the sandbox does not wait for this: the engine starts nothing in a sandbox that has ended, and the
-        stop ends what was started before.
-        """
-        inventory = self._node.inventory
-        await self._running_sandbox(sandbox_id)
-        if _runs(record := await inventory.container(container_id)):
-            return record
+    async def _start_once(self, container_id: str) -> ContainerRecord:
         try:
             with step("start the container"):
-                await self._node.engine.post(f"/containers/{container_id}/start")
+                await self._containers.start(container_id)
         except ShimError:
             # The engine keeps a start that failed, and tells nobody of it.
-            await inventory.refresh_container(container_id)
+            await self._inventory.refresh_container(container_id)
             raise
-        started = await inventory.refresh_container(container_id, until=_was_started)
+        started = await self._inventory.refresh_container(container_id, until=_was_started)
         if started is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
         return started
@@ -245,17 +260,16 @@ class Containers:
         """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
         if not 0 <= request.timeout <= _LONGEST_GRACE:
             raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
-        node = self._node
         require(request.container_id, "container_id")
-        record = await node.inventory.find_container(request.container_id)
+        record = await self._inventory.find_container(request.container_id)
         if record is not None and record.state == cri.CONTAINER_CREATED:
             # An inspect waits for a start that is under way in the engine.
-            record = await node.inventory.refresh_container(record.id)
+            record = await self._inventory.refresh_container(record.id)
         if record is None:
             return cri.StopContainerResponse()
         if record.state != cri.CONTAINER_RUNNING:
-            if node.hooks is not None:
-                await node.hooks.post_stop_container(record)
+            if self._hooks.current is not None:
+                await self._hooks.current.post_stop_container(record)
             return cri.StopContainerResponse()
         with contextlib.suppress(NotFound):
             await complete(self._stop(record, request.timeout), f"stop container {record.id}")
@@ -263,38 +277,29 @@ class Containers:
 
     async def _stop(self, record: ContainerRecord, grace: int) -> None:
         try:
-            await self._end(record.id, grace)
-            await finish_log(self._node, record)
+            await self._containers.stop(record.id, grace)
+            await self._logs.finish(record)
         finally:
-            if self._node.hooks is not None:
-                await self._node.hooks.post_stop_container(record)
-
-    async def _end(self, container_id: str, grace: int) -> None:
-        if grace == 0:
-            # The engine would send the stop signal first, and the container could choose its exit code.
-            await kill_container(self._node, container_id)
-            return
-        deadline = grace + self._node.request_timeout()
-        await self._node.engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
-        await self._node.inventory.refresh_ended(container_id)
+            if self._hooks.current is not None:
+                await self._hooks.current.post_stop_container(record)
 
     async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
         """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
         require(request.container_id, "container_id")
-        record = await self._node.inventory.find_container(request.container_id)
+        record = await self._inventory.find_container(request.container_id)
         if record is not None:
-            await complete(remove_application(self._node, record), f"remove container {record.id}")
+            await complete(remove_application(self._containers, self._logs, record), f"remove container {record.id}")
         return cri.RemoveContainerResponse()
 
     async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
         """ContainerStatus. Raises NotFound."""
-        inventory = self._node.inventory
+        inventory = self._inventory
         require(request.container_id, "container_id")
         record = await inventory.container(request.container_id)
         if record.state == cri.CONTAINER_EXITED:
             # Who learns that it has ended reads its log next, and reads it once.
-            await finish_log(self._node, record, LAST_LINES_AT_A_READ)
-        image = await self._node.images.used(record.image_id)
+            await self._logs.finish(record, LAST_LINES_AT_A_READ)
+        image = await self._images.used(record.image_id)
         wire = inventory.ready_made(record, ("ContainerStatus", image), functools.partial(_encoded_status, image=image))
         if request.verbose:
             wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
@@ -312,7 +317,7 @@ class Containers:
     async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
         """The containers that a filter lets pass, each as a response of one item."""
         check_enums(request, "request")
-        inventory, wanted = self._node.inventory, request.filter
+        inventory, wanted = self._inventory, request.filter
         records: Iterable[ContainerRecord] = await inventory.containers()
         if wanted.ListFields():
             records = (one for one in records if _matches(one, wanted))
@@ -326,17 +331,17 @@ class Containers:
         Raises NotFound, and FailedPrecondition for a container that has ended, or one that was not started where a
         limit is asked for that the engine has no field for.
         """
-        node, resources = self._node, request.linux
+        resources = request.linux
         reject(request.HasField("windows"), "windows", "this is a Linux runtime")
         reject(dict(request.annotations), "annotations", "nothing here reads them")
         check_resources(resources, "linux")
-        can = await node.capabilities()
+        can = await self._info.capabilities()
         files = to_cgroup_files(resources, can.cgroup_version)
         require(request.container_id, "container_id")
-        record = await node.inventory.container(request.container_id)
+        record = await self._inventory.container(request.container_id)
         _check_state(record, resources, files)
-        if node.hooks is not None:
-            resources = await self._hooked_update(node.hooks, record, resources, can)
+        if self._hooks.current is not None:
+            resources = await self._hooked_update(self._hooks.current, record, resources, can)
             files = to_cgroup_files(resources, can.cgroup_version)
         await complete(self._update(record, resources, files, can), f"update container {record.id}")
         return cri.UpdateContainerResourcesResponse()
@@ -353,16 +358,15 @@ class Containers:
     async def _update(
         self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
     ) -> None:
-        node = self._node
         fields = to_engine_resources(resources, swap_limit=can.swap_limit, before=to_known_resources(record))
         if fields:
-            await node.engine.post(f"/containers/{record.id}/update", fields)
+            await self._containers.update(record.id, fields)
         if record.pid and files:
             await asyncio.to_thread(apply_files, record.pid, record.id, files)
         if record.pid and resources.oom_score_adj:
-            score = to_oom_score(resources.oom_score_adj, node.lowest_oom_score())
+            score = to_oom_score(resources.oom_score_adj, self._info.lowest_oom_score())
             await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
-        await node.inventory.refresh_container(record.id)
+        await self._inventory.refresh_container(record.id)
 
 
 def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:

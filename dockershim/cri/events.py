@@ -16,10 +16,11 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
-from dockershim.cri.node import Node
-from dockershim.cri.sandbox import Sandboxes
+from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.errors import ResourceExhausted, ShimError, Unavailable
-from dockershim.state.inventory import Record
+from dockershim.state.follower import Follower
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.inventory import Inventory, Record
 from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_container_status
 
 logger = logging.getLogger(__name__)
@@ -67,9 +68,11 @@ class _Client:
 class ContainerEvents:
     """Feeds every client with the same events. Nothing is done while there is none."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._sandboxes = Sandboxes(node)
+    def __init__(self, follower: Follower, inventory: Inventory, images: ImageRecords, sandboxes: SandboxReads) -> None:
+        self._follower = follower
+        self._inventory = inventory
+        self._images = images
+        self._sandboxes = sandboxes
         self._clients: set[_Client] = set()
         self._changes: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
         #: The state that clients know of each sandbox and container.
@@ -92,7 +95,7 @@ class ContainerEvents:
 
         Raises Unavailable when they cannot be told without a gap, and ResourceExhausted for a client that is too slow.
         """
-        await self._node.follower.current()
+        await self._follower.current()
         with self._subscribed() as client:
             while True:
                 yield await client.next()
@@ -113,8 +116,8 @@ class ContainerEvents:
     def _begin(self) -> None:
         self._changes = asyncio.Queue()
         self._told = {}
-        self._stop_listening = self._node.inventory.listen(self._note)
-        known = self._node.inventory.snapshot()
+        self._stop_listening = self._inventory.listen(self._note)
+        known = self._inventory.snapshot()
         self._feeding = asyncio.create_task(self._feed(known), name="container events")
 
     def _end(self) -> None:
@@ -137,7 +140,7 @@ class ContainerEvents:
 
     async def _tell(self, container_id: str, removed: Record | None) -> None:
         await self._wait_until_current()
-        record = removed or self._node.inventory.peek(container_id)
+        record = removed or self._inventory.peek(container_id)
         if record is None:
             return  # Its removal is behind it in the queue.
         kinds = await self._kinds(record, removed=removed is not None)
@@ -150,7 +153,7 @@ class ContainerEvents:
         """What may be out of date is not told; what has changed meanwhile is, later."""
         while True:
             try:
-                return await self._node.follower.current()
+                return await self._follower.current()
             except Unavailable:
                 await asyncio.sleep(_AGAIN)
 
@@ -181,7 +184,7 @@ class ContainerEvents:
             return self._sandboxes.describe_ended(record)
 
     async def _event(self, kind: cri.ContainerEventType, record: Record) -> cri.ContainerEventResponse:
-        inventory = self._node.inventory
+        inventory = self._inventory
         sandbox: Record | None = record
         if isinstance(record, ContainerRecord):
             sandbox = inventory.peek(record.sandbox_id)
@@ -191,7 +194,7 @@ class ContainerEvents:
             status = self._sandboxes.describe_ended(sandbox) if gone else await self._status(sandbox)
             event.pod_sandbox_status.CopyFrom(status)
             for one in inventory.peek_containers(sandbox.id):
-                image = await self._node.images.used(one.image_id)
+                image = await self._images.used(one.image_id)
                 event.containers_statuses.append(to_cri_container_status(one, image))
         event.created_at = time.time_ns()
         return event

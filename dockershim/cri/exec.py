@@ -7,9 +7,10 @@ import asyncio
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import complete
 from dockershim.cri.commands import EngineCommand
-from dockershim.cri.node import Node
+from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, FrameDecoder
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dockershim.state.inventory import Inventory
 from dockershim.translate.checks import require
 
 #: Of each stream; the rest is read and dropped, so that the command can end.
@@ -21,27 +22,28 @@ _LONGEST_ANSWER = LONGEST_OUTPUT - 4096
 class Execs:
     """The calls that run a command in a container."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, engine: Engine, inventory: Inventory) -> None:
+        self._engine = engine
+        self._inventory = inventory
 
     async def exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
         """ExecSync. ``timeout`` seconds, 0 for none; a command that takes longer is killed.
 
         Raises NotFound, FailedPrecondition for a container that does not run, DeadlineExceeded.
         """
-        return await _exec_sync(self._node, request)
+        return await _exec_sync(self._engine, self._inventory, request)
 
 
-async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
     if not request.cmd or not request.cmd[0]:
         raise InvalidArgument("cmd: a command is needed")
     if request.timeout < 0:
         raise InvalidArgument(f"timeout: {request.timeout} s is no time")
     require(request.container_id, "container_id")
-    container = await node.inventory.container(request.container_id)
+    container = await inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
-    created = await node.engine.post(f"/containers/{container.id}/exec", body)
-    command = _Command(node, container.id, created["Id"])
+    created = await engine.post(f"/containers/{container.id}/exec", body)
+    command = _Command(engine, container.id, created["Id"])
     try:
         async with asyncio.timeout(request.timeout or None):
             await command.run()
@@ -62,8 +64,8 @@ async def _exec_sync(node: Node, request: cri.ExecSyncRequest) -> cri.ExecSyncRe
 class _Command(EngineCommand):
     """One exec of the engine whose output is kept."""
 
-    def __init__(self, node: Node, container_id: str, exec_id: str) -> None:
-        super().__init__(node.engine, container_id, exec_id)
+    def __init__(self, engine: Engine, container_id: str, exec_id: str) -> None:
+        super().__init__(engine, container_id, exec_id)
         self.output = {STDOUT: bytearray(), STDERR: bytearray()}
 
     async def run(self) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.node import Node
 from dockershim.state.inventory import Record, is_id
+from dockershim.state.outage import Outage
+from dockershim.state.pods import Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 _WHOLE_ID: Final = 64
@@ -19,8 +20,10 @@ _WHOLE_ID: Final = 64
 class Journal:
     """What ``server`` asks of the node for its log."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, pods: Pods, outage: Outage) -> None:
+        self._pods = pods
+        self._inventory = pods.inventory
+        self._outage = outage
 
     def names(self, subject_id: str) -> Mapping[str, str]:
         """The fields ``pod`` and ``container`` for an id of either kind, as far as they are known."""
@@ -29,7 +32,7 @@ class Journal:
             return {"pod": f"{record.name.pod.namespace}/{record.name.pod.name}", "container": record.name.name}
         if record is not None:
             return {"pod": f"{record.name.namespace}/{record.name.name}"}
-        checkpoint = self._node.checkpointed.get(subject_id)
+        checkpoint = self._pods.checkpoints.by_id.get(subject_id)
         return {"pod": f"{checkpoint.namespace}/{checkpoint.name}"} if checkpoint is not None else {}
 
     def is_done(self, rpc: str, subject_id: str) -> bool:
@@ -45,28 +48,28 @@ class Journal:
             case "StopPodSandbox":
                 return not self._holds_anything(record, subject_id)
             case "RemovePodSandbox":
-                known = isinstance(record, SandboxRecord) or subject_id in self._node.checkpointed
+                known = isinstance(record, SandboxRecord) or subject_id in self._pods.checkpoints.by_id
                 return not (known or self._is_pinned(subject_id))
             case _:
                 return False
 
     def refuse(self) -> bool:
         """Count a call that the engine's absence has failed; whether the line about the outage tells of it."""
-        return self._node.follower.outage.refuse()
+        return self._outage.refuse()
 
     def _holds_anything(self, record: Record | None, sandbox_id: str) -> bool:
         """Whether anything of a sandbox runs, or has a network."""
         if not isinstance(record, SandboxRecord):
             return self._is_pinned(sandbox_id)
-        containers = self._node.inventory.peek_containers(record.id)
+        containers = self._inventory.peek_containers(record.id)
         running = record.running or any(one.state == cri.CONTAINER_RUNNING for one in containers)
         return running or self._is_pinned(record.id)
 
     def _is_pinned(self, sandbox_id: str) -> bool:
-        return is_id(sandbox_id) and self._node.pins.is_pinned(sandbox_id)
+        return is_id(sandbox_id) and self._pods.pins.is_pinned(sandbox_id)
 
     def _find(self, text: str) -> Record | None:
         if len(text) >= _WHOLE_ID:
-            return self._node.inventory.peek(text)
-        found = [record for record in self._node.inventory.snapshot() if text and record.id.startswith(text)]
+            return self._inventory.peek(text)
+        found = [record for record in self._inventory.snapshot() if text and record.id.startswith(text)]
         return found[0] if len(found) == 1 else None

@@ -10,12 +10,12 @@ from typing import Final
 
 from dockershim.common.background import when_answered
 from dockershim.common.own_files import with_own_files
-from dockershim.cri.node import Node
-from dockershim.cri.sandbox import Sandboxes
+from dockershim.cri.limits import Limits
+from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.errors import ShimError
 from dockershim.state.inventory import is_id
-from dockershim.translate.names import SandboxName, sandbox_container_name
-from dockershim.translate.records import SandboxRecord
+from dockershim.state.pods import Phase, Pod, Pods
+from dockershim.translate.names import sandbox_container_name
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 _COLLECTION_DEADLINE: Final = 20.0
 
 
-async def reconcile(node: Node, sandboxes: Sandboxes) -> None:
+async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
     """As soon as the engine is there; calls are served meanwhile."""
     try:
-        report = await when_answered(Reconciliation(node, sandboxes).run)
+        report = await when_answered(Reconciliation(pods, sandboxes, limits).run)
     except Exception:
         logger.exception("what an earlier process left is not looked for")
     else:
@@ -73,70 +73,57 @@ class Reconciliation:
     Calls come meanwhile: what is to be repaired is looked at again under the locks that those calls take.
     """
 
-    def __init__(self, node: Node, sandboxes: Sandboxes) -> None:
-        self._node = node
+    def __init__(self, pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
+        self._pods = pods
         self._sandboxes = sandboxes
+        self._limits = limits
         self._failed: list[str] = []
 
     async def run(self) -> Report:
         """Raises ShimError where the node cannot be looked at; then nothing was changed."""
-        node = self._node
-        records = await node.inventory.sandboxes()
-        node.limits.take_up()
+        found = await self._pods.on_engine()
+        self._limits.take_up()
         # Before the checkpoints are looked at: a sandbox has its checkpoint before anything of its network.
-        remembered = await with_own_files(node.cni.remembered)
-        known = {record.id for record in records} | node.checkpointed.keys()
-        unfinished = [one.id for one in records if await self._mend(one, self._is_unfinished, self._sandboxes.remove)]
-        halfway = [one.id for one in records if await self._mend(one, self._is_halfway, self._sandboxes.stop)]
+        remembered = await with_own_files(self._pods.cni.remembered)
+        known = self._pods.known_ids()
+        unfinished = [pod.id for pod in found if await self._mend(pod, _is_unfinished, self._sandboxes.remove)]
+        halfway = [pod.id for pod in found if await self._mend(pod, self._is_halfway, self._sandboxes.stop)]
         orphaned = [one for one in sorted(remembered - known) if is_id(one) and await self._give_back(one)]
         await self._collect_garbage()
-        here = {record.id for record in await node.inventory.sandboxes()}
+        here = {pod.id: pod for pod in await self._pods.on_engine()}
         return Report(
             unfinished=tuple(unfinished),
             halfway=tuple(halfway),
             orphaned=tuple(orphaned),
-            lost=tuple(sorted(node.checkpointed.keys() - here - node.unfinished)),
-            forgotten=tuple(one.id for one in records if one.id in here and self._is_forgotten(one)),
+            lost=tuple(sorted(pod.id for pod in await self._pods.lost())),
+            forgotten=tuple(pod.id for pod in found if pod.id in here and _is_forgotten(here[pod.id])),
             failed=tuple(self._failed),
         )
 
     async def _mend(
         self,
-        record: SandboxRecord,
-        is_wrong: Callable[[SandboxRecord], Awaitable[bool]],
+        pod: Pod,
+        is_wrong: Callable[[Pod], Awaitable[bool]],
         repair: Callable[[str], Awaitable[None]],
     ) -> bool:
-        if not await is_wrong(record):
+        if not await is_wrong(pod):
             return False
-        async with self._node.locks.hold(sandbox_container_name(record.name)):
-            now = await self._node.inventory.find_sandbox(record.id)
-            return now is not None and await is_wrong(now) and await self._repair(record.id, lambda: repair(record.id))
+        async with self._pods.locked_name(sandbox_container_name(pod.name)):
+            return await is_wrong(await self._pods.find(pod.id)) and await self._repair(pod.id, lambda: repair(pod.id))
 
-    async def _is_unfinished(self, record: SandboxRecord) -> bool:
-        return record.made_here and record.never_ran and record.id not in self._node.unfinished
-
-    async def _is_halfway(self, record: SandboxRecord) -> bool:
-        node = self._node
-        if not (record.made_here and record.running and record.id in node.checkpointed):
+    async def _is_halfway(self, pod: Pod) -> bool:
+        if not _is_ours(pod) or pod.checkpoint is None or pod.phase is not Phase.RUNNING:
             return False
-        if record.id in node.unfinished or await node.inventory.containers(record.id):
-            return False
-        return not await node.network_of(record).is_set_up(record)
+        return not await self._pods.inventory.containers(pod.id) and await pod.not_ready_reason() is not None
 
     async def _give_back(self, sandbox_id: str) -> bool:
-        node = self._node
-        async with node.locks.hold(sandbox_id):
-            if sandbox_id in node.checkpointed or await node.inventory.find_sandbox(sandbox_id) is not None:
-                return False
-            return await self._repair(sandbox_id, lambda: self._tear_down(sandbox_id))
+        async with self._pods.locked(sandbox_id) as pod:
+            return pod.phase is Phase.REMOVED and await self._repair(sandbox_id, lambda: self._tear_down(pod))
 
-    async def _tear_down(self, sandbox_id: str) -> None:
+    async def _tear_down(self, pod: Pod) -> None:
         # The names of the pod are in the attachment's cache, if anywhere.
-        await self._node.network_of(None).tear_down(sandbox_id, SandboxName("", "", "", 0))
-        self._node.cni.forget(sandbox_id)
-
-    def _is_forgotten(self, record: SandboxRecord) -> bool:
-        return record.made_here and record.id not in self._node.checkpointed and record.id not in self._node.unfinished
+        await pod.tear_down()
+        self._pods.forget(pod.id)
 
     async def _repair(self, sandbox_id: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Whether it was done; a failure is told and does not stop the next repair."""
@@ -149,13 +136,21 @@ class Reconciliation:
         return True
 
     async def _collect_garbage(self) -> None:
-        node = self._node
-
-        def known() -> set[str]:
-            return {record.id for record in node.inventory.snapshot()} | node.checkpointed.keys() | node.unfinished
-
         try:
             async with asyncio.timeout(_COLLECTION_DEADLINE):
-                await node.cni.collect_garbage(known)
+                await self._pods.cni.collect_garbage(self._pods.known_ids)
         except (ShimError, TimeoutError) as error:
             logger.warning("the plugins' garbage is not collected: %s", str(error) or "they take too long")
+
+
+async def _is_unfinished(pod: Pod) -> bool:
+    return _is_ours(pod) and pod.record is not None and pod.record.never_ran and pod.phase is not Phase.STARTING
+
+
+def _is_forgotten(pod: Pod) -> bool:
+    return _is_ours(pod) and pod.checkpoint is None and pod.phase is not Phase.STARTING
+
+
+def _is_ours(pod: Pod) -> bool:
+    """Whether a dockershim of this kind made it."""
+    return pod.record is not None and pod.record.made_here

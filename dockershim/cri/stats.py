@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded, field, in_chunks
-from dockershim.cri.node import Node
-from dockershim.state.inventory import Record
+from dockershim.network.netns import Pins
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.inventory import Inventory, Record
+from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
@@ -36,10 +38,12 @@ class Statistics:
     long again for the same, as it finds nothing of it in its processor's caches. What may take long is left to one.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._reader = Reader(node.pins)
-        node.inventory.listen(self._heed)
+    def __init__(self, inventory: Inventory, pins: Pins, info: EngineInfo, disk: DiskUsage) -> None:
+        self._inventory = inventory
+        self._info = info
+        self._disk = disk
+        self._reader = Reader(pins)
+        inventory.listen(self._heed)
 
     def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
         """Keep nothing open of what has ended, or runs by another process, which is another cgroup and network."""
@@ -51,7 +55,7 @@ class Statistics:
     async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded:
         """ContainerStats. Raises NotFound."""
         require(request.container_id, "container_id")
-        record = await self._node.inventory.container(request.container_id)
+        record = await self._inventory.container(request.container_id)
         return Encoded(b"".join(await self._container_items([record])))
 
     async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Encoded:
@@ -64,7 +68,7 @@ class Statistics:
             yield chunk
 
     async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
-        containers = await self._node.inventory.containers()
+        containers = await self._inventory.containers()
         return await self._container_items([record for record in containers if _is_wanted(record, wanted)])
 
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
@@ -75,8 +79,8 @@ class Statistics:
 
     def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
         """ContainerStats: what was read, with attributes and writable layer."""
-        attributes = self._node.inventory.ready_made(record, "ContainerStats", _container_attributes)
-        layer = self._node.disk.writable_layer(record.id)
+        attributes = self._inventory.ready_made(record, "ContainerStats", _container_attributes)
+        layer = self._disk.writable_layer(record.id)
         return attributes + read + (b"" if layer is None else _encoded_layer(layer, folder))
 
     # -- pods ------------------------------------------------------------------------------------------------
@@ -84,7 +88,7 @@ class Statistics:
     async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded:
         """PodSandboxStats. Raises NotFound."""
         require(request.pod_sandbox_id, "pod_sandbox_id")
-        record = await self._node.inventory.sandbox(request.pod_sandbox_id)
+        record = await self._inventory.sandbox(request.pod_sandbox_id)
         return Encoded(b"".join(await self._pod_items([record])))
 
     async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:
@@ -97,7 +101,7 @@ class Statistics:
             yield chunk
 
     async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
-        sandboxes = await self._node.inventory.sandboxes()
+        sandboxes = await self._inventory.sandboxes()
         return await self._pod_items([record for record in sandboxes if _is_wanted_sandbox(record, wanted)])
 
     async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
@@ -109,7 +113,7 @@ class Statistics:
 
     def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
         """PodSandboxStats. ``linux`` is always there: kubelets look into it without asking."""
-        attributes = self._node.inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
+        attributes = self._inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
         containers = (
             field(5, self._container(record, wire, folder))
             for record, wire in zip(pod.containers, read.containers, strict=True)
@@ -135,12 +139,12 @@ class Statistics:
 
     async def _metrics(self) -> list[list[bytes]]:
         folder = await self._engine_folder()
-        pods = self._pods(record for record in await self._node.inventory.sandboxes() if record.running)
+        pods = self._pods(record for record in await self._inventory.sandboxes() if record.running)
         layers = {
             record.id: layer.bytes
             for pod in pods
             for record in pod.containers
-            if (layer := self._node.disk.writable_layer(record.id)) is not None
+            if (layer := self._disk.writable_layer(record.id)) is not None
         }
         if due := self._reader.due_open_files(pods):
             await asyncio.to_thread(self._reader.count_open_files, due)
@@ -150,10 +154,10 @@ class Statistics:
     # -- all -------------------------------------------------------------------------------------------------
 
     def _pods(self, records: Iterable[SandboxRecord]) -> list[Pod]:
-        return [Pod(record, self._node.inventory.peek_containers(record.id)) for record in records]
+        return [Pod(record, self._inventory.peek_containers(record.id)) for record in records]
 
     async def _engine_folder(self) -> str:
-        return (await self._node.capabilities()).root_dir
+        return (await self._info.capabilities()).root_dir
 
     async def _read(self, read: Callable[[S], T], records: Iterable[S]) -> list[T]:
         found = []

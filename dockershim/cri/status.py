@@ -8,8 +8,11 @@ import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.node import Node
 from dockershim.errors import FailedPrecondition, Unavailable
+from dockershim.host_paths.service import HostPaths
+from dockershim.network.pod_network import NodeNetwork
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.follower import Follower
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 
@@ -22,15 +25,21 @@ _FIRST_LOOK_DEADLINE = 2.0
 class NodeStatus:
     """The calls about the runtime itself."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self, info: EngineInfo, follower: Follower, network: NodeNetwork, host_paths: HostPaths, infra_image: str
+    ) -> None:
+        self._info = info
+        self._follower = follower
+        self._network = network
+        self._host_paths = host_paths
+        self._infra_image = infra_image
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
         """Version: the engine's, as last seen, so that an engine that hangs keeps nobody waiting.
 
         Raises Unavailable when none was ever seen.
         """
-        can = self._node.last_capabilities
+        can = self._info.last
         if can is None:
             can = await self._first_look()
         return cri.VersionResponse(
@@ -42,9 +51,9 @@ class NodeStatus:
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
-        engine_problem = self._node.follower.problem
-        network_problem = await self._node.network.problem()
-        can = self._node.last_capabilities
+        engine_problem = self._follower.problem
+        network_problem = await self._network.problem()
+        can = self._info.last
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
                 conditions=[
@@ -54,33 +63,33 @@ class NodeStatus:
             ),
             features=cri.RuntimeFeatures(),
         )
-        if cgroup_problem := self._node.cgroup_problem:
+        if cgroup_problem := self._info.cgroup_problem:
             # Kubelets look at the other two only: pods whose cgroups are right go on.
             response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
         if can is not None:
             response.runtime_handlers.extend(_handlers(can))
         if request.verbose:
-            response.info.update(self._info(can))
+            response.info.update(self._verbose(can))
         return response
 
     async def _first_look(self) -> Capabilities:
         try:
             async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
-                return await self._node.capabilities()
+                return await self._info.capabilities()
         except TimeoutError:
             raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
 
-    def _info(self, can: Capabilities | None) -> dict[str, str]:
+    def _verbose(self, can: Capabilities | None) -> dict[str, str]:
         config = {
-            "sandboxImage": self._node.infra_image,
-            "networkPlugin": self._node.network.kind,
+            "sandboxImage": self._infra_image,
+            "networkPlugin": self._network.kind,
             "engine": _engine(can) if can else None,
             "dockershim": __version__,
         }
-        inventory = dataclasses.asdict(self._node.follower.counters)
+        inventory = dataclasses.asdict(self._follower.counters)
         return {
             "config": json.dumps(config, sort_keys=True),
-            "hostPaths": json.dumps({"hanging": self._node.host_paths.hanging}),
+            "hostPaths": json.dumps({"hanging": self._host_paths.hanging}),
             "inventory": json.dumps(inventory, sort_keys=True),
         }
 
@@ -90,9 +99,9 @@ class NodeStatus:
         Raises FailedPrecondition where the configured one is not the engine's: a kubelet that asks at its start then
         ends with that message, and makes no cgroups that the engine has no use for.
         """
-        if problem := self._node.cgroup_problem:
+        if problem := self._info.cgroup_problem:
             raise FailedPrecondition(problem)
-        driver = self._node.cgroup_driver or (await self._node.capabilities()).cgroup_driver
+        driver = self._info.cgroup_driver or (await self._info.capabilities()).cgroup_driver
         number = cri.SYSTEMD if driver == "systemd" else cri.CGROUPFS
         return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=number))
 
@@ -101,12 +110,12 @@ class NodeStatus:
         require(request.HasField("runtime_config"), "runtime_config")
         pod_cidr = request.runtime_config.network_config.pod_cidr
         if pod_cidr:
-            self._node.network.set_pod_cidr(pod_cidr)
+            self._network.set_pod_cidr(pod_cidr)
         return cri.UpdateRuntimeConfigResponse()
 
 
-def _condition(kind: str, reason: str, problem: str) -> cri.RuntimeCondition:
-    return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem)
+def _condition(kind: str, reason: str, problem: str | None) -> cri.RuntimeCondition:
+    return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem or "")
 
 
 def _engine(can: Capabilities) -> dict[str, str]:

@@ -17,18 +17,22 @@ from typing import Any
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import complete
 from dockershim.cri.commands import EngineCommand
-from dockershim.cri.node import Node
+from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, SYSTEM_ERROR, FrameDecoder
 from dockershim.engine.hijack import Hijacked, hijack
 from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, ShimError, Unavailable
 from dockershim.network.netns import open_socket
+from dockershim.state.inventory import Inventory
+from dockershim.state.pods import Pod, Pods
 from dockershim.translate.checks import require
+from dockershim.translate.records import SandboxRecord
 from streaming import (
     CommandFailed,
     CommandStreams,
     Disconnected,
     ForwardFailed,
     Reader,
+    Server,
     SocketStream,
     TooManyWaiting,
     Wanted,
@@ -52,8 +56,10 @@ _END_SEEN = 2.0
 class Streaming:
     """The calls that give URLs."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, server: Server, engine: Engine, pods: Pods) -> None:
+        self._server = server
+        self._engine = engine
+        self._pods = pods
 
     async def exec(self, request: cri.ExecRequest) -> cri.ExecResponse:
         """Exec. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
@@ -70,7 +76,7 @@ class Streaming:
             "DetachKeys": _EXEC_DETACH_KEYS,
         }
         with _border():
-            url = self._node.streaming.command_url("exec", partial(_exec, self._node, container_id, body), wanted)
+            url = self._server.command_url("exec", partial(_exec, self._engine, container_id, body), wanted)
         return cri.ExecResponse(url=url)
 
     async def attach(self, request: cri.AttachRequest) -> cri.AttachResponse:
@@ -78,7 +84,8 @@ class Streaming:
         wanted = _wanted(request)
         container_id = await self._running_container(request.container_id)
         with _border():
-            url = self._node.streaming.command_url("attach", partial(_attach, self._node, container_id, wanted), wanted)
+            attach = partial(_attach, self._engine, self._pods.inventory, container_id, wanted)
+            url = self._server.command_url("attach", attach, wanted)
         return cri.AttachResponse(url=url)
 
     async def port_forward(self, request: cri.PortForwardRequest) -> cri.PortForwardResponse:
@@ -89,21 +96,22 @@ class Streaming:
         require(request.pod_sandbox_id, "pod_sandbox_id")
         sandbox_id = await self._ready_sandbox(request.pod_sandbox_id)
         with _border():
-            url = self._node.streaming.port_forward_url(partial(_connect, self._node, sandbox_id), request.port)
+            url = self._server.port_forward_url(partial(_connect, self._pods, sandbox_id), request.port)
         return cri.PortForwardResponse(url=url)
 
     async def _running_container(self, container_id: str) -> str:
         require(container_id, "container_id")
-        container = await self._node.inventory.container(container_id)
+        container = await self._pods.inventory.container(container_id)
         if container.state != cri.CONTAINER_RUNNING:
             raise FailedPrecondition(f"container {container.id} does not run")
         return container.id
 
     async def _ready_sandbox(self, sandbox_id: str) -> str:
-        sandbox = await self._node.inventory.sandbox(sandbox_id)
-        if not sandbox.running:
-            raise FailedPrecondition(f"sandbox {sandbox.id} is not ready")
-        return sandbox.id
+        pod = await self._pods.find(sandbox_id)
+        if pod.record is None:
+            raise NotFound(f"sandbox {sandbox_id!r} does not exist")
+        await _check_ready(pod)
+        return pod.id
 
 
 def _wanted(request: cri.ExecRequest | cri.AttachRequest) -> Wanted:
@@ -126,13 +134,13 @@ def _border() -> Iterator[None]:
 # -- Exec
 
 
-async def _exec(node: Node, container_id: str, body: dict[str, Any], streams: CommandStreams) -> int:
+async def _exec(engine: Engine, container_id: str, body: dict[str, Any], streams: CommandStreams) -> int:
     """Run a command for a client. It ends with its client."""
     try:
-        created = await node.engine.post(f"/containers/{container_id}/exec", body)
-        command = EngineCommand(node.engine, container_id, created["Id"])
+        created = await engine.post(f"/containers/{container_id}/exec", body)
+        command = EngineCommand(engine, container_id, created["Id"])
         try:
-            return await _run(node, command, bool(body["Tty"]), streams)
+            return await _run(engine, command, bool(body["Tty"]), streams)
         except (asyncio.CancelledError, Disconnected):
             await complete(command.terminate(), "end a command whose client has gone")
             raise
@@ -142,26 +150,28 @@ async def _exec(node: Node, container_id: str, body: dict[str, Any], streams: Co
         raise CommandFailed(str(error)) from error
 
 
-async def _run(node: Node, command: EngineCommand, tty: bool, streams: CommandStreams) -> int:
+async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: CommandStreams) -> int:
     start = {"Detach": False, "Tty": tty}
     command.asked_to_start = True
     async with (
-        hijack(node.engine, f"{command.path}/start", body=start) as connection,
+        hijack(engine, f"{command.path}/start", body=start) as connection,
         # A terminal has no end of input. Told of one, the engine would give no more output, of a command that goes on.
-        _client_input(node, command.path, connection, streams, has_end=not tty),
+        _client_input(engine, command.path, connection, streams, has_end=not tty),
     ):
         await _copy_output(connection, partial(command.next_chunk, connection.read), tty, streams)
     return await command.exit_code()
 
 
 @contextlib.asynccontextmanager
-async def _client_input(node: Node, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool) -> Any:
+async def _client_input(
+    engine: Engine, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool
+) -> Any:
     """For the length of a block, pass on what the client types, with or without its end, and its terminal's size."""
     tasks = []
     if streams.stdin is not None:
         tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection, has_end), name="streaming stdin"))
     if streams.sizes is not None:
-        tasks.append(asyncio.create_task(_resize(node, path, streams), name="streaming size"))
+        tasks.append(asyncio.create_task(_resize(engine, path, streams), name="streaming size"))
     try:
         yield
     finally:
@@ -181,11 +191,11 @@ async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> Non
             await connection.close_write()
 
 
-async def _resize(node: Node, path: str, streams: CommandStreams) -> None:
+async def _resize(engine: Engine, path: str, streams: CommandStreams) -> None:
     while streams.sizes is not None:
         size = await streams.sizes.next()
         try:
-            await node.engine.post(f"{path}/resize", params={"w": str(size.width), "h": str(size.height)})
+            await engine.post(f"{path}/resize", params={"w": str(size.width), "h": str(size.height)})
         except ShimError as error:
             logger.debug("a terminal was not resized: %s", error)
         await asyncio.sleep(_BETWEEN_SIZES)
@@ -224,11 +234,13 @@ async def _deliver(pieces: Sequence[tuple[int, bytes | memoryview]], writers: Ma
 # -- Attach
 
 
-async def _attach(node: Node, container_id: str, wanted: Wanted, streams: CommandStreams) -> int:
+async def _attach(
+    engine: Engine, inventory: Inventory, container_id: str, wanted: Wanted, streams: CommandStreams
+) -> int:
     """Follow a container for a client, and give it the client's input. It outlives its client."""
     path = f"/containers/{container_id}"
     try:
-        config = (await node.engine.get(f"{path}/json"))["Config"]
+        config = (await engine.get(f"{path}/json"))["Config"]
         given = {
             "stream": True,
             "stdin": wanted.stdin and bool(config["OpenStdin"]),
@@ -238,13 +250,13 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
         params: dict[str, str | bytes] = {name: "1" if value else "0" for name, value in given.items()}
         params["detachKeys"] = _ATTACH_DETACH_KEYS
         async with (
-            hijack(node.engine, f"{path}/attach", params=params) as connection,
-            _client_input(node, path, connection, streams, has_end=True),
+            hijack(engine, f"{path}/attach", params=params) as connection,
+            _client_input(engine, path, connection, streams, has_end=True),
         ):
             await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
         # The engine hangs up behind the end of the input, unless that is the end of the container's own.
         hangs_up = given["stdin"] and (config["Tty"] or not config["StdinOnce"])
-        await _seen_to_end(node, container_id, may_go_on=hangs_up and connection.finished_writing)
+        await _seen_to_end(inventory, container_id, may_go_on=hangs_up and connection.finished_writing)
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error
     except ShimError as error:
@@ -252,11 +264,11 @@ async def _attach(node: Node, container_id: str, wanted: Wanted, streams: Comman
     return 0
 
 
-async def _seen_to_end(node: Node, container_id: str, *, may_go_on: bool) -> None:
+async def _seen_to_end(inventory: Inventory, container_id: str, *, may_go_on: bool) -> None:
     """Tell the end of a container, or of what was attached to it, from an engine that is gone. Raises Unavailable."""
     end = asyncio.get_running_loop().time() + _END_SEEN
     while True:
-        container = await node.inventory.find_container(container_id)
+        container = await inventory.find_container(container_id)
         if may_go_on or container is None or container.state != cri.CONTAINER_RUNNING:
             return
         if asyncio.get_running_loop().time() > end:
@@ -267,10 +279,10 @@ async def _seen_to_end(node: Node, container_id: str, *, may_go_on: bool) -> Non
 # -- PortForward
 
 
-async def _connect(node: Node, sandbox_id: str, port: int) -> SocketStream:
+async def _connect(pods: Pods, sandbox_id: str, port: int) -> SocketStream:
     """A connection to a port from inside the pod: IPv4, then IPv6. Raises ForwardFailed."""
     try:
-        netns = await _network_of(node, sandbox_id)
+        netns = await _network_of(pods, sandbox_id)
     except ShimError as error:
         raise ForwardFailed(f"cannot forward port {port} of sandbox {sandbox_id}: {error}") from error
     failures = []
@@ -282,14 +294,21 @@ async def _connect(node: Node, sandbox_id: str, port: int) -> SocketStream:
     raise ForwardFailed(f"cannot forward port {port} of sandbox {sandbox_id}: {', '.join(failures)}")
 
 
-async def _network_of(node: Node, sandbox_id: str) -> Path | None:
-    """The network namespace of a sandbox; None for the node's."""
-    sandbox = await node.inventory.find_sandbox(sandbox_id)
-    if sandbox is None or not sandbox.running:
-        raise FailedPrecondition("it is not ready")
-    if sandbox.host_network:
+async def _network_of(pods: Pods, sandbox_id: str) -> Path | None:
+    """The network namespace of a sandbox; None for the node's. Raises FailedPrecondition where it is not ready."""
+    pod = await pods.find(sandbox_id)
+    record = await _check_ready(pod)
+    if record.host_network:
         return None
-    return node.pins.path(sandbox_id) if node.pins.is_pinned(sandbox_id) else Path(sandbox.netns_path)
+    return pods.pins.path(pod.id) if pod.is_pinned else Path(record.netns_path)
+
+
+async def _check_ready(pod: Pod) -> SandboxRecord:
+    """The record of a pod that is ready. Raises FailedPrecondition."""
+    reason = await pod.not_ready_reason()
+    if pod.record is None or reason is not None:
+        raise FailedPrecondition(f"sandbox {pod.id} is not ready: {reason}")
+    return pod.record
 
 
 async def _connect_to(netns: Path | None, family: socket.AddressFamily, address: str, port: int) -> SocketStream:

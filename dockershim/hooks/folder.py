@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,26 @@ from cni import FolderWatch
 from dockershim.hooks.config import HookServer, Reading, read_folder
 
 if TYPE_CHECKING:
-    from dockershim.cri.node import Node
     from dockershim.hooks.client import HookClients
     from dockershim.hooks.points import Hooks
+    from dockershim.state.pods import Pods
 
 logger = logging.getLogger(__name__)
 
 
-@asynccontextmanager
-async def hook_servers(node: Node, folder: Path, timeout: Callable[[], float]) -> AsyncIterator[None]:
-    """Keep ``node.hooks`` by what is in ``folder``: None while no hook server is configured.
+@dataclass(slots=True)
+class HooksInForce:
+    """``current`` is None while no hook server is configured."""
 
-    ``timeout`` tells how many seconds a hook server has for an answer.
-    """
-    in_force = _InForce(node, folder, timeout)
+    current: Hooks | None = None
+
+
+@asynccontextmanager
+async def hook_servers(
+    hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]
+) -> AsyncIterator[None]:
+    """Keep ``hooks`` by what is in ``folder``. ``timeout`` tells how many seconds a hook server has for an answer."""
+    in_force = _InForce(hooks, pods, folder, timeout)
     async with FolderWatch(folder, in_force.read, in_force.apply):
         in_force.apply()
         try:
@@ -35,8 +42,9 @@ async def hook_servers(node: Node, folder: Path, timeout: Callable[[], float]) -
 
 
 class _InForce:
-    def __init__(self, node: Node, folder: Path, timeout: Callable[[], float]) -> None:
-        self._node = node
+    def __init__(self, hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]) -> None:
+        self._hooks = hooks
+        self._pods = pods
         self._folder = folder
         self._timeout = timeout
         self._reading = Reading()
@@ -58,10 +66,10 @@ class _InForce:
             hooks, clients = self._made = self._made or self._make()
             hooks.servers = servers
             clients.keep_only({server.endpoint for server in servers})
-            self._node.hooks = hooks
+            self._hooks.current = hooks
             logger.info("hook servers: %s", "; ".join(map(_line, servers)))
-        elif self._made is not None and self._node.hooks is not None:
-            self._node.hooks = None
+        elif self._made is not None and self._hooks.current is not None:
+            self._hooks.current = None
             self._made[1].keep_only(set())
             logger.info("hook servers: none")
 
@@ -71,7 +79,7 @@ class _InForce:
         from dockershim.hooks.points import Hooks
 
         clients = HookClients(self._timeout)
-        return Hooks(self._node.inventory, self._node.checkpointed, clients), clients
+        return Hooks(self._pods, clients), clients
 
     async def close(self) -> None:
         if self._made is not None:

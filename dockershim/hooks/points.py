@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
 from dockershim.errors import HookFailure, ShimError
 from dockershim.hooks import messages
 from dockershim.hooks.client import HookClients
 from dockershim.hooks.config import FailurePolicy, Hook, HookServer
-from dockershim.state.inventory import Inventory
+from dockershim.state.pods import Pod, Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 logger = logging.getLogger(__name__)
@@ -33,13 +32,10 @@ class Hooks:
     A Pre hook raises HookFailure where a server with the policy Fail fails. A Post hook never raises.
     """
 
-    def __init__(self, inventory: Inventory, checkpointed: Mapping[str, Checkpoint], clients: HookClients) -> None:
+    def __init__(self, pods: Pods, clients: HookClients) -> None:
         self.servers: Sequence[HookServer] = ()
-        self._inventory = inventory
-        self._checkpointed = checkpointed
+        self._pods = pods
         self._clients = clients
-        #: Sandboxes and containers of whose stop was told. Of a repeated one hook servers learn nothing.
-        self._stopped: set[str] = set()
 
     # -- pods ------------------------------------------------------------------------------------------------
 
@@ -62,19 +58,12 @@ class Hooks:
 
         return change(await self._ask_about_pod(hook, told, check_merged))
 
-    async def post_stop_pod_sandbox(self, sandbox_id: str, record: SandboxRecord | None) -> None:
-        """After StopPodSandbox, whether it succeeded or not."""
+    async def post_stop_pod_sandbox(self, stopped: Pod) -> None:
+        """After StopPodSandbox, whether it succeeded or not. Of a repeated one hook servers learn nothing."""
         hook = Hook.POST_STOP_POD_SANDBOX
-        if not self._serve(hook):
+        if not self._serve(hook) or (pod := _to_message(stopped)) is None:
             return
-        checkpoint = self._checkpointed.get(sandbox_id)
-        if record is not None:
-            pod = messages.pod_of_record(record, checkpoint)
-        elif checkpoint is not None:
-            pod = messages.pod_of_checkpoint(checkpoint)
-        else:
-            return
-        if not messages.skips_hooks(pod.labels, pod.annotations) and self._is_first_stop(sandbox_id):
+        if not messages.skips_hooks(pod.labels, pod.annotations) and self._pods.note_stop(stopped.id, stopped.id):
             await self._tell(hook, messages.to_pod_request(pod))
 
     # -- containers ------------------------------------------------------------------------------------------
@@ -88,7 +77,7 @@ class Hooks:
     ) -> cri.CreateContainerRequest:
         """The request as hook servers change it, and in the cgroup parent that one may have given to its pod."""
         hook = Hook.PRE_CREATE_CONTAINER
-        pod = messages.pod_of_record(sandbox, self._checkpointed.get(sandbox.id))
+        pod = messages.pod_of_record(sandbox, self._pods.checkpoints.by_id.get(sandbox.id))
         if messages.skips_hooks(pod.labels, pod.annotations):
             return request
         told = messages.to_new_container_request(request, pod)
@@ -112,7 +101,7 @@ class Hooks:
         """After StartContainer, whether it succeeded or not."""
         hook = Hook.POST_START_CONTAINER
         if pod := self._served_pod(hook, record):
-            current = self._inventory.peek(record.id)
+            current = self._pods.inventory.peek(record.id)
             shown = current if isinstance(current, ContainerRecord) else record
             await self._tell(hook, messages.to_container_request(shown, pod))
 
@@ -138,7 +127,7 @@ class Hooks:
     async def post_stop_container(self, record: ContainerRecord) -> None:
         """After StopContainer, whether it succeeded or not, and whether or not the container had ended before."""
         hook = Hook.POST_STOP_CONTAINER
-        if (pod := self._served_pod(hook, record)) and self._is_first_stop(record.id):
+        if (pod := self._served_pod(hook, record)) and self._pods.note_stop(record.sandbox_id, record.id):
             await self._tell(hook, messages.to_container_request(record, pod))
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -150,22 +139,8 @@ class Hooks:
         """The pod of a container, where a hook server is to be called about it."""
         if not self._serve(hook):
             return None
-        pod = self._pod_of(record)
+        pod = _to_message(self._pods.peek(record.sandbox_id)) or messages.Pod(record.name.pod)
         return None if messages.skips_hooks(pod.labels, pod.annotations) else pod
-
-    def _pod_of(self, record: ContainerRecord) -> messages.Pod:
-        sandbox = self._inventory.peek(record.sandbox_id)
-        checkpoint = self._checkpointed.get(record.sandbox_id)
-        if isinstance(sandbox, SandboxRecord):
-            return messages.pod_of_record(sandbox, checkpoint)
-        return messages.pod_of_checkpoint(checkpoint) if checkpoint else messages.Pod(record.name.pod)
-
-    def _is_first_stop(self, stopped_id: str) -> bool:
-        if stopped_id in self._stopped:
-            return False
-        self._stopped = {one for one in self._stopped if self._inventory.peek(one) or one in self._checkpointed}
-        self._stopped.add(stopped_id)
-        return True
 
     async def _ask_about_pod(
         self, hook: Hook, told: hooks.PodSandboxHookRequest, check: Check[hooks.PodSandboxHookRequest]
@@ -224,3 +199,10 @@ class Hooks:
 
 async def _unchecked(_: object) -> None:
     """There is nothing that the answer could change."""
+
+
+def _to_message(pod: Pod) -> messages.Pod | None:
+    """What hook servers are told of a pod; None where nothing is known of it."""
+    if pod.record is not None:
+        return messages.pod_of_record(pod.record, pod.checkpoint)
+    return messages.pod_of_checkpoint(pod.checkpoint) if pod.checkpoint is not None else None

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import streaming
 from dockershim.cri.events import ContainerEvents
-from dockershim.cri.node import Node
+from dockershim.logs.service import ContainerLogs
+from dockershim.network.pod_network import PodNetwork
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.follower import Follower
 from dockershim.state.image_records import ImageRecords
+from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a server."""
+    """The parts of a server. ``network`` is who gives new pods their network."""
 
-    node: Node
+    pods: Pods
+    follower: Follower
+    info: EngineInfo
     watchdog: Watchdog
     images: ImageRecords
     events: ContainerEvents
+    logs: ContainerLogs
+    network: PodNetwork
+    streams: streaming.Server

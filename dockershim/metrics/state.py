@@ -12,14 +12,15 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import streaming
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.node import Node
-from dockershim.errors import ShimError
+from dockershim.errors import NetworkFailure, ShimError
 from dockershim.logs.service import Statistics
 from dockershim.metrics.families import FAMILIES
 from dockershim.metrics.parts import Parts
-from dockershim.translate.records import SandboxRecord
+from dockershim.state.pods import Pods
+from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 #: The log process answers between two batches; one that takes longer has stopped.
 _LOG_DEADLINE: Final = 0.5
@@ -46,15 +47,15 @@ class State(Collector):
         """Ask all parts. What the log process does not say in time is left out."""
         parts = self._parts
         try:
-            logs = await parts.node.logs.statistics(_LOG_DEADLINE)
+            logs = await parts.logs.statistics(_LOG_DEADLINE)
         except ShimError:
             logs = None
         self._values = {
             **_process(),
-            **_engine(parts, await parts.node.network.problem()),
-            **_inventory(parts),
-            **_logs(logs, parts.node.logs.restarts),
-            **_streams(parts.node),
+            **_engine(parts, await parts.network.problem()),
+            **_inventory(parts, await _sandboxes(parts.pods)),
+            **_logs(logs, parts.logs.restarts),
+            **_streams(parts.streams),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -64,7 +65,7 @@ class State(Collector):
     def register(self, registry: CollectorRegistry) -> None:
         """Let it be asked, and with it the kernel for the resources of the log process."""
         registry.register(self)
-        ProcessCollector("dockershim_log", lambda: self._parts.node.logs.pid, registry=registry)
+        ProcessCollector("dockershim_log", lambda: self._parts.logs.pid, registry=registry)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing, or registration would ask for values before there are any."""
@@ -90,27 +91,36 @@ def _process() -> dict[str, Values]:
 
 
 def _engine(parts: Parts, network_problem: str) -> dict[str, Values]:
-    node = parts.node
-    can = node.last_capabilities
+    can = parts.info.last
     info: Values = {(can.version, "{}.{}".format(*can.api)): 1} if can is not None else {}
     return {
         "dockershim_engine_info": info,
         **_alone(
             engine_up=not parts.watchdog.problem,
-            engine_events_total=node.follower.counters.events,
+            engine_events_total=parts.follower.counters.events,
             network_up=not network_problem,
         ),
     }
 
 
-def _inventory(parts: Parts) -> dict[str, Values]:
-    node, counters = parts.node, parts.node.follower.counters
-    sandboxes: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
-    containers: Counter[Labels] = Counter({(state,): 0 for state in _STATES.values()})
-    for record in node.inventory.snapshot():
+async def _sandboxes(pods: Pods) -> Values:
+    """How many the engine has that are ready, and that are not."""
+    found: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
+    for record in pods.inventory.snapshot():
         if isinstance(record, SandboxRecord):
-            sandboxes["ready" if record.running else "not_ready",] += 1
-        else:
+            try:
+                is_ready = await pods.not_ready_reason(record) is None
+            except NetworkFailure:
+                is_ready = False
+            found["ready" if is_ready else "not_ready",] += 1
+    return found
+
+
+def _inventory(parts: Parts, sandboxes: Values) -> dict[str, Values]:
+    pods, counters = parts.pods, parts.follower.counters
+    containers: Counter[Labels] = Counter({(state,): 0 for state in _STATES.values()})
+    for record in pods.inventory.snapshot():
+        if isinstance(record, ContainerRecord):
             containers[_STATES[record.state],] += 1
     return {
         "dockershim_inventory_sandboxes": sandboxes,
@@ -118,15 +128,15 @@ def _inventory(parts: Parts) -> dict[str, Values]:
         "dockershim_inventory_resyncs_total": {(cause,): count for cause, count in counters.causes.items()},
         **_alone(
             inventory_images=parts.images.size,
-            inventory_current=node.follower.is_current,
+            inventory_current=parts.follower.is_current,
             inventory_resync_duration_seconds=counters.resync_seconds,
             inventory_resync_timestamp_seconds=counters.resynced,
             inventory_repairs_total=counters.repairs,
             inventory_comparison_timestamp_seconds=counters.compared,
             event_clients=parts.events.clients,
             event_backlog=parts.events.backlog,
-            checkpoints=len(node.checkpointed),
-            damaged_checkpoints=node.store.damaged(),
+            checkpoints=len(pods.checkpoints.by_id),
+            damaged_checkpoints=pods.checkpoints.damaged(),
         ),
     }
 
@@ -154,9 +164,9 @@ def age(time: str, now: datetime) -> float:
         return 0.0
 
 
-def _streams(node: Node) -> dict[str, Values]:
+def _streams(server: streaming.Server) -> dict[str, Values]:
     return {
-        "dockershim_streams_open": {(kind, over): count for (kind, over), count in node.streaming.open.items()},
-        "dockershim_streams_total": {(kind, over): count for (kind, over), count in node.streaming.served.items()},
-        **_alone(stream_tokens_waiting=node.streaming.tokens_waiting),
+        "dockershim_streams_open": {(kind, over): count for (kind, over), count in server.open.items()},
+        "dockershim_streams_total": {(kind, over): count for (kind, over), count in server.served.items()},
+        **_alone(stream_tokens_waiting=server.tokens_waiting),
     }

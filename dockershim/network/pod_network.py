@@ -190,7 +190,6 @@ class CNINetwork:
         self._locks = locks
         self._pod_cidrs = tuple(pod_cidrs)
         self._known: dict[str, tuple[str, ...]] = {}
-        self._torn_down: set[str] = set()
         self._readiness = Readiness(runtime, lambda: source.network)
 
     async def __aenter__(self) -> Self:
@@ -214,7 +213,6 @@ class CNINetwork:
         attachment = self._attachment(
             sandbox.id, sandbox.name, capability_args=to_capability_args(config, self._pod_cidrs)
         )
-        self._torn_down.discard(sandbox.id)
         try:
             result = await self._runtime.add(network, attachment)
         except cni.CacheError as error:
@@ -238,10 +236,6 @@ class CNINetwork:
         return not sandbox.made_here or bool(await self.addresses(sandbox))
 
     async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
-        if sandbox_id in self._torn_down:
-            # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
-            self._pins.unpin(sandbox_id)
-            return
         self._known.pop(sandbox_id, None)
         try:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
@@ -257,11 +251,6 @@ class CNINetwork:
             raise NetworkFailure("; ".join(failures))
         self._pins.unpin(sandbox_id)
         self._lock_path(sandbox_id).unlink(missing_ok=True)
-        self._torn_down.add(sandbox_id)
-
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox is removed; its id does not come again."""
-        self._torn_down.discard(sandbox_id)
 
     def remembered(self) -> set[str]:
         """Every sandbox of which something is left here: an attachment in a namespace that we pinned, a pin, a lock.

@@ -5,44 +5,55 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cni
 import streaming
-from checkpoints import Checkpoint, CheckpointError, Store
+from checkpoints import Store
 from dockershim.common.background import in_background
 from dockershim.common.measure import Calls
 from dockershim.common.rollback import settle
 from dockershim.common.steps import listening, step
 from dockershim.common.tls import ServerTLS
-from dockershim.cri import Node, RuntimeService
+from dockershim.cri import RuntimeService
 from dockershim.cri.adoption import adopt
+from dockershim.cri.container import Containers
+from dockershim.cri.engine_containers import EngineContainers
+from dockershim.cri.events import ContainerEvents
+from dockershim.cri.exec import Execs
 from dockershim.cri.images import ImageService
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.cri.journal import Journal
 from dockershim.cri.limits import Limits
-from dockershim.cri.logs import logs_taken_up
+from dockershim.cri.logs import LogKeeper, Logs
+from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.cri.reconcile import reconcile
-from dockershim.cri.removal import kill_container
-from dockershim.cri.sandbox import Sandboxes
+from dockershim.cri.run_sandbox import SandboxStart
+from dockershim.cri.stats import Statistics
+from dockershim.cri.status import NodeStatus
+from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.cri.streaming import Streaming
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
 from dockershim.errors import ShimError, StartError
-from dockershim.hooks.folder import hook_servers
+from dockershim.hooks.folder import HooksInForce, hook_servers
 from dockershim.host_paths.service import HostPaths
 from dockershim.logs.service import ContainerLogs
 from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
 from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.server.config import Config
+from dockershim.state.checkpoints import Checkpoints
+from dockershim.state.engine_info import EngineInfo
 from dockershim.state.follower import Follower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
+from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 from dockershim.stats.disk import DiskUsage
 from dockershim.translate.container import EngineLog
@@ -93,13 +104,15 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         engine = await stack.enter_async_context(_engine(current, instruments))
         pins = await asyncio.to_thread(_pins, config.state_directory)
         cni_network = await _cni_network(config, pins, stack, instruments)
-        store = Store(config.root_directory / "sandbox")
-        others = await asyncio.to_thread(_adopt, config.adopt_from)
+        network = ENGINE_NETWORK if config.network_plugin == "docker" else cni_network
         with step("read the checkpoints"):
-            checkpointed = others.checkpoints | await asyncio.to_thread(_load, store)
+            store = Store(config.root_directory / "sandbox")
+            checkpoints = await asyncio.to_thread(Checkpoints, store, config.adopt_from)
         follower = Follower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         inventory = Inventory(engine, follower)
+        info = EngineInfo(engine, follower, config.cgroup_driver)
+        pods = Pods(inventory, checkpoints, cni_network, pins)
         disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
         images = ImageService(
@@ -107,51 +120,52 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             image_records,
             infra_image,
             disk,
-            capabilities=lambda: node.capabilities(),
+            capabilities=info.capabilities,
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
             pulls=instruments.pulls if instruments else None,
         )
-        node = Node(
-            engine=engine,
-            follower=follower,
-            inventory=inventory,
-            images=image_records,
-            network=ENGINE_NETWORK if config.network_plugin == "docker" else cni_network,
-            cni=cni_network,
-            pins=pins,
-            store=store,
-            checkpointed=checkpointed,
-            adopted=others.stores,
-            infra_image=infra_image,
-            ensure_infra_image=images.ensure_infra_image,
-            cgroup_driver=config.cgroup_driver,
-            request_timeout=lambda: current.config.runtime_request_timeout,
-            logs=await stack.enter_async_context(ContainerLogs(config.root_directory / "logs")),
-            engine_log=_engine_log(config),
-            streaming=await _streaming(config, stack),
-            disk=disk,
-            host_paths=await stack.enter_async_context(HostPaths()),
-            limits=Limits(config.state_directory / "starts", inventory, lambda one: kill_container(node, one)),
-        )
-        watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=node.read_capabilities)
+        logs = await stack.enter_async_context(ContainerLogs(config.root_directory / "logs"))
+        streams = await _streaming(config, stack)
+        host_paths = await stack.enter_async_context(HostPaths())
+        hooks = HooksInForce()
+        containers = EngineContainers(engine, inventory, lambda: current.config.runtime_request_timeout)
+        limits = Limits(config.state_directory / "starts", inventory, containers.kill)
+        keeper = LogKeeper(logs, inventory, info, host_paths)
+        watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=info.read)
         await stack.enter_async_context(follower)
         await stack.enter_async_context(watchdog)
-        runtime = RuntimeService(node)
-        if instruments is not None:
-            parts = Parts(node, watchdog, image_records, runtime.container_events)
-            await _serve_metrics(config, instruments, parts, stack)
-        await _look_at_engine(node)
-        await stack.enter_async_context(logs_taken_up(node))
-        await stack.enter_async_context(
-            hook_servers(node, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
+        reads = SandboxReads(pods, image_records)
+        end = SandboxEnd(pods, containers, keeper, hooks)
+        events = ContainerEvents(follower, inventory, image_records, reads)
+        runtime = RuntimeService(
+            NodeStatus(info, follower, network, host_paths, infra_image),
+            SandboxStart(
+                pods, containers, info, hooks, host_paths, network, infra_image, images.ensure_infra_image, end.remove
+            ),
+            end,
+            reads,
+            events,
+            Containers(pods, containers, keeper, info, hooks, host_paths, image_records, limits, _engine_log(config)),
+            Logs(inventory, logs),
+            Execs(engine, inventory),
+            Streaming(streams, engine, pods),
+            Statistics(inventory, pins, info, disk),
         )
-        sandboxes = Sandboxes(node)
-        await stack.enter_async_context(in_background(adopt(node, sandboxes), "adopt"))
+        if instruments is not None:
+            parts = Parts(pods, follower, info, watchdog, image_records, events, logs, network, streams)
+            await _serve_metrics(config, instruments, parts, stack)
+        await _look_at_engine(follower, info)
+        await stack.enter_async_context(keeper)
+        await stack.enter_async_context(
+            hook_servers(hooks, pods, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
+        )
+        await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
-        await stack.enter_async_context(in_background(reconcile(node, sandboxes), "reconcile"))
+        await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
         stack.push_async_callback(settle)
-        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None, Journal(node))
+        journal = Journal(pods, follower.outage)
+        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None, journal)
 
 
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
@@ -263,47 +277,15 @@ async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stac
     return context
 
 
-def _load(store: Store) -> dict[str, Checkpoint]:
-    """Nothing about checkpoints keeps the server from serving the pods that the engine has."""
-    try:
-        loaded, problems = store.load_all()
-    except CheckpointError as error:
-        logger.error("%s; what the engine has lost is not known", error)
-        return {}
-    for problem in problems:
-        logger.error("checkpoint: %s", problem)
-    return {checkpoint.sandbox_id: checkpoint for checkpoint in loaded}
-
-
-@dataclass(frozen=True, slots=True)
-class _Adopted:
-    """What other dockershims have left: their checkpoints, and where the files of each sandbox are."""
-
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-    stores: dict[str, list[Store]] = field(default_factory=dict)
-
-
-def _adopt(roots: Iterable[Path]) -> _Adopted:
-    adopted = _Adopted()
-    for root in roots:
-        store = Store(root / "sandbox", foreign=True)
-        found = _load(store)
-        logger.info("%d checkpoints adopted from %s", len(found), root)
-        adopted.checkpoints.update(found)
-        for sandbox_id in found:
-            adopted.stores.setdefault(sandbox_id, []).append(store)
-    return adopted
-
-
-async def _look_at_engine(node: Node) -> None:
+async def _look_at_engine(follower: Follower, info: EngineInfo) -> None:
     try:
         async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
-            await node.follower.current()
-            can = await node.capabilities()
+            await follower.current()
+            can = await info.capabilities()
     except (ShimError, TimeoutError) as error:
-        if not node.follower.outage.lasts:
+        if not follower.outage.lasts:
             logger.warning("%s; trying again with each call", str(error) or "the engine's state is not read yet")
         return
     logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
-    if (lowest := node.lowest_oom_score()) > LOWEST_OOM_SCORE:
+    if (lowest := info.lowest_oom_score()) > LOWEST_OOM_SCORE:
         logger.warning("the engine may not lower OOM scores; those of containers are raised to %d", lowest)

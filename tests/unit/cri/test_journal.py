@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from checkpoints import Checkpoint
 from dockershim.cri.journal import Journal
-from dockershim.cri.node import Node
 from dockershim.network.netns import Pins
 from dockershim.state.inventory import Inventory
+from dockershim.state.outage import Outage
 from tests.unit.state.fake_engine import CONTAINER, OTHER_SANDBOX, SANDBOX, FakeEngine, labels
+from tests.unit.state.fake_pods import fake_pods
 
 LOST, NOBODY, ENDED = "10" * 32, "ab" * 32, "c1" * 32
 
@@ -23,13 +22,9 @@ async def journal(fake: FakeEngine, inventory: Inventory, tmp_path: Path) -> Jou
     sandbox = {"io.kubernetes.sandbox.id": OTHER_SANDBOX}
     fake.add(ENDED, "k8s_main_db_ns_uid2_0", labels("container", **sandbox), status="exited")
     await inventory.refresh_container(ENDED)
-    node = SimpleNamespace(
-        inventory=inventory,
-        checkpointed={LOST: Checkpoint(sandbox_id=LOST, name="gone", namespace="ns")},
-        pins=Pins(tmp_path),
-    )
+    lost = Checkpoint(sandbox_id=LOST, name="gone", namespace="ns")
     await inventory.sandboxes()
-    return Journal(cast("Node", node))
+    return Journal(fake_pods(inventory, [lost], pins=Pins(tmp_path)), Outage())
 
 
 @pytest.mark.parametrize(

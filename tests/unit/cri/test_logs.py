@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.logs import logs_taken_up
+from dockershim.cri.logs import LogKeeper
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import until
@@ -46,9 +46,9 @@ async def test_a_container_that_is_removed_while_logs_are_taken_up_is_not_follow
     async def forget_all_but(known: list[str], existing: list[str]) -> None:
         pass
 
-    inventory = SimpleNamespace(containers=containers, peek=there.get, listen=lambda _: lambda: None)
-    logs = SimpleNamespace(known=list, forget_all_but=forget_all_but, follow=follow)
-    node: Any = SimpleNamespace(inventory=inventory, logs=logs)
-    async with logs_taken_up(node):
+    inventory: Any = SimpleNamespace(containers=containers, peek=there.get, listen=lambda _: lambda: None)
+    logs: Any = SimpleNamespace(known=list, forget_all_but=forget_all_but, follow=follow)
+    unused: Any = None
+    async with LogKeeper(logs, inventory, unused, unused):
         await until(lambda: "c" in followed)
     assert followed == ["a", "c"]

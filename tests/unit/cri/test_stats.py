@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from types import SimpleNamespace
-from typing import cast
 from unittest.mock import Mock
 
-from dockershim.cri.node import Node
 from dockershim.cri.stats import Statistics
 
 
 async def test_others_have_their_turn_while_a_list_is_read() -> None:
-    statistics = Statistics(cast("Node", SimpleNamespace(pins=None, inventory=Mock())))
+    statistics = Statistics(Mock(), Mock(), Mock(), Mock())
     done: list[int] = []
     seen: list[int] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,8 +15,10 @@ from dockershim.errors import HookFailure, InvalidArgument
 from dockershim.hooks.client import HookClients
 from dockershim.hooks.config import FailurePolicy, Hook, HookServer
 from dockershim.hooks.points import Hooks
+from dockershim.state.pods import Pods
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord
+from tests.unit.state.fake_pods import fake_pods
 
 NAME = SandboxName("web-0", "default", "uid-1", 0)
 SANDBOX = SandboxRecord("5a" * 32, NAME, True, 0, {"app": "web"}, {}, "", "none", True, cgroup_parent="/kubepods/pod1")
@@ -46,9 +48,15 @@ def server(name: str, policy: FailurePolicy = FailurePolicy.FAIL, *which: Hook) 
     return HookServer(name, f"/run/{name}", policy, frozenset(which or Hook))
 
 
-def points(clients: Clients, *servers: HookServer, checkpoints: dict[str, Checkpoint] | None = None) -> Hooks:
-    known: dict[str, Any] = {SANDBOX.id: SANDBOX, CONTAINER.id: CONTAINER}
-    made = Hooks(MagicMock(peek=known.get), checkpoints or {}, clients)
+def make_pods(*known: SandboxRecord | ContainerRecord, checkpoints: Iterable[Checkpoint] = ()) -> Pods:
+    return fake_pods(MagicMock(peek={record.id: record for record in known}.get), checkpoints)
+
+
+PODS = make_pods(SANDBOX, CONTAINER)
+
+
+def points(clients: Clients, *servers: HookServer, pods: Pods | None = None) -> Hooks:
+    made = Hooks(pods or make_pods(SANDBOX, CONTAINER), clients)
     made.servers = servers
     return made
 
@@ -120,7 +128,7 @@ async def test_nobody_is_asked_for_what_nobody_serves() -> None:
     await made.pre_run_pod_sandbox(RUN, "cgroupfs", refuse)
     await made.pre_start_container(CONTAINER)
     await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(SANDBOX.id, SANDBOX)
+    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
     assert await made.pre_update_container_resources(CONTAINER, cri.LinuxContainerResources(), refuse) is not None
     assert clients.told == []
 
@@ -130,7 +138,7 @@ async def test_a_post_hook_that_fails_is_passed_over() -> None:
     made = points(clients, server("a"), server("b"))
     await made.post_start_container(CONTAINER)
     await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(SANDBOX.id, SANDBOX)
+    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
     assert [name for name, _, _ in clients.told] == ["a", "b"] * 3
 
 
@@ -139,27 +147,17 @@ async def test_of_a_stop_is_told_once() -> None:
     made = points(clients, server("a"))
     for _ in range(2):
         await made.post_stop_container(CONTAINER)
-        await made.post_stop_pod_sandbox(SANDBOX.id, SANDBOX)
+        await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
     assert [hook for _, hook, _ in clients.told] == [Hook.POST_STOP_CONTAINER, Hook.POST_STOP_POD_SANDBOX]
-
-
-async def test_what_is_gone_is_not_remembered() -> None:
-    clients = Clients(says())
-    known: dict[str, Any] = {SANDBOX.id: SANDBOX, CONTAINER.id: CONTAINER}
-    made = Hooks(MagicMock(peek=known.get), {}, clients)
-    made.servers = (server("a"),)
-    await made.post_stop_container(CONTAINER)
-    del known[CONTAINER.id]
-    await made.post_stop_pod_sandbox(SANDBOX.id, SANDBOX)
-    assert made._stopped == {SANDBOX.id}
 
 
 async def test_a_pod_that_the_engine_has_lost_is_told_of() -> None:
     clients = Clients(says())
     lost = Checkpoint("f" * 64, "lost", "default", uid="u", labels={"a": "b"})
-    made = points(clients, server("a"), checkpoints={lost.sandbox_id: lost})
-    await made.post_stop_pod_sandbox(lost.sandbox_id, None)
-    await made.post_stop_pod_sandbox("e" * 64, None)
+    pods = make_pods(checkpoints=[lost])
+    made = points(clients, server("a"), pods=pods)
+    await made.post_stop_pod_sandbox(pods.peek(lost.sandbox_id))
+    await made.post_stop_pod_sandbox(pods.peek("e" * 64))
     told = [hooks.PodSandboxHookRequest.FromString(request) for _, _, request in clients.told]
     assert [(one.pod_meta.name, dict(one.labels)) for one in told] == [("lost", {"a": "b"})]
 
@@ -167,8 +165,8 @@ async def test_a_pod_that_the_engine_has_lost_is_told_of() -> None:
 async def test_a_pod_may_do_without() -> None:
     clients = Clients(fails)
     skipping = SandboxRecord(SANDBOX.id, NAME, True, 0, SKIPPED, {}, "", "none", True)
-    made = Hooks(MagicMock(peek={SANDBOX.id: skipping}.get), {}, clients)
-    made.servers = (server("a"),)
+    pods = make_pods(skipping)
+    made = points(clients, server("a"), pods=pods)
     request = cri.RunPodSandboxRequest()
     request.config.labels.update(SKIPPED)
     create = cri.CreateContainerRequest()
@@ -178,14 +176,13 @@ async def test_a_pod_may_do_without() -> None:
     await made.post_start_container(CONTAINER)
     await made.pre_update_container_resources(CONTAINER, cri.LinuxContainerResources(), refuse)
     await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(SANDBOX.id, skipping)
+    await made.post_stop_pod_sandbox(pods.peek(SANDBOX.id))
     assert clients.told == []
 
 
 async def test_a_container_whose_sandbox_is_gone_is_told_with_its_name() -> None:
     clients = Clients(says())
-    made = Hooks(MagicMock(peek=lambda _: None), {}, clients)
-    made.servers = (server("a"),)
+    made = points(clients, server("a"), pods=make_pods())
     await made.post_stop_container(CONTAINER)
     told = hooks.ContainerResourceHookRequest.FromString(clients.told[0][2])
     assert (told.pod_meta.name, told.container_meta.name, told.container_meta.id) == ("web-0", "main", CONTAINER.id)

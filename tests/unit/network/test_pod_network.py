@@ -370,18 +370,6 @@ async def test_a_delete_without_a_cache_is_tried_with_the_configuration_in_force
     assert (call, asked, attachment.container_id) == ("delete", NETWORK, SANDBOX_ID)
 
 
-async def test_a_delete_is_done_once(runtime: FakeRuntime, network: CNINetwork) -> None:
-    await network.set_up(SANDBOX, sandbox_config())
-    for _ in range(2):
-        await network.tear_down(SANDBOX_ID, SANDBOX.name)
-    assert [call for call, _, _ in runtime.calls] == ["add", "delete"]
-    assert await network.addresses(SANDBOX) == ()
-
-    network.forget(SANDBOX_ID)
-    await network.tear_down(SANDBOX_ID, SANDBOX.name)
-    assert [call for call, _, _ in runtime.calls] == ["add", "delete", "delete"]
-
-
 async def test_a_delete_that_fails_is_done_again(runtime: FakeRuntime, network: CNINetwork) -> None:
     runtime.failures["delete"] = cni.PluginNotFound("no bridge")
     with pytest.raises(NetworkFailure, match="CNI network 'pods': no bridge"):
@@ -398,15 +386,6 @@ async def test_every_attachment_is_deleted_though_one_fails(runtime: FakeRuntime
 
     with pytest.raises(NetworkFailure, match=r"'older': gone; CNI network 'pods': gone"):
         await network.tear_down(SANDBOX_ID, SANDBOX.name)
-
-
-async def test_a_second_life_of_a_sandbox_is_torn_down_again(runtime: FakeRuntime, network: CNINetwork) -> None:
-    await network.set_up(SANDBOX, sandbox_config())
-    await network.tear_down(SANDBOX_ID, SANDBOX.name)
-    await network.set_up(SANDBOX, sandbox_config())
-    await network.tear_down(SANDBOX_ID, SANDBOX.name)
-
-    assert [call for call, _, _ in runtime.calls] == ["add", "delete"] * 2
 
 
 async def test_kubenet_waits_for_the_nodes_pod_cidrs(runtime: FakeRuntime, tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""PodSandboxStatus, ListPodSandbox, StreamPodSandboxes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.wire import Encoded, in_chunks
+from dockershim.errors import NotFound
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.pods import Pod, Pods, name_of
+from dockershim.translate.checks import check_enums, require
+from dockershim.translate.image import ImageRecord
+from dockershim.translate.records import (
+    ContainerRecord,
+    SandboxRecord,
+    has_labels,
+    to_cri_container_status,
+    to_cri_sandbox,
+    to_cri_sandbox_status,
+    to_verbose_info,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class SandboxReads:
+    """The calls that tell of pods."""
+
+    def __init__(self, pods: Pods, images: ImageRecords) -> None:
+        self._pods = pods
+        self._inventory = pods.inventory
+        self._images = images
+
+    async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
+        """PodSandboxStatus. Raises NotFound."""
+        require(request.pod_sandbox_id, "pod_sandbox_id")
+        pod = await self._pods.find(request.pod_sandbox_id)
+        reason = await pod.not_ready_reason()
+        containers: tuple[ContainerRecord, ...] = ()
+        if pod.record is not None:
+            addresses = await pod.network.addresses(pod.record) if reason is None else ()
+            encode = _encoded_status(reason is None, addresses)
+            status = self._inventory.ready_made(pod.record, (reason is None, addresses), encode)
+            containers = await self._inventory.containers(pod.id)
+        elif pod.checkpoint is not None:
+            status = _encoded_status(ready=False)(_to_record(pod.checkpoint))
+        else:
+            raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
+        if reason is not None:
+            logger.debug("sandbox %s is not ready: %s", pod.id, reason)
+        rest = cri.PodSandboxStatusResponse(
+            info=_verbose(pod, reason) if request.verbose else None, timestamp=time.time_ns()
+        )
+        statuses = [await self._container_status(one) for one in containers]
+        return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
+
+    async def _container_status(self, record: ContainerRecord) -> bytes:
+        image = await self._images.used(record.image_id)
+        encode = functools.partial(_encoded_container_status, image=image)
+        return self._inventory.ready_made(record, ("PodSandboxStatus", image), encode)
+
+    async def describe(self, record: SandboxRecord) -> cri.PodSandboxStatus:
+        """Its status now. Raises NetworkFailure."""
+        if await self._pods.not_ready_reason(record) is not None:
+            return self.describe_ended(record)
+        addresses = await self._pods.network_of(record).addresses(record)
+        return to_cri_sandbox_status(record, ready=True, addresses=addresses)
+
+    def describe_ended(self, record: SandboxRecord) -> cri.PodSandboxStatus:
+        """The status of one that is no more, or whose network cannot be told."""
+        return to_cri_sandbox_status(record, ready=False, addresses=())
+
+    async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> Encoded:
+        """ListPodSandbox, with the sandboxes that only a checkpoint remembers."""
+        return Encoded(b"".join(await self._listed(request)))
+
+    async def stream_pod_sandboxes(self, request: cri.StreamPodSandboxesRequest) -> AsyncIterator[Encoded]:
+        """StreamPodSandboxes: what ListPodSandbox would answer when the call begins, in several messages."""
+        for chunk in in_chunks(await self._listed(request)):
+            yield chunk
+
+    async def _listed(self, request: cri.ListPodSandboxRequest | cri.StreamPodSandboxesRequest) -> list[bytes]:
+        """The sandboxes that a filter lets pass, each as a response of one item."""
+        check_enums(request, "request")
+        wanted = request.filter
+        lost = await self._pods.lost()
+        every = not wanted.ListFields()
+        listed = []
+        for record in await self._inventory.sandboxes():
+            if every or _matches(record, wanted):
+                ready = await self._pods.not_ready_reason(record) is None
+                if _has_state(ready, wanted):
+                    listed.append(self._inventory.ready_made(record, *(_READY_ITEM if ready else _NOT_READY_ITEM)))
+        remembered = (_to_record(pod.checkpoint) for pod in lost if pod.checkpoint is not None)
+        return listed + [
+            _NOT_READY_ITEM[1](record)
+            for record in remembered
+            if _matches(record, wanted) and _has_state(False, wanted)
+        ]
+
+
+def _to_record(checkpoint: Checkpoint) -> SandboxRecord:
+    """A sandbox that the engine has lost."""
+    return SandboxRecord(
+        id=checkpoint.sandbox_id,
+        name=name_of(checkpoint),
+        running=False,
+        created_at=checkpoint.created_at,
+        labels=checkpoint.labels,
+        annotations=checkpoint.annotations,
+        runtime_handler=checkpoint.runtime_handler,
+        network_mode="host" if checkpoint.host_network else "none",
+        made_here=True,
+    )
+
+
+def _encoded_item(record: SandboxRecord, *, ready: bool) -> bytes:
+    """A list of one; StreamPodSandboxesResponse has the same fields."""
+    return cri.ListPodSandboxResponse(items=[to_cri_sandbox(record, ready=ready)]).SerializeToString()
+
+
+#: What encodes an item, behind the key by which the inventory keeps what it made.
+_READY_ITEM = ("ready", functools.partial(_encoded_item, ready=True))
+_NOT_READY_ITEM = ("not ready", functools.partial(_encoded_item, ready=False))
+
+
+def _encoded_status(ready: bool, addresses: tuple[str, ...] = ()) -> Callable[[SandboxRecord], bytes]:
+    def encode(record: SandboxRecord) -> bytes:
+        status = to_cri_sandbox_status(record, ready=ready, addresses=addresses)
+        return cri.PodSandboxStatusResponse(status=status).SerializeToString()
+
+    return encode
+
+
+def _encoded_container_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
+    status = to_cri_container_status(record, image)
+    return cri.PodSandboxStatusResponse(containers_statuses=[status]).SerializeToString()
+
+
+def _matches(record: SandboxRecord, wanted: cri.PodSandboxFilter) -> bool:
+    return record.id.startswith(wanted.id) and has_labels(record, wanted.label_selector)
+
+
+def _has_state(ready: bool, wanted: cri.PodSandboxFilter) -> bool:
+    return not wanted.HasField("state") or wanted.state.state == (cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY)
+
+
+def _verbose(pod: Pod, not_ready_reason: str | None) -> dict[str, str] | None:
+    if (record := pod.record) is None:
+        return None
+    fields = {
+        "phase": pod.phase,
+        "notReadyReason": not_ready_reason or "",
+        "pid": record.pid,
+        "networkNamespace": record.netns_path,
+        "networkMode": record.network_mode,
+        "cgroupParent": record.cgroup_parent,
+        "logDirectory": record.log_directory,
+        "runtimeHandler": record.runtime_handler,
+        **{key: record.extra[key] for key in ("overhead", "resources") if key in record.extra},
+    }
+    return to_verbose_info(fields)

@@ -1,0 +1,244 @@
+"""RunPodSandbox."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from checkpoints import Checkpoint, PortMapping
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.own_files import with_own_files
+from dockershim.common.rollback import Rollback, complete, rollback
+from dockershim.common.steps import step
+from dockershim.cri.engine_containers import EngineContainers, read_profiles
+from dockershim.errors import (
+    AlreadyExists,
+    EngineFailure,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    disk_error,
+)
+from dockershim.hooks.folder import HooksInForce
+from dockershim.host_paths.service import HostPaths
+from dockershim.network.pod_network import HOST_NETWORK, NodeNetwork, PodNetwork
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.pods import Pod, Pods
+from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.names import sandbox_container_name
+from dockershim.translate.records import SandboxRecord
+from dockershim.translate.sandbox import (
+    check_sandbox,
+    is_host_network,
+    protocol_name,
+    published_ports,
+    sandbox_name,
+    to_infra_container,
+    to_resolv_conf,
+)
+
+if TYPE_CHECKING:
+    from dockershim.hooks.points import Hooks
+
+logger = logging.getLogger(__name__)
+
+_UNDO_DEADLINE: Final = 120.0
+#: A machine on which plugins take seconds to say what they can is loaded, which is no reason to refuse a pod.
+_NETWORK_PATIENCE: Final = 30.0
+
+
+class SandboxStart:
+    """RunPodSandbox.
+
+    ``network`` is who gives new pods their network, ``ensure_infra_image`` brings ``infra_image`` to the node.
+    """
+
+    def __init__(
+        self,
+        pods: Pods,
+        containers: EngineContainers,
+        info: EngineInfo,
+        hooks: HooksInForce,
+        host_paths: HostPaths,
+        network: NodeNetwork,
+        infra_image: str,
+        ensure_infra_image: Callable[[], Awaitable[str]],
+        remove: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._pods = pods
+        self._inventory = pods.inventory
+        self._containers = containers
+        self._info = info
+        self._hooks = hooks
+        self._host_paths = host_paths
+        self._network = network
+        self._infra_image = infra_image
+        self._ensure_infra_image = ensure_infra_image
+        self._remove = remove
+
+    async def run_pod_sandbox(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
+        """RunPodSandbox: the pod is up with its network when this returns, or nothing of it is left."""
+        config = request.config
+        check_sandbox(config, os.uname().nodename)
+        can = await self._info.capabilities()
+        if request.runtime_handler not in can.handlers:
+            # It may have been added to the engine since.
+            can = await self._info.read()
+            _check_handler(request.runtime_handler, can)
+        if problem := await self._network_for(config).problem(_NETWORK_PATIENCE):
+            raise FailedPrecondition(f"no pod network: {problem}")
+        name = sandbox_container_name(sandbox_name(config.metadata))
+        async with self._pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
+            if self._hooks.current is not None:
+                request = await self._hooked(self._hooks.current, request, can)
+            body = await self._infra_container(request, can)
+            sandbox_id = await self._create(name, body, undo)
+            self._pods.begin(sandbox_id)
+            undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
+            async with self._pods.locked(sandbox_id):
+                await self._bring_up(sandbox_id, request.config, request.runtime_handler, undo)
+            self._pods.returned(sandbox_id)
+        return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
+
+    async def _forget(self, sandbox_id: str) -> None:
+        self._pods.forget(sandbox_id)
+
+    async def _hooked(
+        self, hooks: Hooks, request: cri.RunPodSandboxRequest, can: Capabilities
+    ) -> cri.RunPodSandboxRequest:
+        async def check(changed: cri.RunPodSandboxRequest) -> None:
+            check_sandbox(changed.config, os.uname().nodename)
+            await self._infra_container(changed, can)
+
+        return await hooks.pre_run_pod_sandbox(request, can.cgroup_driver, check)
+
+    async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
+        config, network = request.config, self._network_for(request.config)
+        return to_infra_container(
+            config,
+            image=self._infra_image,
+            runtime_handler=request.runtime_handler,
+            network_mode=network.engine_mode,
+            publish_ports=network.publishes_ports,
+            profiles=await read_profiles(self._host_paths, config.linux.security_context),
+            lowest_oom_score=self._info.lowest_oom_score(),
+            can=can,
+        )
+
+    def _network_for(self, config: cri.PodSandboxConfig) -> PodNetwork:
+        return HOST_NETWORK if is_host_network(config) else self._network
+
+    async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
+        create = self._containers.creator(name, body, undo)
+        with step("create the infra container"):
+            try:
+                return await create()
+            except NotFound:
+                await self._ensure_infra_image()
+                return await create()
+            except FailedPrecondition:
+                await self._clear_half_made(name)
+                return await create()
+
+    async def _clear_half_made(self, name: str) -> None:
+        """Remove what an attempt with the same metadata left unfinished. Raises AlreadyExists for a whole sandbox."""
+        sandbox_id = await self._containers.id_of(name)
+        if sandbox_id is None:
+            return
+        record = await self._inventory.refresh_sandbox(sandbox_id)
+        if record is None:
+            raise AlreadyExists(f"a container named {name} that is no sandbox is on the engine; remove it")
+        if await self._pods.not_ready_reason(record) is None and await self._is_used(record):
+            raise AlreadyExists(f"sandbox {record.id} with the same metadata exists and is ready")
+        logger.warning("sandbox %s of an unfinished or ended attempt has the same metadata; removing it", record.id)
+        await self._remove(record.id)
+
+    async def _is_used(self, record: SandboxRecord) -> bool:
+        """Whether anybody may know of a sandbox: one whose maker was killed before it could answer has no users."""
+        if not record.made_here or self._pods.peek(record.id).was_returned:
+            return True
+        return bool(await self._inventory.containers(record.id))
+
+    async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
+        network = self._network_for(config)
+        started = False
+
+        async def give_back() -> None:
+            # A network that cannot be given back now stays remembered, so that the kubelet's removal tries again.
+            if started:
+                await self._pods.peek(sandbox_id).tear_down()
+            await self._pods.checkpoints.remove(sandbox_id)
+
+        undo.push("give back the network and the checkpoint", give_back)
+        with step("write the checkpoint"):
+            await self._pods.checkpoints.write(_to_checkpoint(sandbox_id, config, handler, network.kind))
+        with step("start the infra container"):
+            await self._containers.start(sandbox_id)
+        with step("inspect the infra container"):
+            record = await self._inventory.refresh_sandbox(sandbox_id, until=_runs)
+        if record is None or not record.running:
+            raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
+        started = True
+        pod = self._pods.peek(sandbox_id)
+        with step("pin the network namespace"):
+            _pin(pod, record)
+        with step("write resolv.conf"):
+            await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
+        with step("set up the network"):
+            # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
+            await complete(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
+
+
+def _check_handler(handler: str, can: Capabilities) -> None:
+    if handler not in can.handlers:
+        known = ", ".join(filter(None, can.handlers))
+        raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
+
+
+def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
+    """In place: the engine mounts this very file into the pod's containers."""
+    if not content:
+        return
+    try:
+        fd = os.open(record.resolv_conf_path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "w") as file:
+            file.write(content)
+    except OSError as error:
+        where = f"the pod's resolv.conf, {record.resolv_conf_path},"
+        raise disk_error(f"{where} cannot be written: {error.strerror}", error) from error
+
+
+def _to_checkpoint(sandbox_id: str, config: cri.PodSandboxConfig, handler: str, kind: str) -> Checkpoint:
+    return Checkpoint(
+        sandbox_id=sandbox_id,
+        name=config.metadata.name,
+        namespace=config.metadata.namespace,
+        port_mappings=tuple(
+            PortMapping(protocol_name(port.protocol), port.container_port, port.host_port, port.host_ip)
+            for port in published_ports(config)
+        ),
+        host_network=is_host_network(config),
+        uid=config.metadata.uid,
+        attempt=config.metadata.attempt,
+        network=kind,
+        log_directory=config.log_directory,
+        cgroup_parent=config.linux.cgroup_parent,
+        runtime_handler=handler,
+        created_at=time.time_ns(),
+        labels=dict(config.labels),
+        annotations=dict(config.annotations),
+    )
+
+
+def _runs(record: SandboxRecord) -> bool:
+    return record.running
+
+
+def _pin(pod: Pod, record: SandboxRecord) -> None:
+    try:
+        pod.pin(record)
+    except OSError as error:
+        raise disk_error(f"the pod's network namespace cannot be pinned: {error}", error) from error

@@ -1,0 +1,68 @@
+"""What the engine can do, as it was last read."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from dockershim.engine.client import Engine
+from dockershim.engine.oom import lowest_oom_score
+from dockershim.state.follower import Follower
+from dockershim.translate.capabilities import Capabilities, read_capabilities
+
+logger = logging.getLogger(__name__)
+
+#: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
+_MAX_AGE: Final = 60.0
+
+
+class EngineInfo:
+    """``cgroup_driver`` is the configured one; empty where the engine's is to be taken."""
+
+    def __init__(self, engine: Engine, follower: Follower, cgroup_driver: str) -> None:
+        self._engine = engine
+        self._follower = follower
+        self.cgroup_driver = cgroup_driver
+        #: What was last read; None before the first time.
+        self.last: Capabilities | None = None
+        self._read_at = 0.0
+        self._read_at_resync = -1
+        self._lowest_oom_score: int | None = None
+
+    async def capabilities(self) -> Capabilities:
+        """What the engine can do, at most a minute old. Raises Unavailable, soon also where the engine hangs."""
+        await self._follower.current()
+        is_fresh = time.monotonic() - self._read_at < _MAX_AGE
+        if self.last is not None and is_fresh and self._read_at_resync == self._follower.counters.resyncs:
+            return self.last
+        return await self.read()
+
+    async def read(self) -> Capabilities:
+        """What the engine can do now. Raises Unavailable."""
+        resync = self._follower.counters.resyncs
+        info = await self._engine.get("/info")
+        before = self.cgroup_problem
+        found = self.last = read_capabilities(await self._engine.api_version(), info)
+        if self.cgroup_problem and self.cgroup_problem != before:
+            logger.error("%s", self.cgroup_problem)
+        self._read_at = time.monotonic()
+        self._read_at_resync = resync
+        return found
+
+    @property
+    def cgroup_problem(self) -> str | None:
+        """Why the configured cgroup driver cannot be, as far as is known."""
+        engines = self.last.cgroup_driver if self.last else ""
+        if not engines or self.cgroup_driver in ("", engines):
+            return None
+        return (
+            f"cgroup_driver (--cgroup-driver) is {self.cgroup_driver}, but the engine's is {engines}: leave it out, or"
+            f' change the engine\'s ("exec-opts": ["native.cgroupdriver={self.cgroup_driver}"] in its daemon.json)'
+        )
+
+    def lowest_oom_score(self) -> int:
+        """The lowest OOM score that the engine may give a container."""
+        if self._lowest_oom_score is None:
+            self._lowest_oom_score = lowest_oom_score(self._engine.endpoint)
+        return self._lowest_oom_score

@@ -1,0 +1,278 @@
+"""The owner of each pod's state: its phase, its checkpoint, its network and its lock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.rollback import Locks
+from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound
+from dockershim.network.netns import Pins
+from dockershim.network.pod_network import ENGINE_NETWORK, HOST_NETWORK, CNINetwork, PodNetwork
+from dockershim.state.checkpoints import Checkpoints
+from dockershim.state.inventory import Inventory, Record
+from dockershim.translate.names import SandboxName
+from dockershim.translate.records import SandboxRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """Where a pod is in its life. It goes from each only to a later one, but from STOPPING back where a stop fails."""
+
+    STARTING = "starting"  # RunPodSandbox has not returned it yet
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # its infra container has ended, or the engine has lost it
+    REMOVED = "removed"  # neither the engine nor a checkpoint knows it
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What this process knows of a pod beside the engine's record and the checkpoint."""
+
+    starting: bool = False
+    returned: bool = False
+    stopping: bool = False
+    torn_down: bool = False
+    #: The sandbox, and those of its containers, whose first stop was noted.
+    stopped: set[str] = field(default_factory=set)
+
+
+_NO_MARKS = _Marks()
+
+
+class Pods:
+    """Every pod of the node. Nobody else changes what it holds of them.
+
+    ``cni`` serves every pod that was attached by CNI, also where the engine's network serves new ones.
+    """
+
+    def __init__(self, inventory: Inventory, checkpoints: Checkpoints, cni: CNINetwork, pins: Pins) -> None:
+        self.inventory = inventory
+        self.checkpoints = checkpoints
+        self.cni = cni
+        self.pins = pins
+        self._marks: dict[str, _Marks] = {}
+        #: By the engine name of what is being made, and by sandbox id. Who holds both took them in this order.
+        self._locks = Locks()
+        inventory.listen(self._heed)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def find(self, start_of_id: str) -> Pod:
+        """The pod with this id, or the start of one; REMOVED where there is none.
+
+        Raises InvalidArgument for the start of several ids, and Unavailable.
+        """
+        record = await self.inventory.find_sandbox(start_of_id)
+        return self._pod(record.id if record is not None else self._id_of_lost(start_of_id), record)
+
+    def peek(self, sandbox_id: str) -> Pod:
+        """The pod with this whole id as last known, current or not."""
+        record = self.inventory.peek(sandbox_id)
+        return self._pod(sandbox_id, record if isinstance(record, SandboxRecord) else None)
+
+    async def on_engine(self) -> list[Pod]:
+        """Every pod that the engine has. Raises Unavailable."""
+        return [self._pod(record.id, record) for record in await self.inventory.sandboxes()]
+
+    async def lost(self) -> list[Pod]:
+        """Every pod that only its checkpoint remembers. Raises Unavailable."""
+        remembered = list(self.checkpoints.by_id)
+        known = {record.id for record in await self.inventory.sandboxes()}
+        return [pod for one in remembered if one not in known and (pod := self._pod(one, None)).checkpoint is not None]
+
+    def known_ids(self) -> set[str]:
+        """The ids of all that the engine, a checkpoint or a call under way knows."""
+        starting = {sandbox_id for sandbox_id, marks in self._marks.items() if marks.starting}
+        return {record.id for record in self.inventory.snapshot()} | set(self.checkpoints.by_id) | starting
+
+    async def not_ready_reason(self, record: SandboxRecord) -> str | None:
+        """Why a pod that the engine has is not ready, None for one that is. This is what "ready" means everywhere.
+
+        Raises NetworkFailure.
+        """
+        marks = self._marks.get(record.id, _NO_MARKS)
+        if not record.running:
+            return "its infra container does not run"
+        if marks.starting:
+            return "RunPodSandbox has not returned it yet"
+        if marks.torn_down:
+            return "its network is torn down"
+        if not await self.network_of(record).is_set_up(record):
+            return "its network was not set up"
+        return None
+
+    def network_of(self, sandbox: SandboxRecord | Checkpoint | None) -> PodNetwork:
+        """Who made the network of a sandbox; CNI plugins, where only something of the network is left of it."""
+        if sandbox is None:
+            return self.cni
+        if sandbox.host_network:
+            return HOST_NETWORK
+        if isinstance(sandbox, Checkpoint):
+            return ENGINE_NETWORK if sandbox.network == ENGINE_NETWORK.kind else self.cni
+        return self.cni if sandbox.network_mode == self.cni.engine_mode else ENGINE_NETWORK
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def locked(self, start_of_id: str) -> AsyncIterator[Pod]:
+        """For the length of a block, a pod that nobody else changes, as it is now; REMOVED where there is none.
+
+        Raises InvalidArgument for the start of several ids, and Unavailable.
+        """
+        sandbox_id = (await self.find(start_of_id)).id
+        async with self._locks.hold(sandbox_id):
+            # Who held the lock before may have stopped or removed it.
+            yield await self.find(sandbox_id)
+
+    def locked_name(self, engine_name: str) -> AbstractAsyncContextManager[None]:
+        """For the length of a block, nobody else makes a container of this name."""
+        return self._locks.hold(engine_name)
+
+    def begin(self, sandbox_id: str) -> None:
+        """RunPodSandbox has made its infra container: STARTING from now on."""
+        self._marks[sandbox_id] = _Marks(starting=True)
+
+    def returned(self, sandbox_id: str) -> None:
+        """RunPodSandbox gives it to its caller."""
+        marks = self._marks_of(sandbox_id)
+        marks.starting, marks.returned = False, True
+        self.inventory.tell_again(sandbox_id)
+
+    def forget(self, sandbox_id: str) -> None:
+        """It is removed; its id does not come again."""
+        self._marks.pop(sandbox_id, None)
+        self.inventory.forget(sandbox_id)
+
+    def note_stop(self, sandbox_id: str, stopped_id: str) -> bool:
+        """Note that the sandbox, or a container of it, was stopped; whether that is the first time."""
+        stopped = self._marks_of(sandbox_id).stopped
+        if stopped_id in stopped:
+            return False
+        stopped.add(stopped_id)
+        return True
+
+    def _marks_of(self, sandbox_id: str) -> _Marks:
+        return self._marks.setdefault(sandbox_id, _Marks())
+
+    def _pod(self, sandbox_id: str, record: SandboxRecord | None) -> Pod:
+        return Pod(self, sandbox_id, record, self.checkpoints.by_id.get(sandbox_id))
+
+    def _id_of_lost(self, start: str) -> str:
+        lost = [one for one in self.checkpoints.by_id if start and one.startswith(start)]
+        if len(lost) > 1 and start not in lost:
+            raise InvalidArgument(f"{start!r} is the start of {len(lost)} ids; give more of it")
+        return lost[0] if len(lost) == 1 else start
+
+    def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
+        """Keep nothing of what was removed, whoever did that."""
+        if before is None or after is not None:
+            return
+        sandbox_id = record_id if isinstance(before, SandboxRecord) else before.sandbox_id
+        if (marks := self._marks.get(sandbox_id)) is not None:
+            marks.stopped.discard(record_id)
+            if self.peek(sandbox_id).phase is Phase.REMOVED:
+                del self._marks[sandbox_id]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as it was when it was read. Under its lock it stays so, but for what the holder does and for crashes.
+
+    ``record`` is None for one that the engine does not have.
+    """
+
+    _pods: Pods
+    id: str
+    record: SandboxRecord | None
+    checkpoint: Checkpoint | None
+
+    @property
+    def phase(self) -> Phase:
+        marks = self._pods._marks.get(self.id, _NO_MARKS)
+        if marks.starting:
+            return Phase.STARTING
+        if self.record is None and self.checkpoint is None:
+            return Phase.REMOVED
+        if marks.stopping:
+            return Phase.STOPPING
+        return Phase.RUNNING if self.record is not None and self.record.running else Phase.STOPPED
+
+    @property
+    def name(self) -> SandboxName:
+        """Of one that is only pinned nothing is known."""
+        if self.record is not None:
+            return self.record.name
+        if self.checkpoint is not None:
+            return name_of(self.checkpoint)
+        return SandboxName("", "", "", 0)
+
+    @property
+    def network(self) -> PodNetwork:
+        return self._pods.network_of(self.record or self.checkpoint)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pods.pins.is_pinned(self.id)
+
+    @property
+    def was_returned(self) -> bool:
+        """Whether RunPodSandbox of this process gave it to its caller."""
+        return self._pods._marks.get(self.id, _NO_MARKS).returned
+
+    async def not_ready_reason(self) -> str | None:
+        """See ``Pods.not_ready_reason``. Raises NetworkFailure."""
+        if self.record is not None:
+            return await self._pods.not_ready_reason(self.record)
+        return "the engine has lost it" if self.checkpoint is not None else "it does not exist"
+
+    def running(self) -> SandboxRecord:
+        """Its record. Raises NotFound, and FailedPrecondition where its infra container does not run."""
+        if self.record is None:
+            raise NotFound(f"sandbox {self.id!r} does not exist")
+        if not self.record.running:
+            raise FailedPrecondition(f"sandbox {self.id} does not run; a new one is needed")
+        return self.record
+
+    def pin(self, record: SandboxRecord) -> bool:
+        """Keep its network namespace until ``tear_down``; whether that was to be done. Raises OSError."""
+        return self._pods.network_of(record).pin(record)
+
+    async def set_up(self, network: PodNetwork, record: SandboxRecord, config: cri.PodSandboxConfig) -> None:
+        """Give it its network. Raises NetworkFailure."""
+        self._pods._marks_of(self.id).torn_down = False
+        await network.set_up(record, config)
+
+    async def tear_down(self) -> None:
+        """Give its network back, as often as asked. Raises NetworkFailure, and is to be called again then."""
+        marks = self._pods._marks_of(self.id)
+        if marks.torn_down:
+            # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
+            self._pods.pins.unpin(self.id)
+            return
+        ports = self.checkpoint.port_mappings if self.checkpoint is not None else ()
+        published = [(port.protocol, port.container_port, port.host_port, port.host_ip) for port in ports]
+        await self.network.tear_down(self.id, self.name, published)
+        marks.torn_down = True
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """For the length of a stop."""
+        marks = self._pods._marks_of(self.id)
+        marks.stopping = True
+        try:
+            yield
+        finally:
+            marks.stopping = False
+
+
+def name_of(checkpoint: Checkpoint) -> SandboxName:
+    """The name of a pod that the engine has lost."""
+    return SandboxName(checkpoint.name, checkpoint.namespace, checkpoint.uid, checkpoint.attempt)

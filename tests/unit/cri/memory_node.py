@@ -1,0 +1,512 @@
+"""A node in memory: an engine, a CNI and checkpoints that outlive servers, each step of which a test decides on.
+
+The engine does what engines do: whoever wants something of a container waits for what is done with it, a start that
+has joined the sandbox's namespaces is not stopped by the sandbox's end, and every change is told by an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.container import Containers
+from dockershim.cri.engine_containers import EngineContainers
+from dockershim.cri.limits import Limits
+from dockershim.cri.read_sandboxes import SandboxReads
+from dockershim.cri.reconcile import Reconciliation
+from dockershim.cri.run_sandbox import SandboxStart
+from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.engine.events import CONTAINER, Event
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
+from dockershim.hooks.folder import HooksInForce
+from dockershim.state.inventory import Inventory
+from dockershim.state.pods import Pods
+from dockershim.translate.records import SandboxRecord
+from tests.unit.state.fake_pods import FakeCheckpoints
+from tests.unit.translate.kubelet import ENGINE_28, container_config, sandbox_config
+
+SANDBOX, CONTAINER_ID = "5a" * 32, "c0" * 32
+UNUSED: Any = MagicMock()
+
+
+class Steps:
+    """What is about to happen, each until the test lets it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        #: Those of them that go on whoever has asked for them.
+        self.engines: list[asyncio.Future[None]] = []
+        self.on = False
+
+    async def step(self, *, of_engine: bool = False) -> None:
+        task = asyncio.current_task()
+        # Reads that events bring about are at once: their order changes nothing but what is known, and when.
+        if self.on and not (task is not None and task.get_name().startswith("refresh ")):
+            step = asyncio.get_running_loop().create_future()
+            self.waiting.append(step)
+            if of_engine:
+                self.engines.append(step)
+            await step
+
+
+class Process:
+    """Whether a server lives. One that was killed gets no further, until the test puts it away."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.dead = False
+        #: Whether what is done comes back to the server by a step of its own, so that it can die in between.
+        self.slow_answers = False
+        self.put_away: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._steps = steps
+
+    async def begins(self) -> None:
+        """Before something outside of the server is touched."""
+        if self.dead:
+            await asyncio.shield(self.put_away)
+            raise Unavailable("the server was killed")
+
+    async def ends(self) -> None:
+        """Behind it."""
+        if self.slow_answers:
+            await self._steps.step()
+        await self.begins()
+
+
+class MemoryEngine:
+    """``done`` are the creates and starts that were carried out. ``fail`` has actions that fail, once each.
+
+    Unless it ``answers``, nobody is told of a start.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.containers: dict[str, dict[str, Any]] = {}
+        self.done: list[str] = []
+        self.starting: set[str] = set()
+        self.fail: set[str] = set()
+        self.answers = True
+        self.unanswered: list[asyncio.Future[None]] = []
+        #: Who is told of changes; None while no server is there.
+        self.listener: Callable[[Event], None] | None = None
+        self._steps = steps
+        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ids = itertools.count(1)
+
+    def add(self, container_id: str, name: str, labels: Mapping[str, str], status: str) -> None:
+        self.containers[container_id] = {
+            "Id": container_id,
+            "Name": f"/{name}",
+            "Created": "2026-01-02T03:04:05Z",
+            "Config": {"Labels": dict(labels), "Image": "busybox"},
+            "HostConfig": {"NetworkMode": "none"},
+            "State": {"Status": status, "StartedAt": "2026-01-02T03:04:06Z" if status == "running" else ""},
+            "NetworkSettings": {},
+        }
+        self._tell("create", container_id)
+
+    def lose(self, container_id: str) -> None:
+        """It is gone, and no event tells."""
+        del self.containers[container_id]
+
+    def running(self) -> list[str]:
+        return [one for one, container in self.containers.items() if container["State"]["Status"] == "running"]
+
+    def sandbox_of(self, container_id: str) -> str:
+        labels = self.containers[container_id]["Config"]["Labels"]
+        return str(labels.get("io.kubernetes.sandbox.id", ""))
+
+    async def get(self, path: str) -> Any:
+        if path == "/containers/json":
+            await self._steps.step()
+            return [_summary(one) for one in self.containers.values()]
+        async with self._turn(path.split("/")[2]) as container:
+            return copy.deepcopy(container)
+
+    async def create(self, name: str, body: Mapping[str, Any]) -> dict[str, str]:
+        await self._steps.step()
+        self._maybe_fail("create")
+        if any(one["Name"] == f"/{name}" for one in self.containers.values()):
+            raise FailedPrecondition(f"the name {name} is in use")
+        labels = body["Labels"]
+        first = SANDBOX if "io.kubernetes.sandbox.id" not in labels else CONTAINER_ID
+        made = first if first not in self.containers else f"{next(self._ids):02x}" * 32
+        self.add(made, name, labels, "created")
+        self.done.append("create")
+        return {"Id": made}
+
+    async def start(self, container_id: str) -> None:
+        if not self.answers:
+            self.unanswered.append(asyncio.ensure_future(self._start(container_id)))
+            raise DeadlineExceeded("the engine does not answer, and goes on")
+        await self._start(container_id)
+
+    async def _start(self, container_id: str) -> None:
+        async with self._turn(container_id) as container:
+            sandbox = self.sandbox_of(container_id)
+            if sandbox and sandbox not in self.running():
+                raise FailedPrecondition("cannot join the network of a container that does not run")
+            self.starting.add(container_id)
+            await self._steps.step(of_engine=True)
+            self._maybe_fail("start")
+            container["State"].update(Status="running", StartedAt="2026-01-02T03:04:06Z")
+            self.done.append("start")
+            self._tell("start", container_id)
+
+    async def kill(self, container_id: str) -> None:
+        async with self._turn(container_id) as container:
+            self._maybe_fail("kill")
+            if container["State"]["Status"] != "running":
+                raise FailedPrecondition(f"{container_id} does not run")
+            container["State"].update(Status="exited", FinishedAt="2026-01-02T03:04:07Z")
+            self._tell("die", container_id)
+
+    async def delete(self, container_id: str) -> None:
+        async with self._turn(container_id):
+            self._maybe_fail("delete")
+            container = self.containers.pop(container_id)
+            self._tell("destroy", container_id, container)
+
+    @asynccontextmanager
+    async def _turn(self, id_or_name: str) -> AsyncIterator[dict[str, Any]]:
+        await self._steps.step()
+        named = (one for one, container in self.containers.items() if container["Name"] == f"/{id_or_name}")
+        container_id = next(named, id_or_name)
+        async with self._busy[container_id]:
+            if container_id not in self.containers:
+                raise NotFound(container_id)
+            yield self.containers[container_id]
+
+    def _maybe_fail(self, action: str) -> None:
+        if action in self.fail:
+            self.fail.remove(action)
+            raise Unavailable(f"{action} failed, as it was told to")
+
+    def _tell(self, action: str, container_id: str, container: Mapping[str, Any] | None = None) -> None:
+        if self.listener is not None:
+            labels = (container or self.containers[container_id])["Config"]["Labels"]
+            self.listener(Event(CONTAINER, action, container_id, labels, 0))
+
+
+def _summary(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "Id": container["Id"],
+        "Names": [container["Name"]],
+        "Labels": container["Config"]["Labels"],
+        "State": container["State"]["Status"],
+        "Created": 1,
+        "HostConfig": container["HostConfig"],
+    }
+
+
+class Connection:
+    """What one server has of the engine."""
+
+    endpoint = "unix:///run/docker.sock"
+
+    def __init__(self, engine: MemoryEngine, process: Process) -> None:
+        self._engine = engine
+        self._process = process
+
+    async def get(self, path: str, **_: Any) -> Any:
+        return await self._call(lambda: self._engine.get(path))
+
+    async def post(
+        self, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None, **_: Any
+    ) -> Any:
+        if path == "/containers/create":
+            return await self._call(lambda: self._engine.create((params or {})["name"], body or {}))
+        container_id, action = path.split("/")[2:]
+        do = self._engine.start if action == "start" else self._engine.kill
+        return await self._call(lambda: do(container_id))
+
+    async def delete(self, path: str, **_: Any) -> Any:
+        return await self._call(lambda: self._engine.delete(path.split("/")[2]))
+
+    async def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self._process.begins()
+        try:
+            return await call()
+        finally:
+            await self._process.ends()
+
+
+class MemoryNetwork:
+    """What one server has of CNI plugins that need a step for each ADD and DEL."""
+
+    kind = "cni"
+    engine_mode = "none"
+    publishes_ports = False
+
+    def __init__(self, node: MemoryNode, process: Process) -> None:
+        #: The most DELs that went on at once.
+        self.most_at_once = self._at_once = 0
+        self._node = node
+        self._process = process
+
+    async def problem(self, patience: float = 0) -> str:
+        return ""
+
+    def pin(self, sandbox: SandboxRecord) -> bool:
+        return False
+
+    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        await self._process.begins()
+        await self._node.steps.step()
+        # As with a plugin that fails: what it did by then is left.
+        self._node.attached.add(sandbox.id)
+        if self._node.add_fails:
+            raise Unavailable("ADD failed")
+        await self._process.ends()
+        return ("10.0.0.2",)
+
+    async def is_set_up(self, sandbox: SandboxRecord) -> bool:
+        return sandbox.id in self._node.attached
+
+    async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
+        return ("10.0.0.2",) if sandbox.id in self._node.attached else ()
+
+    async def tear_down(self, sandbox_id: str, *_: object) -> None:
+        await self._process.begins()
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        await self._node.steps.step()
+        self._at_once -= 1
+        self._node.attached.discard(sandbox_id)
+        await self._process.ends()
+
+    def remembered(self) -> set[str]:
+        return set(self._node.attached)
+
+    async def collect_garbage(self, known: Callable[[], set[str]]) -> None:
+        await self._process.begins()
+        self._node.attached &= known()
+
+
+class _NoLogs:
+    """Containers that write nothing."""
+
+    async def prepare(self, *_: object) -> None: ...
+
+    async def begin(self, *_: object) -> None: ...
+
+    async def finish(self, *_: object) -> None: ...
+
+    @asynccontextmanager
+    async def removal(self, _: object) -> AsyncIterator[None]:
+        yield
+
+
+class SteppedCheckpoints(FakeCheckpoints):
+    """Checkpoints on a disk that takes its time."""
+
+    def __init__(self, node: MemoryNode, process: Process) -> None:
+        super().__init__()
+        self.by_id = node.checkpoints
+        self._node = node
+        self._process = process
+
+    async def write(self, checkpoint: Checkpoint) -> None:
+        await self._process.begins()
+        await self._node.steps.step()
+        await super().write(checkpoint)
+        await self._process.ends()
+
+    async def remove(self, sandbox_id: str) -> None:
+        await self._process.begins()
+        await self._node.steps.step()
+        await super().remove(sandbox_id)
+        await self._process.ends()
+
+
+class Server:
+    """One process on a node. What it knows in memory ends with it."""
+
+    def __init__(self, node: MemoryNode) -> None:
+        self.node = node
+        self.process = process = Process(node.steps)
+        connection: Any = Connection(node.engine, process)
+        follower: Any = SimpleNamespace(
+            counters=SimpleNamespace(resyncs=0), current=_nothing, attach=lambda _: None, suspect=lambda _: None
+        )
+        self.inventory = Inventory(connection, follower)
+        checkpoints: Any = SteppedCheckpoints(node, process)
+        self.network = MemoryNetwork(node, process)
+        network: Any = self.network
+        pins: Any = SimpleNamespace(is_pinned=lambda _: False, unpin=lambda _: None)
+        self.pods = Pods(self.inventory, checkpoints, network, pins)
+        info: Any = SimpleNamespace(
+            capabilities=_engine_28, read=_engine_28, last=ENGINE_28, lowest_oom_score=lambda: -1000
+        )
+        logs: Any = _NoLogs()
+        self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
+        containers, hooks = self.engine_containers, HooksInForce()
+        self.limits = Limits(Path("none"), self.inventory, containers.kill)
+        self.reads = SandboxReads(self.pods, UNUSED)
+        self.end = SandboxEnd(self.pods, containers, logs, hooks)
+        self.start = SandboxStart(
+            self.pods, containers, info, hooks, UNUSED, network, "pause", _nothing, self.end.remove
+        )
+        self.containers = Containers(
+            self.pods, containers, logs, info, hooks, UNUSED, UNUSED, self.limits, engine_log=None
+        )
+        node.engine.listener = self.inventory.take
+
+    async def look(self) -> None:
+        """Read what the engine has."""
+        await self.inventory.resync()
+
+    def die(self) -> None:
+        """SIGKILL: nothing more is asked, and nothing that is answered is heard."""
+        self.process.dead = True
+        self.node.engine.listener = None
+
+    async def close(self) -> None:
+        """Put it away."""
+        if not self.process.put_away.done():
+            self.process.put_away.set_result(None)
+        await self.inventory.close()
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    async def run_pod(self) -> str:
+        response = await self.start.run_pod_sandbox(cri.RunPodSandboxRequest(config=pod_config()))
+        return str(response.pod_sandbox_id)
+
+    async def create(self, sandbox_id: str = SANDBOX) -> str:
+        config = container_config()
+        config.ClearField("mounts")
+        request = cri.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config, sandbox_config=pod_config())
+        return str((await self.containers.create_container(request)).container_id)
+
+    async def start_container(self, container_id: str = CONTAINER_ID) -> None:
+        await self.containers.start_container(cri.StartContainerRequest(container_id=container_id))
+
+    async def stop_container(self, container_id: str = CONTAINER_ID) -> None:
+        await self.containers.stop_container(cri.StopContainerRequest(container_id=container_id))
+
+    async def remove_container(self, container_id: str = CONTAINER_ID) -> None:
+        await self.containers.remove_container(cri.RemoveContainerRequest(container_id=container_id))
+
+    async def stop(self, sandbox_id: str = SANDBOX) -> None:
+        await self.end.stop_pod_sandbox(cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+
+    async def remove(self, sandbox_id: str = SANDBOX) -> None:
+        await self.end.remove_pod_sandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+
+    async def reconcile(self) -> None:
+        await Reconciliation(self.pods, self.end, self.limits).run()
+
+    async def listed(self) -> list[cri.PodSandbox]:
+        wire = (await self.reads.list_pod_sandbox(cri.ListPodSandboxRequest())).wire
+        return list(cri.ListPodSandboxResponse.FromString(wire).items)
+
+
+class MemoryNode:
+    """What outlives a server."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.engine = MemoryEngine(self.steps)
+        self.checkpoints: dict[str, Checkpoint] = {}
+        #: Sandboxes that have a network.
+        self.attached: set[str] = set()
+        self.add_fails = False
+
+    async def server(self) -> Server:
+        """A server that has read what is there."""
+        made = Server(self)
+        await made.look()
+        return made
+
+    async def with_pod(self, *, container: bool) -> Server:
+        """A server that has made a pod, and a container in it that was not started."""
+        server = await self.server()
+        assert await server.run_pod() == SANDBOX
+        if container:
+            assert await server.create() == CONTAINER_ID
+        self.engine.done.clear()
+        self.steps.on = True
+        return server
+
+    def left(self) -> list[str]:
+        """What is there of pods."""
+        return [*self.engine.containers, *self.checkpoints, *self.attached]
+
+
+def pod_config() -> cri.PodSandboxConfig:
+    config = sandbox_config()
+    config.ClearField("dns_config")
+    return config
+
+
+async def _nothing(*_: object, **__: object) -> Any:
+    return None
+
+
+async def _engine_28() -> Any:
+    await asyncio.sleep(0)
+    return ENGINE_28
+
+
+class Choices:
+    """One way through all decisions; ``next`` gives another."""
+
+    def __init__(self, first: tuple[int, ...] = ()) -> None:
+        self._first = first
+        self._taken: list[tuple[int, int]] = []
+
+    def choose(self, options: int) -> int:
+        made = len(self._taken)
+        self._taken.append((self._first[made] if made < len(self._first) else 0, options))
+        return self._taken[-1][0]
+
+    def next(self) -> Choices | None:
+        """The next way in the order of a depth-first search, None after the last."""
+        taken = self._taken
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        return Choices((*(one for one, _ in taken[:-1]), taken[-1][0] + 1)) if taken else None
+
+    def __str__(self) -> str:
+        return " ".join(str(one) for one, _ in self._taken)
+
+
+async def settle() -> None:
+    """Until nothing goes on but what waits for a step."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    while len(ready):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def play(
+    steps: Steps,
+    calls: list[Callable[[], Awaitable[object]]],
+    choices: Choices,
+    may_begin: Callable[[int], bool] = lambda _: True,
+) -> list[BaseException | None]:
+    """Begin the calls and let the node go on, in the order that is chosen; how each call ended."""
+    tasks: dict[int, asyncio.Task[object]] = {}
+    while True:
+        await settle()
+        to_begin = [number for number in range(len(calls)) if number not in tasks and may_begin(number)]
+        options = len(steps.waiting) + len(to_begin)
+        if not options:
+            assert len(tasks) == len(calls), f"not all may begin, by {choices}"
+            assert all(task.done() for task in tasks.values()), f"they wait for each other, by {choices}"
+            return [tasks[number].exception() for number in range(len(calls))]
+        chosen = choices.choose(options)
+        if chosen < len(steps.waiting):
+            steps.waiting.pop(chosen).set_result(None)
+        else:
+            number = to_begin[chosen - len(steps.waiting)]
+            tasks[number] = asyncio.ensure_future(calls[number]())

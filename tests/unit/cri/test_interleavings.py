@@ -1,0 +1,326 @@
+"""Two calls on one pod in every order that an engine can bring about, and the server's end at each of their steps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from checkpoints import Checkpoint
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
+from dockershim.state.pods import Phase
+from tests.unit.cri.memory_node import (
+    CONTAINER_ID,
+    SANDBOX,
+    Choices,
+    MemoryNode,
+    Server,
+    play,
+    settle,
+)
+
+Call = Callable[[Server], Awaitable[object]]
+
+#: How a call may fail beside one that changes the same pod. RunPodSandbox is told what the engine says of a container
+#: that somebody removes under its hands.
+REFUSALS = (FailedPrecondition, NotFound)
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens depends on nothing but the order that is tried."""
+
+    async def at_once(work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    for module in ("run_sandbox", "reconcile"):
+        monkeypatch.setattr(f"dockershim.cri.{module}.with_own_files", at_once)
+
+
+# -- the calls, with what holds as soon as each is answered -----------------------------------------------------------
+
+
+async def run_pod(server: Server) -> None:
+    made = await server.run_pod()
+    server.node.engine.done.append(f"run {made[:2]}")
+
+
+async def create(server: Server) -> None:
+    made = await server.create()
+    assert made in server.node.engine.containers
+
+
+async def start(server: Server) -> None:
+    await server.start_container()
+
+
+async def stop(server: Server) -> None:
+    await server.stop(SANDBOX[:12])
+    check_stopped(server)
+    server.node.engine.done.append("stop")
+
+
+async def remove(server: Server) -> None:
+    await server.remove(SANDBOX[:12])
+    check_stopped(server)
+    assert SANDBOX not in [*server.node.engine.containers, *server.node.checkpoints]
+    assert SANDBOX not in {server.node.engine.sandbox_of(one) for one in server.node.engine.containers}
+    server.node.engine.done.append("remove")
+
+
+async def reconcile(server: Server) -> None:
+    await server.reconcile()
+
+
+async def remove_container(server: Server) -> None:
+    await server.remove_container()
+    assert CONTAINER_ID not in server.node.engine.containers
+
+
+def check_stopped(server: Server) -> None:
+    """Nothing runs in a stopped pod, and it has no network."""
+    engine = server.node.engine
+    assert SANDBOX not in engine.running()
+    assert SANDBOX not in {engine.sandbox_of(one) for one in engine.running()}
+    assert SANDBOX not in server.node.attached
+
+
+async def clear_away(server: Server) -> None:
+    """As a kubelet does in the end: whatever is listed is stopped and removed, and then nothing is left."""
+    server.node.steps.on = False
+    for sandbox in await server.listed():
+        await server.stop(sandbox.id)
+        await server.remove(sandbox.id)
+    assert server.node.left() == []
+    assert server.pods._marks == {}
+    assert server.pods._locks._locks == {}
+    await server.close()
+
+
+async def every_order(
+    *calls: Call, container: bool = True, prepare: Callable[[Server], object] = lambda _: None
+) -> AsyncIterator[tuple[Server, list[BaseException | None]]]:
+    """A server with one pod after each way through the calls, and how each of them ended."""
+    choices: Choices | None = Choices()
+    while choices is not None:
+        server = await MemoryNode().with_pod(container=container)
+        prepare(server)
+        try:
+            results = await play(server.node.steps, [partial(call, server) for call in calls], choices)
+            for result in results:
+                if isinstance(result, AssertionError):
+                    raise result
+            yield server, results
+            await asyncio.gather(*server.node.engine.unanswered, return_exceptions=True)
+            await clear_away(server)
+        except AssertionError as error:
+            raise AssertionError(f"{[call.__name__ for call in calls]} in the order {choices}: {error}") from error
+        choices = choices.next()
+
+
+CALLS = (create, start, stop, remove, reconcile, remove_container)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(pair, id=" and ".join(call.__name__ for call in pair))
+        for pair in itertools.combinations_with_replacement(CALLS, 2)
+    ],
+)
+async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call]) -> None:
+    async for server, results in every_order(*calls, container=create not in calls):
+        for call, result in zip(calls, results, strict=True):
+            assert result is None or (call in (create, start) and isinstance(result, REFUSALS)), repr(result)
+        exists = {SANDBOX: remove not in calls}
+        if create not in calls:
+            exists[CONTAINER_ID] = remove not in calls and remove_container not in calls
+        elif None in results[: calls.count(create)] and remove not in calls and remove_container not in calls:
+            exists[CONTAINER_ID] = True
+        for one, is_there in exists.items():
+            assert (one in server.node.engine.containers) is is_there, one
+
+
+def is_listed(server: Server, number: int) -> bool:
+    """Only then is there an id that the second call could name."""
+    return number == 0 or server.inventory.peek(SANDBOX) is not None
+
+
+@pytest.mark.parametrize("call", [run_pod, stop, remove, reconcile])
+async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call) -> None:
+    """A kubelet lists a pod that is being made as not ready, and may remove it."""
+    choices: Choices | None = Choices()
+    while choices is not None:
+        node = MemoryNode()
+        server = await node.server()
+        node.steps.on = True
+        seen = partial(is_listed, server) if call in (stop, remove) else lambda _: True
+        made, other = await play(node.steps, [partial(run_pod, server), partial(call, server)], choices, seen)
+        for result in (made, other):
+            assert result is None or isinstance(result, ShimError), f"{choices}: {result!r}"
+        node.steps.on = False
+        if call in (run_pod, reconcile):
+            assert None in (made, other) if call is run_pod else made is None, f"{choices}: {made!r} {other!r}"
+            [sandbox] = await server.listed()
+            assert sandbox.state == cri.SANDBOX_READY, choices
+        await clear_away(server)
+        choices = choices.next()
+
+
+# -- the server's end -------------------------------------------------------------------------------------------------
+
+
+async def mend(server: Server) -> None:
+    """Reconciliation where it has something to do: the pod has lost its network."""
+    server.node.attached.discard(SANDBOX)
+    await server.reconcile()
+
+
+@pytest.mark.parametrize("call", [run_pod, create, start, stop, remove, mend, remove_container])
+@pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
+async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
+    call: Call, is_carried_out: bool
+) -> None:
+    """At each step, which then is carried out, or is not. What the engine had begun it brings to its end."""
+    for died_at in itertools.count():
+        node = MemoryNode()
+        with_container = call not in (create, mend)
+        server = await (node.server() if call is run_pod else node.with_pod(container=with_container))
+        node.steps.on = server.process.slow_answers = True
+        task = asyncio.ensure_future(call(server))
+        for _ in range(died_at):
+            await settle()
+            if node.steps.waiting:
+                node.steps.waiting.pop(0).set_result(None)
+        await settle()
+        is_over = task.done()
+        server.die()
+        node.steps.on = False
+        for step in node.steps.waiting:
+            if is_carried_out or step in node.steps.engines:
+                step.set_result(None)
+        await settle()
+        await check_the_next_server(node, call, is_over)
+        for step in node.steps.waiting:
+            if not step.done():
+                step.set_exception(Unavailable("the server was killed"))
+        await server.close()
+        task.cancel()
+        await asyncio.wait([task])
+        if is_over:
+            assert died_at >= 2
+            assert not task.cancelled()
+            assert task.exception() is None
+            return
+
+
+async def check_the_next_server(node: MemoryNode, call: Call, is_over: bool) -> None:
+    server = await node.server()
+    await server.reconcile()
+    listed = {sandbox.id: sandbox.state for sandbox in await server.listed()}
+    if call in (create, start, remove_container):
+        assert listed == {SANDBOX: cri.SANDBOX_READY}
+    if is_over and call is run_pod:
+        assert SANDBOX in listed
+    for sandbox_id, state in listed.items():
+        # A pod that is said to be ready is whole: it can be used.
+        if state == cri.SANDBOX_READY:
+            assert sandbox_id in node.attached
+            assert sandbox_id in node.engine.running()
+    await clear_away(server)
+
+
+# -- what is particular to some --------------------------------------------------------------------------------------
+
+
+async def test_a_start_that_its_caller_has_given_up_does_not_outlive_a_stop() -> None:
+    def hang(server: Server) -> None:
+        server.node.engine.answers = False
+
+    async for _, (_, stopped) in every_order(start, stop, prepare=hang):
+        assert stopped is None
+
+
+async def test_a_container_runs_once_though_it_is_started_twice() -> None:
+    """It ends by itself at some moment."""
+
+    async def end(server: Server) -> None:
+        with suppress(FailedPrecondition):
+            await server.node.engine.kill(CONTAINER_ID)
+            await server.inventory.refresh_ended(CONTAINER_ID)
+
+    async for server, results in every_order(start, start, end):
+        assert all(one is None or isinstance(one, FailedPrecondition) for one in results)
+        assert server.node.engine.done.count("start") == 1
+
+
+async def test_a_container_that_was_stopped_beside_its_start_does_not_run() -> None:
+    async def stop_container(server: Server) -> None:
+        begun = CONTAINER_ID in server.node.engine.starting
+        await server.stop_container()
+        assert not (begun and CONTAINER_ID in server.node.engine.running())
+
+    async for _, results in every_order(start, stop_container):
+        assert results == [None, None]
+
+
+async def test_a_sandbox_is_removed_by_one_call_at_a_time_whatever_they_call_it() -> None:
+    async def by_whole_id(server: Server) -> None:
+        await server.remove(SANDBOX)
+
+    async for server, results in every_order(remove, by_whole_id):
+        assert results == [None, None]
+        assert server.network.most_at_once == 1
+
+
+@pytest.mark.parametrize("action", ["create", "start"])
+async def test_a_run_that_fails_leaves_nothing(action: str) -> None:
+    node = MemoryNode()
+    server = await node.server()
+    node.engine.fail.add(action)
+    with pytest.raises(ShimError):
+        await server.run_pod()
+    assert node.left() == []
+    await clear_away(server)
+
+
+async def test_a_network_that_cannot_be_set_up_is_given_back() -> None:
+    node = MemoryNode()
+    server = await node.server()
+    node.add_fails = True
+    with pytest.raises(ShimError):
+        await server.run_pod()
+    assert node.left() == []
+    await clear_away(server)
+
+
+async def test_a_stop_that_fails_can_be_made_again() -> None:
+    server = await MemoryNode().with_pod(container=True)
+    server.node.steps.on = False
+    server.node.engine.fail.add("kill")
+    with pytest.raises(ShimError):
+        await server.stop()
+    assert server.pods.peek(SANDBOX).phase is Phase.RUNNING
+    assert await server.pods.peek(SANDBOX).not_ready_reason() == "its network is torn down"
+    await stop(server)
+    assert server.pods.peek(SANDBOX).phase is Phase.STOPPED
+    await clear_away(server)
+
+
+async def test_what_the_engine_has_lost_is_found_by_the_start_of_its_id() -> None:
+    server = await MemoryNode().server()
+    for sandbox_id in ("ab" * 32, "ac" * 32):
+        server.node.checkpoints[sandbox_id] = Checkpoint(sandbox_id=sandbox_id, name="web", namespace="ns")
+    status = await server.reads.pod_sandbox_status(cri.PodSandboxStatusRequest(pod_sandbox_id="abab"))
+    assert cri.PodSandboxStatusResponse.FromString(status.wire).status.id == "ab" * 32
+    with pytest.raises(InvalidArgument, match="start of 2 ids"):
+        await server.remove("a")
+    await server.remove("abab")
+    assert list(server.node.checkpoints) == ["ac" * 32]
+    await clear_away(server)

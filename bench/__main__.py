@@ -27,7 +27,7 @@ from dockershim.engine.client import Engine
 from dockershim.translate.capabilities import Capabilities
 from tests.cri_client import CRI
 from tests.node.server import Server
-from tests.processes import resident_mib
+from tests.processes import cpu, resident_mib
 
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 
@@ -49,6 +49,8 @@ LONGER_PART = "StopPodSandbox, longer part"
 SETTLE = 0.05  # seconds
 #: A read takes a thousandth of a pod's life.
 READS_PER_LIFE = 5
+#: Pods that are brought up to count the server's CPU, and how many of them at once.
+BURST, AT_ONCE = 60, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
             workload.prepare()
             bench = Bench(cri, engine, await engine.capabilities(), workload, await pull(engine))
             lives = await _lives(bench, given.warm_up, given.repetitions)
+            per_pod = await _bring_up_at_once(bench, server.pid)
             streams = await _streams(bench, server.pid, given.repetitions)
             hooked = await _hooks(bench, server, Path(folder), given.repetitions)
             version, *reads = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
@@ -119,6 +122,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
         **facts(bench.can.version),
         "repetitions": given.repetitions,
         "pods at reads": given.pods,
+        "ms of the server's CPU for a pod": per_pod,
         "MiB resident idle": idle,
         "MiB resident at the end": resident_mib(server.pid),
     }
@@ -142,6 +146,21 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
     for found in (*samples.ours.values(), *samples.bare.values()):
         del found[:warm_up]
     return samples
+
+
+async def _bring_up_at_once(bench: Bench, server_pid: int) -> float:
+    """Milliseconds of CPU of the server alone, without its CNI plugins, to bring up one of many pods."""
+    pods = [bench.ours(f"burst-{number}") for number in range(BURST)]
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def bring_up(pod: OurPod) -> None:
+        async with turns:
+            await pod.bring_up()
+
+    async with _discarded(pods):
+        begun = cpu(server_pid)
+        await asyncio.gather(*map(bring_up, pods))
+        return round((cpu(server_pid) - begun) * 1000 / BURST, 1)
 
 
 async def _streams(bench: Bench, server_pid: int, repetitions: int) -> list[Comparison]:

@@ -14,13 +14,8 @@ from dockershim.engine.oom import lowest_oom_score
 from dockershim.server.config import Config
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.container import EngineLog, to_engine_container
-from dockershim.translate.names import (
-    SANDBOX_ID_LABEL,
-    TYPE_LABEL,
-    SandboxName,
-    container_name,
-    sandbox_container_name,
-)
+from dockershim.translate.labels import SANDBOX_ID_LABEL, TYPE_LABEL
+from dockershim.translate.names import SandboxName, container_name, sandbox_container_name
 from dockershim.translate.network import to_capability_args, to_cni_args
 from dockershim.translate.sandbox import sandbox_name, to_infra_container
 from tests.cri_client import CRI

@@ -10,7 +10,7 @@ from bench.engine import BareEngine
 from bench.pods import OurPod
 from bench.workload import IMAGE
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_ID_LABEL, SANDBOX_TYPE, TYPE_LABEL
+from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_ID_LABEL, SANDBOX_TYPE, TYPE_LABEL
 from tests.cri_client import CRI
 
 

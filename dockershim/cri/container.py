@@ -381,8 +381,7 @@ def _check_before_start(
     record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]
 ) -> None:
     """Refuse new values of what the engine does not keep for the start."""
-    known = record.extra.get("cgroupFiles") or {}
-    late = [name for name, value in files.items() if value != known.get(name, "0")]
+    late = [name for name, value in files.items() if value != record.extra.cgroup_files.get(name, "0")]
     if resources.oom_score_adj and resources.oom_score_adj != record.host_config.get("OomScoreAdj"):
         late.append("oom_score_adj")
     if late:

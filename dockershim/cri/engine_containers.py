@@ -26,7 +26,7 @@ from dockershim.errors import (
 from dockershim.host_paths.service import HostPaths
 from dockershim.state.inventory import Inventory
 from dockershim.translate.container import without_log_mode
-from dockershim.translate.names import CREATE_LABEL
+from dockershim.translate.labels import CREATE_LABEL
 from dockershim.translate.records import ContainerRecord
 from dockershim.translate.security import SecurityContext, seccomp_profile_path
 

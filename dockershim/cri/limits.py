@@ -45,7 +45,7 @@ class Limits:
     @contextlib.contextmanager
     def starting(self, record: ContainerRecord) -> Iterator[None]:
         """For the length of a start, which ends with ``write``; after one that fails, it is written once it runs."""
-        if not record.extra.get("cgroupFiles"):
+        if not record.extra.cgroup_files:
             yield
             return
         self._due.add(record.id)
@@ -67,7 +67,7 @@ class Limits:
 
     async def _write(self, record: ContainerRecord) -> None:
         try:
-            await asyncio.to_thread(apply_files, record.pid, record.id, record.extra.get("cgroupFiles") or {})
+            await asyncio.to_thread(apply_files, record.pid, record.id, record.extra.cgroup_files)
         except FailedPrecondition:
             await self._kill(record.id)
             raise

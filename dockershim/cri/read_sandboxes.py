@@ -162,6 +162,6 @@ def _verbose(pod: Pod, not_ready_reason: str | None) -> dict[str, str] | None:
         "cgroupParent": record.cgroup_parent,
         "logDirectory": record.log_directory,
         "runtimeHandler": record.runtime_handler,
-        **{key: record.extra[key] for key in ("overhead", "resources") if key in record.extra},
+        **{key: kept for key in ("overhead", "resources") if (kept := getattr(record.extra, key)) is not None},
     }
     return to_verbose_info(fields)

@@ -58,15 +58,15 @@ def skips_hooks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bo
 
 def pod_of_record(record: SandboxRecord, checkpoint: Checkpoint | None) -> Pod:
     """A pod that the engine has. ``checkpoint`` knows the whole cgroup parent where an older label does not."""
-    kept: str = record.extra.get("cgroupParent", "") or (checkpoint.cgroup_parent if checkpoint else "")
+    kept = record.extra.cgroup_parent or (checkpoint.cgroup_parent if checkpoint else "")
     return Pod(
         record.name,
         record.runtime_handler,
         record.labels,
         record.annotations,
         kept or record.cgroup_parent,
-        _kept_resources(record.extra.get("overhead")),
-        _kept_resources(record.extra.get("resources")),
+        _kept_resources(record.extra.overhead),
+        _kept_resources(record.extra.resources),
     )
 
 
@@ -146,8 +146,8 @@ def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerRe
     told.container_meta.id = record.id
     told.container_annotations.update(record.annotations)
     told.container_resources.CopyFrom(_resources(to_cri_resources(record.host_config)))
-    _add_cgroup_files(told.container_resources, record.extra.get("cgroupFiles") or {})
-    told.pod_cgroup_parent = record.extra.get("cgroupParent") or record.host_config.get("CgroupParent") or ""
+    _add_cgroup_files(told.container_resources, record.extra.cgroup_files)
+    told.pod_cgroup_parent = record.extra.cgroup_parent or record.host_config.get("CgroupParent") or ""
     told.container_envs.update(_variables(record.envs))
     return told
 

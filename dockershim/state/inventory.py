@@ -23,7 +23,7 @@ from dockershim.engine.client import Engine
 from dockershim.engine.events import CONTAINER, DESTROY, NETWORK, Event
 from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, NotFound, ShimError
 from dockershim.state.follower import ON_ITS_WAY, Follower
-from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
+from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,

@@ -11,6 +11,14 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, check_text, reject, require
+from dockershim.translate.labels import (
+    CONTAINER_TYPE,
+    LOG_PATH_LABEL,
+    SANDBOX_ID_LABEL,
+    TYPE_LABEL,
+    ContainerExtra,
+    to_engine_labels,
+)
 from dockershim.translate.mounts import (
     check_mounts,
     to_device_requests,
@@ -18,15 +26,7 @@ from dockershim.translate.mounts import (
     to_engine_devices,
     to_engine_mounts,
 )
-from dockershim.translate.names import (
-    CONTAINER_TYPE,
-    LOG_PATH_LABEL,
-    SANDBOX_ID_LABEL,
-    TYPE_LABEL,
-    SandboxName,
-    needs_metadata,
-    to_engine_labels,
-)
+from dockershim.translate.names import SandboxName, kept_metadata
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
 from dockershim.translate.sandbox import lost_cgroup_parent, to_cgroup_parent
 from dockershim.translate.security import (
@@ -211,21 +211,15 @@ def _labels(
     can: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, str]:
-    extra: dict[str, Any] = {
-        "image": config.image.user_specified_image or config.image.image,
-        **lost_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
-    }
-    files = to_cgroup_files(config.linux.resources, can.cgroup_version)
-    if files:
-        extra["cgroupFiles"] = files
-    if config.envs:
-        # The engine adds those of the image to them.
-        extra["envs"] = len(config.envs)
-    if engine_log is not None:
-        extra["log"] = "cri"
-    name = config.metadata.name
-    if needs_metadata([name, pod.name, pod.namespace, pod.uid]):
-        extra["metadata"] = [name, config.metadata.attempt, pod.name, pod.namespace, pod.uid, pod.attempt]
+    metadata = config.metadata
+    extra = ContainerExtra(
+        metadata=kept_metadata(metadata.name, metadata.attempt, pod.name, pod.namespace, pod.uid, pod.attempt),
+        cgroup_parent=lost_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
+        image=config.image.user_specified_image or config.image.image,
+        envs=len(config.envs),
+        log="cri" if engine_log is not None else "",
+        cgroup_files=to_cgroup_files(config.linux.resources, can.cgroup_version),
+    )
     own = {
         TYPE_LABEL: CONTAINER_TYPE,
         SANDBOX_ID_LABEL: sandbox_id,

@@ -9,28 +9,25 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.translate.image import ImageRecord, to_image_ref
-from dockershim.translate.mounts import to_cri_mounts
-from dockershim.translate.names import (
+from dockershim.translate.labels import (
     CONTAINER_TYPE,
-    EXTRA_LABEL,
     LOG_PATH_LABEL,
+    NO_LABELS,
     SANDBOX_ID_LABEL,
     SANDBOX_TYPE,
     TYPE_LABEL,
-    ContainerName,
-    SandboxName,
+    ContainerExtra,
+    SandboxExtra,
     from_engine_labels,
-    parse_container_name,
-    parse_sandbox_name,
     read_extra,
-    tells_request,
     to_bare_labels,
 )
+from dockershim.translate.mounts import to_cri_mounts
+from dockershim.translate.names import ContainerName, SandboxName, parse_container_name, parse_sandbox_name
 from dockershim.translate.reference import may_be_id
 from dockershim.translate.resources import SWAP_FILE, to_cri_resources
 from dockershim.translate.signals import to_cri_signal
@@ -43,7 +40,6 @@ _LONGEST_MESSAGE = 1024
 _LARGEST_STATUS: Final = 4 << 20
 #: How an engine's word on a start ends whose client went before the end: a server that was killed, or gave it up.
 _CUT_SHORT: Final = "context canceled"
-_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Unreadable(ValueError):
@@ -93,7 +89,7 @@ class SandboxRecord:
     pid: int = 0
     never_ran: bool = False
     addresses: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: SandboxExtra = field(default_factory=SandboxExtra)
 
     @property
     def host_network(self) -> bool:
@@ -129,12 +125,12 @@ class ContainerRecord:
     stop_signal: str = ""
     envs: tuple[str, ...] = ()
     host_config: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: ContainerExtra = field(default_factory=ContainerExtra)
 
     @property
     def has_cri_log(self) -> bool:
         """Whether a file of its own is at its log path, and not a link to the engine's json-file."""
-        return bool(self.log_path) and self.extra.get("log") == "cri"
+        return bool(self.log_path) and self.extra.log == "cri"
 
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
@@ -151,7 +147,7 @@ def is_sandbox(labels: Mapping[str, str]) -> bool:
 
 
 def read_record(
-    inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS
+    inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS
 ) -> SandboxRecord | ContainerRecord | None:
     """A record from GET /containers/{id}/json, None for what is no shim's. Raises Unreadable.
 
@@ -191,7 +187,8 @@ def is_mixed(inspect: Mapping[str, Any]) -> bool:
     """Whether labels of a shim's container may be its image's, as only these can tell. Raises Unreadable."""
     with _whatever_is_wrong():
         labels = inspect["Config"].get("Labels") or {}
-        return TYPE_LABEL in labels and not tells_request(read_extra(labels))
+        own = read_extra(SandboxExtra if is_sandbox(labels) else ContainerExtra, labels)
+        return TYPE_LABEL in labels and (own is None or own.keys is None)
 
 
 def _type_of(labels: Mapping[str, str] | None) -> str:
@@ -232,11 +229,12 @@ def _check(record: SandboxRecord | ContainerRecord) -> None:
         raise ValueError(f"a status of {size} bytes")
 
 
-def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> SandboxRecord | None:
+def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> SandboxRecord | None:
     """A record from an element of GET /containers/json; None for what is no shim's sandbox."""
     labels = item.get("Labels") or {}
-    extra = _read_own(labels, image_labels)
-    name = parse_sandbox_name((item.get("Names") or [""])[0], extra)
+    own = read_extra(SandboxExtra, labels, image_labels)
+    extra = own or SandboxExtra()
+    name = parse_sandbox_name((item.get("Names") or [""])[0], extra.name)
     if name is None:
         return None
     plain, annotations = from_engine_labels(labels, extra, image_labels)
@@ -247,22 +245,15 @@ def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str
         created_at=int(item.get("Created") or 0) * 10**9,
         labels=plain,
         annotations=annotations,
-        runtime_handler=extra.get("runtimeHandler", ""),
+        runtime_handler=extra.runtime_handler,
         network_mode=(item.get("HostConfig") or {}).get("NetworkMode", ""),
-        made_here=bool(extra),
-        log_directory=extra.get("logDirectory", ""),
+        made_here=own is not None,
+        log_directory=extra.log_directory,
         extra=extra,
     )
 
 
-def _read_own(labels: Mapping[str, str], image_labels: Mapping[str, str]) -> dict[str, Any]:
-    """What our own label holds, if it is not the image's."""
-    extra = read_extra(labels)
-    forged = not tells_request(extra) and labels.get(EXTRA_LABEL) == image_labels.get(EXTRA_LABEL)
-    return {} if forged else extra
-
-
-def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> SandboxRecord | None:
+def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> SandboxRecord | None:
     """A record from GET /containers/{id}/json; None for what is no shim's sandbox."""
     config, host_config, state = inspect["Config"], inspect["HostConfig"], inspect["State"]
     network = inspect.get("NetworkSettings") or {}
@@ -319,12 +310,12 @@ def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerStat
     return cri.CONTAINER_UNKNOWN
 
 
-def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = _NO_LABELS) -> ContainerRecord | None:
+def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> ContainerRecord | None:
     """A record from GET /containers/{id}/json; None for what is no shim's container."""
     config, state = inspect["Config"], inspect["State"]
     labels = config.get("Labels") or {}
-    extra = _read_own(labels, image_labels)
-    name = parse_container_name(inspect.get("Name", ""), extra)
+    extra = read_extra(ContainerExtra, labels, image_labels) or ContainerExtra()
+    name = parse_container_name(inspect.get("Name", ""), extra.name)
     if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
         return None
     plain, annotations = from_engine_labels(labels, extra, image_labels)
@@ -340,7 +331,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         id=inspect["Id"],
         sandbox_id=labels[SANDBOX_ID_LABEL],
         name=name,
-        image=extra.get("image") or config.get("Image") or "",
+        image=extra.image or config.get("Image") or "",
         image_id=inspect.get("Image") or "",
         state=cri_state,
         created_at=created_at,
@@ -356,7 +347,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         engine_log_path=inspect.get("LogPath") or "",
         upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         stop_signal=config.get("StopSignal") or "",
-        envs=tuple((config.get("Env") or ())[: extra.get("envs", 0)]),
+        envs=tuple((config.get("Env") or ())[: extra.envs]),
         host_config=inspect["HostConfig"],
         extra=extra,
     )
@@ -365,16 +356,16 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
 def read_container_summary(item: Mapping[str, Any]) -> ContainerRecord | None:
     """A record from an element of GET /containers/json, which lacks what only a status tells."""
     labels = item.get("Labels") or {}
-    extra = read_extra(labels)
-    name = parse_container_name((item.get("Names") or [""])[0], extra)
+    extra = read_extra(ContainerExtra, labels) or ContainerExtra()
+    name = parse_container_name((item.get("Names") or [""])[0], extra.name)
     if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
         return None
-    plain, annotations = from_engine_labels(labels, extra, _NO_LABELS)
+    plain, annotations = from_engine_labels(labels, extra, NO_LABELS)
     return ContainerRecord(
         id=item["Id"],
         sandbox_id=labels[SANDBOX_ID_LABEL],
         name=name,
-        image=extra.get("image") or item.get("Image") or "",
+        image=extra.image or item.get("Image") or "",
         image_id=item.get("ImageID") or "",
         state=_container_state(item.get("State", ""), failed_to_start=False),
         created_at=int(item.get("Created") or 0) * 10**9,
@@ -424,7 +415,7 @@ def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tupl
         status.network.additional_ips.extend(cri.PodIP(ip=address) for address in addresses[1:])
     options = status.linux.namespaces.options
     options.network = node_if_host[record.host_network]
-    options.pid = cri.NODE if record.pid_mode == "host" else _PID_MODES.get(str(record.extra.get("pid")), cri.POD)
+    options.pid = cri.NODE if record.pid_mode == "host" else _PID_MODES.get(record.extra.pid, cri.POD)
     options.ipc = node_if_host[record.ipc_mode == "host"]
     return status
 
@@ -490,9 +481,8 @@ def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) 
 def to_known_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
     """What a container has, as an update needs to know it: also the swap of one without a memory limit."""
     resources = to_cri_resources(record.host_config)
-    swap = (record.extra.get("cgroupFiles") or {}).get(SWAP_FILE)
-    if swap is not None:
-        resources.unified[SWAP_FILE] = str(swap)
+    if (swap := record.extra.cgroup_files.get(SWAP_FILE)) is not None:
+        resources.unified[SWAP_FILE] = swap
     return resources
 
 

@@ -13,14 +13,8 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, check_text, reject, require
-from dockershim.translate.names import (
-    CONTAINER_NAME_LABEL,
-    SANDBOX_TYPE,
-    TYPE_LABEL,
-    SandboxName,
-    needs_metadata,
-    to_engine_labels,
-)
+from dockershim.translate.labels import CONTAINER_NAME_LABEL, SANDBOX_TYPE, TYPE_LABEL, SandboxExtra, to_engine_labels
+from dockershim.translate.names import SandboxName, kept_metadata
 from dockershim.translate.resources import check_resources, to_oom_score
 from dockershim.translate.security import (
     check_sandbox_namespaces,
@@ -151,9 +145,9 @@ def to_cgroup_parent(parent: str, driver: str) -> str:
     return posixpath.basename(parent.rstrip("/")) if driver == "systemd" else parent
 
 
-def lost_cgroup_parent(parent: str, driver: str) -> dict[str, str]:
-    """What EXTRA_LABEL keeps of a cgroup parent that HostConfig.CgroupParent cannot hold."""
-    return {} if to_cgroup_parent(parent, driver) == parent else {"cgroupParent": parent}
+def lost_cgroup_parent(parent: str, driver: str) -> str:
+    """A cgroup parent that HostConfig.CgroupParent cannot hold; empty for one that it can."""
+    return "" if to_cgroup_parent(parent, driver) == parent else parent
 
 
 def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
@@ -243,21 +237,22 @@ def to_infra_container(
 
 
 def _labels(config: cri.PodSandboxConfig, runtime_handler: str, can: Capabilities) -> dict[str, str]:
-    metadata = config.metadata
-    extra: dict[str, Any] = {"v": 1, **lost_cgroup_parent(config.linux.cgroup_parent, can.cgroup_driver)}
-    if runtime_handler:
-        extra["runtimeHandler"] = runtime_handler
-    if config.log_directory:
-        extra["logDirectory"] = config.log_directory
-    pid = config.linux.security_context.namespace_options.pid
-    if pid not in (cri.POD, cri.NODE):
-        # The engine knows only a namespace of its own; whose it is matters to the containers.
-        extra["pid"] = cri.NamespaceMode.Name(pid)
-    if needs_metadata([metadata.name, metadata.namespace, metadata.uid]):
-        extra["metadata"] = [metadata.name, metadata.namespace, metadata.uid, metadata.attempt]
-    for field in ("overhead", "resources"):
-        if config.linux.HasField(field):
-            extra[field] = MessageToDict(getattr(config.linux, field), preserving_proto_field_name=True)
+    name, linux = config.metadata, config.linux
+    kept: dict[str, Any] = {
+        field: MessageToDict(getattr(linux, field), preserving_proto_field_name=True)
+        for field in ("overhead", "resources")
+        if linux.HasField(field)
+    }
+    # The engine knows only a namespace of its own; whose it is matters to the containers.
+    pid = linux.security_context.namespace_options.pid
+    extra = SandboxExtra(
+        metadata=kept_metadata(name.name, name.namespace, name.uid, name.attempt),
+        cgroup_parent=lost_cgroup_parent(linux.cgroup_parent, can.cgroup_driver),
+        runtime_handler=runtime_handler,
+        log_directory=config.log_directory,
+        pid=cri.NamespaceMode.Name(pid) if pid not in (cri.POD, cri.NODE) else "",
+        **kept,
+    )
     own = {TYPE_LABEL: SANDBOX_TYPE, CONTAINER_NAME_LABEL: "POD"}
     return to_engine_labels(config.labels, config.annotations, own, extra)
 

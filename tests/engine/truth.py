@@ -13,7 +13,7 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.translate.image import ImageRecord, to_image_records
-from dockershim.translate.names import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
+from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,

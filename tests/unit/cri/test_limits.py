@@ -15,7 +15,7 @@ from dockershim.engine.client import Engine
 from dockershim.errors import FailedPrecondition, Unavailable
 from dockershim.state.follower import Follower
 from dockershim.state.inventory import Inventory
-from dockershim.translate.names import EXTRA_LABEL
+from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import SANDBOX, FakeEngine, labels, until
 

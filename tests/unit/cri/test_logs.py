@@ -8,6 +8,7 @@ from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri.logs import LogKeeper
+from dockershim.translate.labels import ContainerExtra
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import until
@@ -26,7 +27,7 @@ def container(container_id: str) -> ContainerRecord:
         annotations={},
         log_path=f"/var/log/pods/{container_id}",
         engine_log_path=f"/containers/{container_id}",
-        extra={"log": "cri"},
+        extra=ContainerExtra(log="cri"),
     )
 
 

@@ -15,6 +15,7 @@ from dockershim.errors import InvalidArgument
 from dockershim.hooks import messages
 from dockershim.hooks.messages import Pod
 from dockershim.translate.container import to_engine_container
+from dockershim.translate.labels import ContainerExtra, SandboxExtra
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord, read_container, read_sandbox
 from dockershim.translate.sandbox import to_infra_container
@@ -161,14 +162,14 @@ def _engine_name(config: cri.PodSandboxConfig) -> str:
 
 
 @pytest.mark.parametrize(
-    ("extra", "checkpoint", "expected"),
+    ("parent", "checkpoint", "expected"),
     [
-        pytest.param({"cgroupParent": "/a.slice/a-b.slice"}, "/c.slice", "/a.slice/a-b.slice", id="the label first"),
-        pytest.param({}, "/a.slice/a-b.slice", "/a.slice/a-b.slice", id="else the checkpoint"),
-        pytest.param({}, None, "a-b.slice", id="else what the engine has"),
+        pytest.param("/a.slice/a-b.slice", "/c.slice", "/a.slice/a-b.slice", id="the label first"),
+        pytest.param("", "/a.slice/a-b.slice", "/a.slice/a-b.slice", id="else the checkpoint"),
+        pytest.param("", None, "a-b.slice", id="else what the engine has"),
     ],
 )
-def test_where_a_cgroup_parent_is_known_from(extra: dict[str, str], checkpoint: str | None, expected: str) -> None:
+def test_where_a_cgroup_parent_is_known_from(parent: str, checkpoint: str | None, expected: str) -> None:
     record = SandboxRecord(
         id=SANDBOX_ID,
         name=NAME,
@@ -180,7 +181,7 @@ def test_where_a_cgroup_parent_is_known_from(extra: dict[str, str], checkpoint: 
         network_mode="none",
         made_here=True,
         cgroup_parent="a-b.slice",
-        extra=extra,
+        extra=SandboxExtra(cgroup_parent=parent),
     )
     known = Checkpoint(SANDBOX_ID, "web-0", "default", cgroup_parent=checkpoint) if checkpoint is not None else None
     assert messages.pod_of_record(record, known).cgroup_parent == expected
@@ -224,7 +225,7 @@ def test_resources_of_a_damaged_label_are_left_out() -> None:
 )
 def test_an_update_is_told_with_what_it_sets(asked: dict[str, Any], expected: dict[str, Any]) -> None:
     has = {"CpuShares": 100, "CpuQuota": 5000, "Memory": 9, "CpusetCpus": "0", "OomScoreAdj": 3}
-    record = container(host_config=has, extra={"cgroupFiles": {"a": "1"}})
+    record = container(host_config=has, extra=ContainerExtra(cgroup_files={"a": "1"}))
     told = messages.to_update_request(record, Pod(NAME), cri.LinuxContainerResources(**asked))
     before: dict[str, Any] = {
         "cpu_shares": 100,
@@ -244,7 +245,9 @@ def test_limits_without_a_field_of_the_engine_are_read_back() -> None:
         "memory.oom.group": "1",
         "hugetlb.2MB.rsvd": "x",
     }
-    told = messages.to_container_request(container(extra={"cgroupFiles": files}), Pod(NAME)).container_resources
+    told = messages.to_container_request(
+        container(extra=ContainerExtra(cgroup_files=files)), Pod(NAME)
+    ).container_resources
     assert [(one.page_size, one.limit) for one in told.hugepage_limits] == [("2MB", 0), ("1GB", 5)]
     assert dict(told.unified) == {"memory.oom.group": "1", "hugetlb.2MB.rsvd": "x"}
 

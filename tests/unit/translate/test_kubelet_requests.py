@@ -12,7 +12,8 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.container import check_container, to_engine_container
-from dockershim.translate.names import EXTRA_LABEL, SandboxName
+from dockershim.translate.labels import EXTRA_LABEL
+from dockershim.translate.names import SandboxName
 from dockershim.translate.sandbox import check_sandbox, to_infra_container
 from tests.unit.translate.kubelet import (
     CGROUP_PARENT,
@@ -71,7 +72,7 @@ def test_a_sandbox_in_full() -> None:
     body = to_infra(sandbox_config(), ENGINE_28)
 
     assert split_extra(body) == {
-        "v": 1,
+        "v": 2,
         "cgroupParent": CGROUP_PARENT,
         "logDirectory": LOG_DIRECTORY,
         "pid": "CONTAINER",
@@ -129,6 +130,7 @@ def test_a_container_in_full() -> None:
 
     assert split_extra(body) == {
         "image": "nginx:1.27",
+        "v": 2,
         "cgroupParent": CGROUP_PARENT,
         "envs": 2,
         "cgroupFiles": {

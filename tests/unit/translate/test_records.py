@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.hooks.messages import Pod, pod_of_record, to_container_request, to_pod_request
 from dockershim.translate.image import ImageRecord
-from dockershim.translate.names import _EXTRA_KINDS, EXTRA_LABEL, ContainerName, SandboxName, sandbox_container_name
+from dockershim.translate.labels import EXTRA_LABEL, ContainerExtra, SandboxExtra
+from dockershim.translate.names import ContainerName, SandboxName, sandbox_container_name
 from dockershim.translate.records import (
     ContainerRecord,
     SandboxRecord,
@@ -144,7 +145,7 @@ def test_a_container_is_read_as_it_was_asked_for() -> None:
     assert (dict(record.labels), dict(record.annotations)) == (dict(asked.labels), dict(asked.annotations))
     assert (record.sandbox_id, record.image) == (SANDBOX_ID, "nginx:1.27")
     assert record.log_path == f"{sandbox_config().log_directory}/nginx/1.log"
-    assert record.extra["cgroupFiles"]["memory.swap.max"] == "0"
+    assert record.extra.cgroup_files["memory.swap.max"] == "0"
 
 
 def summary_of(inspect: dict[str, Any], status: str) -> dict[str, Any]:
@@ -493,7 +494,7 @@ def test_an_older_containers_label_of_ours_is_not_its_images() -> None:
     assert ours is not None
     assert images is not None
     assert (ours.image, ours.has_cri_log) == ("trusted:1", True)
-    assert (images.image, images.has_cri_log, dict(images.extra)) == (inspect["Config"]["Image"], False, {})
+    assert (images.image, images.has_cri_log, images.extra) == (inspect["Config"]["Image"], False, ContainerExtra())
 
 
 @pytest.mark.parametrize(
@@ -547,7 +548,8 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
 )
-extras = st.dictionaries(st.sampled_from(sorted(_EXTRA_KINDS)) | texts, values, max_size=4)
+keys = sorted({key for kind in (SandboxExtra, ContainerExtra) for key in kind.__struct_encode_fields__})
+extras = st.dictionaries(st.sampled_from(keys) | texts, values, max_size=4)
 
 
 def places(document: Any) -> list[tuple[Any, Any]]:

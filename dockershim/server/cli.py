@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from dockershim import __version__
 from dockershim.server import config, log
-from dockershim.server.heap import keep_memory_of_answers
 
 if TYPE_CHECKING:
     from dockershim.server.process import Compose
@@ -63,7 +62,6 @@ def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None)
         return USAGE_ERROR
     log.configure(settings.log_level, settings.log_format)
     set_up_grpc()
-    keep_memory_of_answers()
     # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
     from dockershim.server import process
 

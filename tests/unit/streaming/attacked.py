@@ -16,7 +16,6 @@ import sys
 import threading
 from pathlib import Path
 
-from dockershim.server.heap import keep_memory_of_answers
 from streaming import CommandStreams, Server, SocketStream, Wanted
 from streaming.holding import TOTAL
 
@@ -86,6 +85,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory_of_answers()
     gc.disable()
     asyncio.run(serve())

@@ -24,21 +24,19 @@ class Encoded:
         return self.wire
 
 
-def varint(number: int) -> bytes:
+def field(number: int, *parts: bytes) -> bytes:
+    """A field that holds a message: the field's number, the length, and the parts of the message in its wire form."""
+    return b"".join((_varint(number << 3 | 2), _varint(sum(map(len, parts))), *parts))
+
+
+def _varint(number: int) -> bytes:
     """A number that is not negative, as protobuf's wire format has it."""
-    if number < 0x80:
-        return bytes((number,))
     found = bytearray()
     while number >= 0x80:
         found.append(number & 0x7F | 0x80)
         number >>= 7
     found.append(number)
     return bytes(found)
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A field that holds a message or a text: the field's number, the length, and the content in its wire form."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def in_chunks(parts: Iterable[bytes], size: int = CHUNK_BYTES) -> Iterator[Encoded]:

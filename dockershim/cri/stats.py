@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -118,7 +117,7 @@ class Statistics:
             field(5, self._container(record, wire, folder))
             for record, wire in zip(pod.containers, read.containers, strict=True)
         )
-        return attributes + field(2, b"".join((read.linux, *containers)))
+        return attributes + field(2, read.linux, *containers)
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
@@ -130,14 +129,14 @@ class Statistics:
 
     async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
         """ListPodSandboxMetrics, of sandboxes and containers that run."""
-        return Encoded(b"".join(chain.from_iterable(await self._metrics())))
+        return Encoded(b"".join(await self._metrics()))
 
     async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
         """StreamPodSandboxMetrics: what ListPodSandboxMetrics would answer, in several messages."""
-        for chunk in in_chunks(map(b"".join, await self._metrics())):
+        for chunk in in_chunks(await self._metrics()):
             yield chunk
 
-    async def _metrics(self) -> list[list[bytes]]:
+    async def _metrics(self) -> list[bytes]:
         folder = await self._engine_folder()
         pods = self._pods(record for record in await self._inventory.sandboxes() if record.running)
         layers = {

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import Any, Final, Protocol, TypeVarTuple
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.wire import field, varint
+from dockershim.common.wire import field
 from dockershim.stats.cgroup import Details, HugePages, Pressure, Usage
 from dockershim.stats.network import Interface
 from dockershim.stats.processes import Open
@@ -319,7 +318,7 @@ class Series:
     """
 
     def __init__(self, labels: tuple[str, str, str, str, str, str]) -> None:
-        self._labels = _encode_labels(labels)
+        self._labels = labels
         self._known: dict[Callable[..., Iterable[Sample]], tuple[tuple[Any, ...], _Samples, bytes]] = {}
 
     def encode(self, make: Callable[[*Ts], Iterable[Sample]], *source: *Ts) -> bytes:
@@ -343,40 +342,18 @@ class Series:
         return wire
 
     def _encode(self, metric: Metric, value: int, labels: tuple[str, ...]) -> bytes:
-        head, own = _encode_head(metric), _encode_labels(labels)
-        number = b"\x08" + varint(value) if value else b""
-        length = len(head) + len(self._labels) + len(own) + 2 + len(number)
-        return b"\x12%b%b%b%b\x2a%c%b" % (varint(length), head, self._labels, own, len(number), number)
+        """A list of one. The library takes 1.6 ms more than code of ours would, for 40 containers that have all run."""
+        message = cri.ContainerMetrics()
+        values = (*self._labels, *labels)
+        message.metrics.add(name=metric.name, metric_type=metric.kind, label_values=values).value.value = value
+        return message.SerializeToString()
 
 
-@cache
-def _encode_head(metric: Metric) -> bytes:
-    return cri.Metric(name=metric.name, metric_type=metric.kind).SerializeToString()
+def encode_container(container_id: str, metrics: Iterable[bytes]) -> bytes:
+    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded."""
+    return field(3, cri.ContainerMetrics(container_id=container_id).SerializeToString(), *metrics)
 
 
-@lru_cache(4096)
-def _encode_labels(values: tuple[str, ...]) -> bytes:
-    return b"".join(field(4, value.encode()) for value in values)
-
-
-@lru_cache(4096)
-def _encode_id(one: str) -> bytes:
-    return field(1, one.encode())
-
-
-def encode_container(container_id: str, metrics: Sequence[bytes]) -> list[bytes]:
-    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded; in parts.
-
-    Parts are joined once, for the answer: they are 12 KB a container.
-    """
-    return _message(3, [_encode_id(container_id), *metrics])
-
-
-def encode_pod(sandbox_id: str, parts: Sequence[bytes]) -> list[bytes]:
-    """The field ``pod_metrics`` of ListPodSandboxMetricsResponse, in parts; StreamPodSandboxMetrics has the same."""
-    return _message(1, [_encode_id(sandbox_id), *parts])
-
-
-def _message(number: int, parts: list[bytes]) -> list[bytes]:
-    """A field that holds a message, in parts; see ``encoded.field``."""
-    return [varint(number << 3 | 2), varint(sum(map(len, parts))), *parts]
+def encode_pod(sandbox_id: str, parts: Iterable[bytes]) -> bytes:
+    """The field ``pod_metrics`` of ListPodSandboxMetricsResponse; StreamPodSandboxMetricsResponse has the same."""
+    return field(1, cri.PodSandboxMetrics(pod_sandbox_id=sandbox_id).SerializeToString(), *parts)

@@ -201,11 +201,11 @@ class Reader:
         """What metrics have of the node. ``folder`` is the engine's, on whose file system writable layers are."""
         return self._machine.read(folder)
 
-    def pod_metrics(self, pod: Pod, layers: Mapping[str, int], node: NodeReading) -> list[bytes]:
-        """The field ``pod_metrics`` for a pod, in parts. ``layers`` are the bytes of writable layers that are known."""
+    def pod_metrics(self, pod: Pod, layers: Mapping[str, int], node: NodeReading) -> bytes:
+        """The field ``pod_metrics`` for a pod. ``layers`` are the bytes of writable layers that are known."""
         parts = self._own_metrics(pod.sandbox, node)
         for record in pod.containers:
-            parts += self._container_metrics(record, layers.get(record.id), node)
+            parts.append(self._container_metrics(record, layers.get(record.id), node))
         return metrics.encode_pod(pod.sandbox.id, parts)
 
     def _own_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
@@ -219,12 +219,12 @@ class Reader:
             found.append(kept.own.series.encode(metrics.resources, *read, pages, False, self._machine))
         return found
 
-    def _container_metrics(self, record: ContainerRecord, layer: int | None, node: NodeReading) -> list[bytes]:
-        """The field ``container_metrics`` in parts, none for a container that does not run."""
+    def _container_metrics(self, record: ContainerRecord, layer: int | None, node: NodeReading) -> bytes:
+        """The field ``container_metrics``, empty for a container that does not run."""
         kept = self._kept_of(record)
         read = None if kept is None else _or_none(kept.files, Files.everything)
         if kept is None or read is None:
-            return []
+            return b""
         usage, details = read
         files, encode = kept.files, kept.series.encode
         pids = files.processes_at(usage)

@@ -220,7 +220,7 @@ def test_the_wire_form_is_what_the_library_reads(
     )
     encoded = series.encode(list, samples)
     assert series.encode(list, samples) == encoded
-    wire = b"".join(metrics.encode_pod("pod", [encoded, *metrics.encode_container("container", [encoded])]))
+    wire = metrics.encode_pod("pod", [encoded, metrics.encode_container("container", [encoded])])
     expected = [
         cri.Metric(
             name=metric.name,

@@ -27,19 +27,26 @@ class Pulls(Calls, Protocol):
         """So many bytes of layers came from a registry."""
 
 
+class Call:
+    """One that is under way. Whose end is not told by its error, or by there being none, sets ``code``."""
+
+    code: str | None = None
+
+
 @contextlib.contextmanager
-def measured(calls: Calls | None, *labels: str) -> Iterator[None]:
+def measured(calls: Calls | None, *labels: str) -> Iterator[Call]:
     """A block that is one call."""
+    call = Call()
     if calls is None:
-        yield
+        yield call
         return
     calls.begun(*labels)
     begun = time.perf_counter()
     code = "OK"
     try:
-        yield
+        yield call
     except BaseException as error:
         code = calls.code_of(error)
         raise
     finally:
-        calls.ended(code, time.perf_counter() - begun, *labels)
+        calls.ended(call.code or code, time.perf_counter() - begun, *labels)

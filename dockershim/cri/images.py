@@ -182,23 +182,18 @@ class ImageService:
     # -- pulling
 
     async def _pull_once(self, reference: Reference, credentials: Credentials | None) -> str:
-        return await self._pulls.run(
-            (reference.lookup, credentials), lambda: self._measured_pull(reference, credentials)
-        )
-
-    async def _measured_pull(self, reference: Reference, credentials: Credentials | None) -> str:
-        with measured(self._measure_pulls):
-            return await self._pull(reference, credentials)
+        return await self._pulls.run((reference.lookup, credentials), lambda: self._pull(reference, credentials))
 
     async def _pull(self, reference: Reference, credentials: Credentials | None) -> str:
-        credentials = credentials or await self._node_credentials.find(reference.domain)
-        headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
-        parameters = {"fromImage": reference.name, "tag": reference.version}
         started = time.monotonic()
-        with step("pull the image"):
-            await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
-        with step("inspect the image"):
-            image_id = await self._arrived(reference)
+        with measured(self._measure_pulls):
+            credentials = credentials or await self._node_credentials.find(reference.domain)
+            headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
+            parameters = {"fromImage": reference.name, "tag": reference.version}
+            with step("pull the image"):
+                await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
+            with step("inspect the image"):
+                image_id = await self._arrived(reference)
         logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
         return image_id
 

@@ -172,7 +172,7 @@ class Engine:
                 self._waiting[timeout] = reason
                 timeout.reschedule(now)
 
-    def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[None]:
+    def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[object]:
         """A block that is one call, from its begin to what is to be known of its end."""
         return measured(self._calls, kind_of_call(method, path))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Container
 from typing import Final, TypeVar
 
@@ -19,6 +18,7 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 
 import cni
+from dockershim.common.measure import measured
 from dockershim.cri.calls import OPEN_ENDED, row_of
 from dockershim.errors import ShimError
 from dockershim.metrics.families import FAMILIES
@@ -95,19 +95,10 @@ class CountedPlugins:
 
     async def run(self, invocation: cni.Invocation) -> cni.Completion:
         """See ``cni.Executor``. A plugin that says that it failed has been executed, but counts as failed."""
-        begun = time.perf_counter()
-        labels = (invocation.command, invocation.plugin.name)
-        code = grpc.StatusCode.OK.name
-        self._calls.begun(*labels)
-        try:
+        with measured(self._calls, invocation.command, invocation.plugin.name) as call:
             completion = await self._executor.run(invocation)
             if completion.exit_status:
-                code = grpc.StatusCode.INTERNAL.name
-        except BaseException as error:
-            code = code_of(error)
-            raise
-        finally:
-            self._calls.ended(code, time.perf_counter() - begun, *labels)
+                call.code = grpc.StatusCode.INTERNAL.name
         return completion
 
 

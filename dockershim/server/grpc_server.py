@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.common.measure import Calls
+from dockershim.common.measure import Calls, measured
 from dockershim.cri.calls import CHANGES, OPEN_ENDED, V1ALPHA2, row_of
 from dockershim.server import log
 
@@ -163,9 +163,7 @@ class _Call:
         self._calls = calls
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
-        if self._calls is None:
-            return await self._unary(payload, context)
-        with _counted(self._calls, self._name, context):
+        with _measured(self._calls, self._name, context):
             return await self._unary(payload, context)
 
     async def _unary(self, payload: bytes, context: Context) -> bytes:
@@ -198,7 +196,7 @@ class _Call:
         return logging.DEBUG if done else logging.INFO
 
     async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
-        with nullcontext() if self._calls is None else _counted(self._calls, self._name, context):
+        with _measured(self._calls, self._name, context):
             async with aclosing(self._stream(payload, context)) as responses:
                 async for response in responses:
                     yield response
@@ -256,22 +254,14 @@ class _Call:
 
 
 @contextmanager
-def _counted(calls: Calls, name: str, context: Context) -> Iterator[None]:
-    """Tell of a call, and by which status it is answered."""
-    calls.begun(name)
-    started = time.perf_counter()
-    code = grpc.StatusCode.OK.name
-    try:
-        yield
-    except (asyncio.CancelledError, GeneratorExit):
-        code = grpc.StatusCode.CANCELLED.name
-        raise
-    except BaseException:
-        # Of a call that was not aborted, which would be a mistake of ours, it is a bare number.
-        code = getattr(context.code(), "name", grpc.StatusCode.INTERNAL.name)
-        raise
-    finally:
-        calls.ended(code, time.perf_counter() - started, name)
+def _measured(calls: Calls | None, name: str, context: Context) -> Iterator[None]:
+    """A block that is one call, and ends by the status by which it is answered."""
+    with measured(calls, name) as call:
+        try:
+            yield
+        except grpc.aio.AbortError:
+            call.code = context.code().name
+            raise
 
 
 def _is_cancelled() -> bool:

@@ -6,9 +6,9 @@ import os
 from typing import Final
 
 #: Almost every file is shorter. A larger buffer would be taken from the system, and given back, for each reading.
-PAGE: Final = 4096
+_PAGE: Final = 4096
 #: What is shorter than this was read to its end: of a longer file the kernel gives as many lines as a page holds.
-_SHORT: Final = PAGE - 512
+_SHORT: Final = _PAGE - 512
 
 
 def read_whole(path: str, folder: int | None = None) -> bytes:
@@ -25,8 +25,8 @@ def read_whole(path: str, folder: int | None = None) -> bytes:
 
 def read_open(fd: int) -> bytes:
     """The content of an open file, from its beginning to its end. Raises OSError."""
-    content = part = os.pread(fd, PAGE, 0)
+    content = part = os.pread(fd, _PAGE, 0)
     while len(part) >= _SHORT:
-        part = os.pread(fd, PAGE, len(content))
+        part = os.pread(fd, _PAGE, len(content))
         content += part
     return content

@@ -19,7 +19,7 @@ from typing import Protocol
 from streaming.bulk import pump, splice, undivided
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.holding import Holding
-from streaming.links import lingering, while_there
+from streaming.lifetime import lingering, while_there
 from streaming.sockets import SocketStream
 from streaming.spdy_connection import SpdyConnection, SpdyStream
 from streaming.streams import Inbox, Stream, Writer

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streaming.errors import CommandFailed, Disconnected
-from streaming.links import Done, Link, lingering, while_there
+from streaming.lifetime import Done, Link, lingering, while_there
 from streaming.streams import Reader, Writer
 
 logger = logging.getLogger(__name__)

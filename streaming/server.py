@@ -19,7 +19,7 @@ from streaming import port_forward, spdy, spdy_command, websocket_command
 from streaming.door import Door, connection_of
 from streaming.errors import Disconnected
 from streaming.holding import TOTAL
-from streaming.links import GOODBYE
+from streaming.lifetime import GOODBYE
 from streaming.pieces import take_in_pieces
 from streaming.port_forward import Connect
 from streaming.remote_command import Command, Wanted, serve_command

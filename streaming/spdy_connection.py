@@ -12,7 +12,7 @@ from typing import cast
 from streaming import spdy
 from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
-from streaming.links import GOODBYE
+from streaming.lifetime import GOODBYE
 from streaming.pump import Decode, Pump
 from streaming.sockets import SocketStream, duplicate
 from streaming.spdy_headers import Headers

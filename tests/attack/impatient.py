@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 
 from dockershim.server import cli
-from streaming import links
+from streaming import lifetime
 
 
 def main() -> int:
     seconds, *arguments = sys.argv[1:]
-    links.LINGER = float(seconds)
+    lifetime.LINGER = float(seconds)
     return cli.main(arguments)
 
 

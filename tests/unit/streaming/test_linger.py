@@ -24,7 +24,7 @@ TUNNEL = "SPDY/3.1+portforward.k8s.io"
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.links.LINGER", LINGERS)
+    monkeypatch.setattr("streaming.lifetime.LINGER", LINGERS)
     monkeypatch.setattr("streaming.spdy_connection.GOODBYE", 0.1)
 
 
@@ -130,7 +130,7 @@ async def test_who_does_not_read_a_forward(protocol: str) -> None:
 
 async def test_who_reads_again_in_time_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a command that was cancelled while it waited to write."""
-    monkeypatch.setattr("streaming.links.LINGER", 10)
+    monkeypatch.setattr("streaming.lifetime.LINGER", 10)
     async with serving(idle_timeout=0.5) as server:
         command, full = writes(never)
         async with websocket_command(server.command_url("exec", command, OUTPUT)) as client:

@@ -6,7 +6,7 @@ the caller's: a coroutine that gets byte streams, or one that connects to a port
 
 from __future__ import annotations
 
-from streaming.bulk import pump, splice
+from streaming.bulk import pump_pieces, splice
 from streaming.errors import CommandFailed, Disconnected, ForwardFailed, StreamingError, TooManyWaiting
 from streaming.port_forward import Connect
 from streaming.pump import Decode
@@ -33,6 +33,6 @@ __all__ = [
     "TooManyWaiting",
     "Wanted",
     "Writer",
-    "pump",
+    "pump_pieces",
     "splice",
 ]

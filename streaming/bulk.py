@@ -20,7 +20,7 @@ async def splice(source: Reader, target: Writer) -> None:
         await source.splice(target)
 
 
-async def pump(source: Reader, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
+async def pump_pieces(source: Reader, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
     """Move what comes next in a thread, as long as it comes in bulk: what ``decode`` finds for n, to ``targets[n]``.
 
     For between two reads of ``source``, once all of the last was delivered. Does nothing where it cannot be done, or
@@ -29,7 +29,7 @@ async def pump(source: Reader, decode: Decode, targets: Mapping[int, Writer]) ->
     """
     streams = {number: target for number, target in targets.items() if isinstance(target, SpdyStream)}
     if streams and len(streams) == len(targets) and isinstance(source, SocketStream):
-        return await next(iter(streams.values())).pump(source, decode, streams)
+        return await next(iter(streams.values())).pump_to_streams(source, decode, streams)
     return []
 
 

@@ -112,13 +112,13 @@ class SpdyStream:
     def is_cut(self) -> bool:
         return bool(self._cut)
 
-    async def pump(
+    async def pump_to_streams(
         self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
     ) -> list[tuple[int, bytes]]:
-        """What ``bulk.pump`` does, to streams of this one's connection."""
+        """What ``bulk.pump_pieces`` does, to streams of this one's connection."""
         if any(stream._connection is not self._connection for stream in streams.values()):
             return []
-        return await self._connection.pump(source, decode, streams)
+        return await self._connection.pump_frames(source, decode, streams)
 
     def window_opened(self) -> None:
         self._window_open.set()
@@ -338,7 +338,7 @@ class SpdyConnection(asyncio.Protocol):
                 return
             await splice.until_it_takes_more()
 
-    async def pump(
+    async def pump_frames(
         self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
     ) -> list[tuple[int, bytes]]:
         if not self._can_pump(source):

@@ -211,7 +211,7 @@ async def _copy_output(
     decode = _terminal_output if tty else decoder.feed
     while chunk := await read():
         await _deliver(decode(chunk), writers)
-        await _deliver(await connection.pump(decode, writers), writers)
+        await _deliver(await connection.pump_output(decode, writers), writers)
     if not decoder.at_boundary:
         raise Unavailable("the engine's connection was cut in the middle of the output")
 

@@ -19,7 +19,7 @@ import h11
 from dockershim.engine.client import Engine
 from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unavailable
-from streaming import Decode, Disconnected, Reader, SocketStream, Writer, pump, splice
+from streaming import Decode, Disconnected, Reader, SocketStream, Writer, pump_pieces, splice
 
 _LONGEST_ANSWER = 64 * 1024
 #: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. A Unix
@@ -54,9 +54,9 @@ class Hijacked:
         with self._border():
             await splice(source, self._stream)
 
-    async def pump(self, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
+    async def pump_output(self, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
         """Between two reads, of which all was delivered: deliver more, where it comes in bulk; what is left of it."""
-        return await pump(self._stream, decode, targets)
+        return await pump_pieces(self._stream, decode, targets)
 
     async def close_write(self) -> None:
         """No more input. An engine that is reached by TLS cannot be told this without the end of the connection."""

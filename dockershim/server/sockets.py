@@ -2,7 +2,7 @@
 
 gRPC binds a path, removes whatever was there and, at its end, removes whatever is there then. Neither is
 acceptable for a path that another server may hold. So it only ever binds a private name; a socket of our own is
-then renamed to its place, ready and with its mode set, and connections on a passed one are pumped to it.
+then renamed to its place, ready and with its mode set, and connections on a passed one are relayed to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 SOCKET_MODE: Final = 0o660
 PRIVATE_MODE: Final = 0o700
-PUMP_BYTES: Final = 64 * 1024
+RELAY_BYTES: Final = 64 * 1024
 # How long to let descriptors come back when there are none left to accept with.
 ACCEPT_PAUSE: Final = 0.1
 # For reading only, as the disk may become read-only meanwhile; and not to wait at a pipe that somebody has put there.
@@ -128,7 +128,7 @@ class PassedSocket:
         self._listener = socket.socket(fileno=fd)
         self._listener.setblocking(False)
         self._accepting: asyncio.Task[None] | None = None
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._relays: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         self._accepting = asyncio.create_task(self._accept(), name=f"accept {self.bind_path.name}")
@@ -141,7 +141,7 @@ class PassedSocket:
 
     async def close(self) -> None:
         self.stop_accepting()
-        tasks = {*self._pumps, *([self._accepting] if self._accepting else [])}
+        tasks = {*self._relays, *([self._accepting] if self._accepting else [])}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,10 +157,10 @@ class PassedSocket:
                 logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
-            pump = asyncio.create_task(self._serve(caller), name="pump")
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
-            pump.add_done_callback(_report)
+            relaying = asyncio.create_task(self._serve(caller), name="relay")
+            self._relays.add(relaying)
+            relaying.add_done_callback(self._relays.discard)
+            relaying.add_done_callback(_report)
 
     async def _serve(self, caller: socket.socket) -> None:
         with caller, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -168,15 +168,15 @@ class PassedSocket:
             server.setblocking(False)
             try:
                 await asyncio.get_running_loop().sock_connect(server, str(self.bind_path))
-                await pump(caller, server)
+                await relay(caller, server)
             except OSError as error:
                 logger.debug("a connection broke: %s", error)
 
 
-async def pump(one: socket.socket, other: socket.socket) -> None:
+async def relay(one: socket.socket, other: socket.socket) -> None:
     """Carry bytes between two non-blocking sockets, both ways, until both have sent their end.
 
-    At most PUMP_BYTES are held each way: a side that does not read stops the other from sending. The end of one
+    At most RELAY_BYTES are held each way: a side that does not read stops the other from sending. The end of one
     direction is passed on and leaves the other open. Raises OSError when either connection breaks.
     """
     copies = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
@@ -190,7 +190,7 @@ async def pump(one: socket.socket, other: socket.socket) -> None:
 
 async def _copy(source: socket.socket, sink: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(source, PUMP_BYTES):
+    while data := await loop.sock_recv(source, RELAY_BYTES):
         await loop.sock_sendall(sink, data)
     sink.shutdown(socket.SHUT_WR)
 

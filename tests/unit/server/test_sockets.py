@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.server.sockets import InUse, OwnSocket, PassedSocket, instance_lock, pump
+from dockershim.server.sockets import InUse, OwnSocket, PassedSocket, instance_lock, relay
 
 
 def listen(path: Path, backlog: int = 1) -> socket.socket:
@@ -152,7 +152,7 @@ def test_a_lock_that_somebody_else_has_put_there_is_not_taken(plant: Callable[[P
 
 @pytest.fixture
 def pairs() -> Iterator[tuple[socket.socket, socket.socket, socket.socket, socket.socket]]:
-    """caller, its end in the pump, the server's end in the pump, server."""
+    """caller, its end in the relay, the server's end in the relay, server."""
     a, b = socket.socketpair()
     c, d = socket.socketpair()
     with a, b, c, d:
@@ -167,7 +167,7 @@ Pairs = tuple[socket.socket, socket.socket, socket.socket, socket.socket]
 async def test_the_end_of_one_direction_leaves_the_other_open(pairs: Pairs) -> None:
     caller, one, other, server = pairs
     loop = asyncio.get_running_loop()
-    pumping = asyncio.create_task(pump(one, other))
+    relaying = asyncio.create_task(relay(one, other))
     await loop.sock_sendall(caller, b"question")
     caller.shutdown(socket.SHUT_WR)
     assert await loop.sock_recv(server, 100) == b"question"
@@ -175,13 +175,13 @@ async def test_the_end_of_one_direction_leaves_the_other_open(pairs: Pairs) -> N
     await loop.sock_sendall(server, b"answer")
     assert await loop.sock_recv(caller, 100) == b"answer"
     server.shutdown(socket.SHUT_WR)
-    await pumping
+    await relaying
     assert await loop.sock_recv(caller, 100) == b""
 
 
 async def test_a_reader_that_stops_stops_the_writer(pairs: Pairs) -> None:
     caller, one, other, server = pairs
-    pumping = asyncio.create_task(pump(one, other))
+    relaying = asyncio.create_task(relay(one, other))
     sent = 0
     for _ in range(20):
         try:
@@ -197,16 +197,16 @@ async def test_a_reader_that_stops_stops_the_writer(pairs: Pairs) -> None:
     assert received == sent
     caller.close()
     server.close()
-    await pumping
+    await relaying
 
 
 async def test_a_connection_that_breaks_ends_both_directions(pairs: Pairs) -> None:
     caller, one, other, server = pairs
-    pumping = asyncio.create_task(pump(one, other))
+    relaying = asyncio.create_task(relay(one, other))
     server.close()
     await asyncio.get_running_loop().sock_sendall(caller, b"lost")
     with pytest.raises(BrokenPipeError):
-        await pumping
+        await relaying
 
 
 async def test_a_passed_socket_reaches_the_private_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dockershim.engine.frames import STDERR, STDOUT, SYSTEM_ERROR, FrameDecoder
-from streaming import CommandFailed, CommandStreams, Disconnected, Server, SocketStream, pump
+from streaming import CommandFailed, CommandStreams, Disconnected, Server, SocketStream, pump_pieces
 from streaming.bulk import undivided
 from streaming.pump import Pump
 from streaming.spdy import (
@@ -117,7 +117,7 @@ class Process:
             async with self.connection() as source:
                 while chunk := await source.read():
                     await deliver(decoder.feed(chunk))
-                    await deliver(await pump(source, decoder.feed, targets))
+                    await deliver(await pump_pieces(source, decoder.feed, targets))
             return 0 if decoder.at_boundary else 1
         except Exception as error:
             self.failure = error
@@ -383,7 +383,7 @@ async def connected(streams: Sequence[int]) -> AsyncIterator[tuple[Peer, SpdyCon
 async def carry(source: SocketStream, stream: SpdyStream) -> None:
     while data := await source.read():
         await stream.write(data)
-        await pump(source, undivided, {0: stream})
+        await pump_pieces(source, undivided, {0: stream})
 
 
 async def test_a_peer_that_begins_to_heed_windows_has_room_for_what_it_says(pumped: list[int]) -> None:

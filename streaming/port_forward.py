@@ -85,7 +85,7 @@ _open = 0
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[None]:
+def _counted_forward() -> Iterator[None]:
     """Count one of all for the length of a block. Raises ForwardFailed."""
     global _open
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,7 +100,7 @@ def _counted() -> Iterator[None]:
 
 async def _forward(connect: Connect, port: int, data: Cuttable, error: ErrorWriter, held: Holding) -> None:
     try:
-        with _counted():
+        with _counted_forward():
             await _forward_to(await connect(port), data, held)
     except ForwardFailed as failure:
         await _refuse(str(failure), data, error)

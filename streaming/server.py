@@ -161,15 +161,15 @@ class Server:
         asked = {text.lower() for text in _listed(request, hdrs.UPGRADE)}
         upgrades = "upgrade" in {text.lower() for text in _listed(request, hdrs.CONNECTION)}
         if upgrades and "websocket" in asked:
-            with self._counted(ticket.kind, "websocket"):
+            with self._counted_connection(ticket.kind, "websocket"):
                 return await self._websocket(request, ticket)
         if upgrades and _SPDY.lower() in asked:
-            with self._counted(ticket.kind, "spdy"):
+            with self._counted_connection(ticket.kind, "spdy"):
                 return await self._spdy(request, ticket)
         raise web.HTTPBadRequest(text=f"this is served over an upgrade to {_SPDY} or websocket only\n")
 
     @contextmanager
-    def _counted(self, kind: str, transport: str) -> Iterator[None]:
+    def _counted_connection(self, kind: str, transport: str) -> Iterator[None]:
         self.open[kind, transport] += 1
         self.served[kind, transport] += 1
         try:

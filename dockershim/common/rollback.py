@@ -19,7 +19,7 @@ _busy: set[asyncio.Task[Any]] = set()
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[None]:
+def _counted_as_busy() -> Iterator[None]:
     task = asyncio.current_task()
     if task is None or task in _busy:
         yield
@@ -42,7 +42,7 @@ async def complete(work: Coroutine[Any, Any, T], name: str) -> T:
 
     For what must not stop half-way. ``work`` has to have a deadline of its own.
     """
-    with _counted():
+    with _counted_as_busy():
         return await _complete(work, name)
 
 
@@ -103,7 +103,7 @@ async def _attempt(name: str, undo: Undo) -> None:
 async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
     """A block whose failure or cancellation undoes what it pushed, within ``deadline`` seconds."""
     steps = Rollback()
-    with _counted():
+    with _counted_as_busy():
         try:
             yield steps
         except BaseException:

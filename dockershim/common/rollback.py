@@ -37,16 +37,16 @@ async def settle() -> None:
         await asyncio.wait(set(_busy))
 
 
-async def complete(work: Coroutine[Any, Any, T], name: str) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
     """Run ``work`` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     For what must not stop half-way. ``work`` has to have a deadline of its own.
     """
     with _counted_as_busy():
-        return await _complete(work, name)
+        return await _run_to_completion(work, name)
 
 
-async def _complete(work: Coroutine[Any, Any, T], name: str) -> T:
+async def _run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
     task = asyncio.create_task(work, name=name)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -107,7 +107,7 @@ async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
         try:
             yield steps
         except BaseException:
-            await complete(steps.run(deadline), f"undo {what}")
+            await run_to_completion(steps.run(deadline), f"undo {what}")
             raise
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files, set_oom_score
-from dockershim.common.rollback import Rollback, complete, rollback
+from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.cri.engine_containers import EngineContainers, read_profiles, remove_application
@@ -180,7 +180,7 @@ class Containers:
 
         undo.push("remove the host paths", remove)
         try:
-            await complete(make(), "make the host paths")
+            await run_to_completion(make(), "make the host paths")
         except OSError as error:
             where = f"mounts[{by_path[error.filename].container_path}].host_path"
             if error.errno in _WRONG_PATH:
@@ -219,7 +219,7 @@ class Containers:
             return cri.StartContainerResponse()
         if self._hooks.current is not None:
             await self._hooks.current.pre_start_container(record)
-        await complete(self._start_and_tell(record), f"start container {record.id}")
+        await run_to_completion(self._start_and_tell(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
     async def _start_and_tell(self, created: ContainerRecord) -> None:
@@ -272,7 +272,7 @@ class Containers:
                 await self._hooks.current.post_stop_container(record)
             return cri.StopContainerResponse()
         with contextlib.suppress(NotFound):
-            await complete(self._stop(record, request.timeout), f"stop container {record.id}")
+            await run_to_completion(self._stop(record, request.timeout), f"stop container {record.id}")
         return cri.StopContainerResponse()
 
     async def _stop(self, record: ContainerRecord, grace: int) -> None:
@@ -288,7 +288,9 @@ class Containers:
         require(request.container_id, "container_id")
         record = await self._inventory.find_container(request.container_id)
         if record is not None:
-            await complete(remove_application(self._containers, self._logs, record), f"remove container {record.id}")
+            await run_to_completion(
+                remove_application(self._containers, self._logs, record), f"remove container {record.id}"
+            )
         return cri.RemoveContainerResponse()
 
     async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
@@ -343,7 +345,7 @@ class Containers:
         if self._hooks.current is not None:
             resources = await self._hooked_update(self._hooks.current, record, resources, can)
             files = to_cgroup_files(resources, can.cgroup_version)
-        await complete(self._update(record, resources, files, can), f"update container {record.id}")
+        await run_to_completion(self._update(record, resources, files, can), f"update container {record.id}")
         return cri.UpdateContainerResourcesResponse()
 
     async def _hooked_update(

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.rollback import Rollback, complete
+from dockershim.common.rollback import Rollback, run_to_completion
 from dockershim.cri.logs import LogKeeper
 from dockershim.engine.client import Engine
 from dockershim.errors import (
@@ -75,7 +75,7 @@ class EngineContainers:
             created.append(answer["Id"])
 
         async def create() -> str:
-            await complete(post(), f"create {name}")
+            await run_to_completion(post(), f"create {name}")
             return created[0]
 
         undo.push(f"remove {name}", remove_created)

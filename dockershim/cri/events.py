@@ -18,7 +18,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
 from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.errors import ResourceExhausted, ShimError, Unavailable
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory, Record
 from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_container_status
@@ -68,7 +68,9 @@ class _Client:
 class ContainerEvents:
     """Feeds every client with the same events. Nothing is done while there is none."""
 
-    def __init__(self, follower: Follower, inventory: Inventory, images: ImageRecords, sandboxes: SandboxReads) -> None:
+    def __init__(
+        self, follower: EngineFollower, inventory: Inventory, images: ImageRecords, sandboxes: SandboxReads
+    ) -> None:
         self._follower = follower
         self._inventory = inventory
         self._images = images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.rollback import complete
+from dockershim.common.rollback import run_to_completion
 from dockershim.cri.commands import EngineCommand
 from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, FrameDecoder
@@ -49,10 +49,10 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
             await command.run()
             exit_code = await command.exit_code()
     except TimeoutError as error:
-        await complete(command.kill(), "kill a command that took too long")
+        await run_to_completion(command.kill(), "kill a command that took too long")
         raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
     except asyncio.CancelledError:
-        await complete(command.kill(), "kill a command whose caller has gone")
+        await run_to_completion(command.kill(), "kill a command whose caller has gone")
         raise
     except NotFound as error:
         raise FailedPrecondition(f"container {container.id} ended while the command ran in it") from error

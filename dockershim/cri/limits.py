@@ -11,7 +11,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files
-from dockershim.common.rollback import complete
+from dockershim.common.rollback import run_to_completion
 from dockershim.common.single_flight import SingleFlight
 from dockershim.errors import FailedPrecondition, ShimError
 from dockershim.state.inventory import Inventory, Record
@@ -91,7 +91,7 @@ class Limits:
         logger.warning("the start of container %s was cut short; it gets its limits now", record.id)
         while record.id in self._due:
             try:
-                await complete(self.write(record), f"limits of {record.id}")
+                await run_to_completion(self.write(record), f"limits of {record.id}")
             except FailedPrecondition as error:
                 logger.error("container %s was killed, as it cannot have its limits: %s", record.id, error)
                 return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from checkpoints import Checkpoint, PortMapping
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_files
-from dockershim.common.rollback import Rollback, complete, rollback
+from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers, read_profiles
 from dockershim.errors import (
@@ -189,7 +189,7 @@ class SandboxStart:
             await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
         with step("set up the network"):
             # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
-            await complete(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
+            await run_to_completion(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
 
 
 def _check_handler(handler: str, can: Capabilities) -> None:

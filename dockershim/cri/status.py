@@ -12,7 +12,7 @@ from dockershim.errors import FailedPrecondition, Unavailable
 from dockershim.host_paths.service import HostPaths
 from dockershim.network.pod_network import NodeNetwork
 from dockershim.state.engine_info import EngineInfo
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 
@@ -26,7 +26,7 @@ class NodeStatus:
     """The calls about the runtime itself."""
 
     def __init__(
-        self, info: EngineInfo, follower: Follower, network: NodeNetwork, host_paths: HostPaths, infra_image: str
+        self, info: EngineInfo, follower: EngineFollower, network: NodeNetwork, host_paths: HostPaths, infra_image: str
     ) -> None:
         self._info = info
         self._follower = follower

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.rollback import complete
+from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers, remove_application
 from dockershim.cri.logs import LogKeeper
@@ -51,11 +51,11 @@ class SandboxEnd:
 
     async def stop(self, start_of_id: str) -> None:
         """End all that runs in a sandbox, and its network; not cut short by the caller's end. Raises ShimError."""
-        await complete(self._locked_stop(start_of_id), f"stop sandbox {start_of_id}")
+        await run_to_completion(self._locked_stop(start_of_id), f"stop sandbox {start_of_id}")
 
     async def remove(self, start_of_id: str) -> None:
         """Stop a sandbox and remove all of it; not cut short by the caller's end. Raises ShimError."""
-        await complete(self._locked_remove(start_of_id), f"remove sandbox {start_of_id}")
+        await run_to_completion(self._locked_remove(start_of_id), f"remove sandbox {start_of_id}")
 
     async def _locked_stop(self, start_of_id: str) -> None:
         async with self._pods.locked(start_of_id) as pod:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.rollback import complete
+from dockershim.common.rollback import run_to_completion
 from dockershim.cri.commands import EngineCommand
 from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, SYSTEM_ERROR, FrameDecoder
@@ -142,7 +142,7 @@ async def _exec(engine: Engine, container_id: str, body: dict[str, Any], streams
         try:
             return await _run(engine, command, bool(body["Tty"]), streams)
         except (asyncio.CancelledError, Disconnected):
-            await complete(command.terminate(), "end a command whose client has gone")
+            await run_to_completion(command.terminate(), "end a command whose client has gone")
             raise
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error

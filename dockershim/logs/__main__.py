@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from dockershim.logs.follower import Follower
+from dockershim.logs.follower import LogFollower
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     lock = os.open(positions / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with socket.socket(fileno=0) as control, contextlib.suppress(BrokenPipeError):
-        Follower(control, positions).run()
+        LogFollower(control, positions).run()
 
 
 main()

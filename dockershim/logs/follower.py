@@ -75,7 +75,7 @@ def _when_due(container: _Container) -> float:
     return container.due or 0.0
 
 
-class Follower:
+class LogFollower:
     """``positions`` is the folder of the position files, which is this process's alone."""
 
     def __init__(self, control: socket.socket, positions: Path) -> None:

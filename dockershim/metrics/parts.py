@@ -9,7 +9,7 @@ from dockershim.cri.events import ContainerEvents
 from dockershim.logs.service import ContainerLogs
 from dockershim.network.pod_network import PodNetwork
 from dockershim.state.engine_info import EngineInfo
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
@@ -20,7 +20,7 @@ class Parts:
     """The parts of a server. ``network`` is who gives new pods their network."""
 
     pods: Pods
-    follower: Follower
+    follower: EngineFollower
     info: EngineInfo
     watchdog: Watchdog
     images: ImageRecords

@@ -50,7 +50,7 @@ from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSou
 from dockershim.server.config import Config
 from dockershim.state.checkpoints import Checkpoints
 from dockershim.state.engine_info import EngineInfo
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
 from dockershim.state.pods import Pods
@@ -108,7 +108,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         with step("read the checkpoints"):
             store = Store(config.root_directory / "sandbox")
             checkpoints = await asyncio.to_thread(Checkpoints, store, config.adopt_from)
-        follower = Follower(engine, compare_every=config.inventory_check_interval)
+        follower = EngineFollower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         inventory = Inventory(engine, follower)
         info = EngineInfo(engine, follower, config.cgroup_driver)
@@ -277,7 +277,7 @@ async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stac
     return context
 
 
-async def _look_at_engine(follower: Follower, info: EngineInfo) -> None:
+async def _look_at_engine(follower: EngineFollower, info: EngineInfo) -> None:
     try:
         async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
             await follower.current()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from checkpoints import Checkpoint, CheckpointError, Store
 from dockershim.common.own_files import with_own_files
-from dockershim.common.rollback import complete
+from dockershim.common.rollback import run_to_completion
 from dockershim.errors import disk_error
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Checkpoints:
     async def write(self, checkpoint: Checkpoint) -> None:
         """Raises ShimError."""
         with _errors("written"):
-            await complete(with_own_files(self._store.write, checkpoint), "write the checkpoint")
+            await run_to_completion(with_own_files(self._store.write, checkpoint), "write the checkpoint")
         self._known[checkpoint.sandbox_id] = checkpoint
 
     async def remove(self, sandbox_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _MAX_AGE: Final = 60.0
 class EngineInfo:
     """``cgroup_driver`` is the configured one; empty where the engine's is to be taken."""
 
-    def __init__(self, engine: Engine, follower: Follower, cgroup_driver: str) -> None:
+    def __init__(self, engine: Engine, follower: EngineFollower, cgroup_driver: str) -> None:
         self._engine = engine
         self._follower = follower
         self.cgroup_driver = cgroup_driver

@@ -1,6 +1,6 @@
 """Copies of the engine's state in memory, kept in step with it by its event stream.
 
-A copy is *current* from the end of a resync, during which events are already taken, to the first sign that an event
+A replica is *current* from the end of a resync, during which events are already taken, to the first sign that an event
 may have been missed: the stream ends, events come late, this process did not run for a while, the engine does not
 answer. What is not current is never answered from: readers wait for the next resync, or are told UNAVAILABLE.
 """
@@ -46,7 +46,7 @@ class _Silent(Unavailable):
     """The engine was asked, and gave no answer in its time: that is known of now, whenever the asking began."""
 
 
-class Copy(Protocol):
+class Replica(Protocol):
     """A part of the engine's state in memory."""
 
     async def resync(self) -> None:
@@ -65,7 +65,7 @@ class Copy(Protocol):
         """End what goes on in the background."""
 
 
-class Cause(StrEnum):
+class ResyncReason(StrEnum):
     """Why everything has to be read anew."""
 
     START = "start"
@@ -87,24 +87,24 @@ class Counters:
     events: int = 0
     resyncs: int = 0
     repairs: int = 0
-    causes: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    causes: dict[ResyncReason, int] = field(default_factory=lambda: dict.fromkeys(ResyncReason, 0))
     resync_seconds: float = 0.0
     resynced: float = 0.0
     compared: float = 0.0
 
 
-class Follower:
+class EngineFollower:
     """Follows one engine. ``compare_every`` gives the seconds between two comparisons with the engine's lists."""
 
     def __init__(self, engine: Engine, *, compare_every: float) -> None:
         self._engine = engine
         self._compare_every = compare_every
-        self._copies: list[Copy] = []
+        self._replicas: list[Replica] = []
         self._task: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._session: asyncio.Task[None] | None = None
         self._current = False
-        self._cause = Cause.START
+        self._cause = ResyncReason.START
         self._attempt: asyncio.Future[None] | None = None
         self._hurry = asyncio.Event()
         self._suspected = asyncio.Event()
@@ -115,9 +115,9 @@ class Follower:
         #: Why nothing can be answered, as far as is known; empty when all is well.
         self.problem = "the engine's state has not been read yet"
 
-    def attach(self, copy: Copy) -> None:
+    def attach(self, replica: Replica) -> None:
         """Keep this one in step, too. Before the start."""
-        self._copies.append(copy)
+        self._replicas.append(replica)
 
     async def __aenter__(self) -> Self:
         self._attempt = _future()
@@ -131,11 +131,11 @@ class Follower:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        for copy in self._copies:
-            await copy.close()
+        for replica in self._replicas:
+            await replica.close()
 
     async def current(self) -> None:
-        """Return when the copies are what the engine has. Raises Unavailable."""
+        """Return when the replicas are what the engine has. Raises Unavailable."""
         self._heed_stall()
         if not self._current:
             await self._wait()
@@ -163,11 +163,11 @@ class Follower:
         """Whether reads are answered at once."""
         return self._current
 
-    def suspect(self, reason: str, cause: Cause = Cause.UNREAD) -> None:
+    def suspect(self, reason: str, cause: ResyncReason = ResyncReason.UNREAD) -> None:
         """Events may have been missed: read everything anew before the next answer."""
         if self._current:
             # What cannot be read is most often the first sign of an outage, which is told of by itself.
-            level = logging.DEBUG if cause is Cause.UNREAD else logging.WARNING
+            level = logging.DEBUG if cause is ResyncReason.UNREAD else logging.WARNING
             logger.log(level, "%s: the engine's state is read anew", reason)
             self._lose(reason, cause)
         self._suspected.set()
@@ -175,11 +175,11 @@ class Follower:
     def interrupt(self, reason: str) -> None:
         """The engine does not answer: give its event stream up, and wait for it to come back."""
         self.outage.begin(reason)
-        self._lose(reason, Cause.SILENT)
+        self._lose(reason, ResyncReason.SILENT)
         if self._session is not None:
             self._session.cancel()
 
-    def _lose(self, reason: str, cause: Cause) -> None:
+    def _lose(self, reason: str, cause: ResyncReason) -> None:
         self.problem = reason
         if self._current:
             self._current = False
@@ -199,7 +199,7 @@ class Follower:
 
     def _fail(self, failure: Unavailable) -> None:
         self.outage.begin(str(failure))
-        self._lose(str(failure), Cause.CUT)
+        self._lose(str(failure), ResyncReason.CUT)
         assert self._attempt is not None, "the follower runs"
         failed, self._attempt = self._attempt, _future()
         if not failed.done():
@@ -218,7 +218,7 @@ class Follower:
         """
         now = time.monotonic()
         if now - self._last_beat > _STALL:
-            self.suspect("this process did not run for a while", Cause.STALLED)
+            self.suspect("this process did not run for a while", ResyncReason.STALLED)
         self._last_beat = now
 
     async def _follow(self) -> None:
@@ -280,22 +280,22 @@ class Follower:
             for event in decoder.feed(chunk):
                 self.counters.events += 1
                 self._check_lag(event)
-                for copy in self._copies:
-                    copy.take(event)
+                for replica in self._replicas:
+                    replica.take(event)
         raise Unavailable("the engine has ended its event stream")
 
     def _check_lag(self, event: Event) -> None:
         late = (time.time_ns() - event.time) / 1e9
         if event.time > self._resync_begun and late > _LATE:
-            self.suspect(f"an event of the engine came {late:.1f} s late", Cause.LATE)
+            self.suspect(f"an event of the engine came {late:.1f} s late", ResyncReason.LATE)
 
     async def _keep(self) -> None:
         """Resync whenever that is needed, and look after what events do not tell."""
         while True:
             self._suspected.clear()
             self._resync_begun = time.time_ns()
-            for copy in self._copies:
-                await copy.resync()
+            for replica in self._replicas:
+                await replica.resync()
             version = await self._engine.version() if self.outage.lasts else ""
             if not self._suspected.is_set():
                 self._gain()
@@ -319,15 +319,15 @@ class Follower:
         compared = time.monotonic()
         while True:
             await asyncio.sleep(_TICK)
-            for copy in self._copies:
-                copy.tick()
+            for replica in self._replicas:
+                replica.tick()
             if time.monotonic() - compared > self._compare_every:
                 await self._compare()
                 compared = time.monotonic()
 
     async def _compare(self) -> None:
-        for copy in self._copies:
-            found = await copy.compare()
+        for replica in self._replicas:
+            found = await replica.compare()
             self.counters.repairs += len(found)
             if found:
                 shown = ", ".join(found[:_SHOWN])

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from dockershim.engine.client import Engine
 from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
 from dockershim.errors import NotFound, ShimError, Unavailable
-from dockershim.state.follower import ON_ITS_WAY, Follower
+from dockershim.state.follower import ON_ITS_WAY, EngineFollower
 from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
 from dockershim.translate.reference import may_be_id, parse_reference
 
@@ -26,7 +26,7 @@ _LIST_PATIENCE: Final = 1.0
 class ImageRecords:
     """Images as the engine lists them: those with a name, and those that no other image is built on."""
 
-    def __init__(self, engine: Engine, follower: Follower) -> None:
+    def __init__(self, engine: Engine, follower: EngineFollower) -> None:
         self._engine = engine
         self._follower = follower
         self._records: list[ImageRecord] = []
@@ -118,7 +118,7 @@ class ImageRecords:
                 return to_image_record(await self._engine.get(f"/images/{quote(image_id, safe=':')}/json")).user
         return self._users[image_id]
 
-    # -- following the engine; see follower.Copy -------------------------------------------------------------
+    # -- following the engine; see follower.Replica -------------------------------------------------------------
 
     def take(self, event: Event) -> None:
         """Note what an event tells. Only a commit makes an image by an event of a container."""

@@ -22,7 +22,7 @@ from dockershim.common.rollback import Locks
 from dockershim.engine.client import Engine
 from dockershim.engine.events import CONTAINER, DESTROY, NETWORK, Event
 from dockershim.errors import DeadlineExceeded, EngineFailure, InvalidArgument, NotFound, ShimError
-from dockershim.state.follower import ON_ITS_WAY, Follower
+from dockershim.state.follower import ON_ITS_WAY, EngineFollower
 from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
@@ -58,7 +58,7 @@ class Inventory:
     what the engine has.
     """
 
-    def __init__(self, engine: Engine, follower: Follower) -> None:
+    def __init__(self, engine: Engine, follower: EngineFollower) -> None:
         self._engine = engine
         self._follower = follower
         self._sandboxes: dict[str, SandboxRecord] = {}
@@ -152,7 +152,7 @@ class Inventory:
         """The containers of one sandbox in ``snapshot``."""
         return _newest_first(self._of_sandbox.get(sandbox_id, {}))
 
-    def tell_again(self, container_id: str) -> None:
+    def notify(self, container_id: str) -> None:
         """Call the listeners for what has changed outside of its record."""
         record = self._known(container_id)
         for listener in self._listeners:
@@ -283,7 +283,7 @@ class Inventory:
         if not siblings:
             del self._of_sandbox[record.sandbox_id]
 
-    # -- following the engine; see follower.Copy -------------------------------------------------------------
+    # -- following the engine; see follower.Replica -------------------------------------------------------------
 
     def take(self, event: Event) -> None:
         """Note what an event tells. What is not of a dockershim is left out here."""

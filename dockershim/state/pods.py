@@ -144,7 +144,7 @@ class Pods:
         """RunPodSandbox gives it to its caller."""
         marks = self._marks_of(sandbox_id)
         marks.starting, marks.returned = False, True
-        self.inventory.tell_again(sandbox_id)
+        self.inventory.notify(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
         """It is removed; its id does not come again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.engine.client import Engine
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from tests.unit.engine.server import Server
 from tests.unit.state.fake_engine import FakeEngine
@@ -34,13 +34,13 @@ async def client(server: Server) -> AsyncIterator[Engine]:
 
 
 @pytest.fixture
-def follower(client: Engine) -> Follower:
+def follower(client: Engine) -> EngineFollower:
     """Not yet started: what follows by it is attached before."""
-    return Follower(client, compare_every=60)
+    return EngineFollower(client, compare_every=60)
 
 
 @pytest.fixture
-async def inventory(client: Engine, fake: FakeEngine, follower: Follower) -> AsyncIterator[Inventory]:
+async def inventory(client: Engine, fake: FakeEngine, follower: EngineFollower) -> AsyncIterator[Inventory]:
     inventory = Inventory(client, follower)
     async with follower:
         yield inventory

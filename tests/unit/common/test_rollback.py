@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dockershim.common.rollback import Locks, Rollback, Undo, complete, rollback, settle
+from dockershim.common.rollback import Locks, Rollback, Undo, rollback, run_to_completion, settle
 
 done: list[str] = []
 
@@ -169,7 +169,7 @@ async def test_a_result_is_given() -> None:
         await asyncio.sleep(0)
         return 7
 
-    assert await complete(work(), "work") == 7
+    assert await run_to_completion(work(), "work") == 7
 
 
 async def test_an_error_is_raised() -> None:
@@ -177,7 +177,7 @@ async def test_an_error_is_raised() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError, match="x"):
-        await complete(work(), "work")
+        await run_to_completion(work(), "work")
 
 
 async def test_work_that_was_cancelled_itself_says_so() -> None:
@@ -185,7 +185,7 @@ async def test_work_that_was_cancelled_itself_says_so() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await complete(work(), "work")
+        await run_to_completion(work(), "work")
 
 
 async def test_work_goes_on_without_its_caller() -> None:
@@ -196,7 +196,7 @@ async def test_work_goes_on_without_its_caller() -> None:
         await go_on.wait()
         done.append("work")
 
-    task = asyncio.create_task(complete(work(), "work"))
+    task = asyncio.create_task(run_to_completion(work(), "work"))
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)
@@ -218,7 +218,7 @@ async def test_a_failure_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptu
         await go_on.wait()
         raise OSError("disk")
 
-    task = asyncio.create_task(complete(work(), "write it"))
+    task = asyncio.create_task(run_to_completion(work(), "write it"))
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)
@@ -236,7 +236,7 @@ async def test_a_callers_deadline_is_told_when_the_work_is_done() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await complete(work(), "work")
+            await run_to_completion(work(), "work")
     assert done == ["work"]
 
 

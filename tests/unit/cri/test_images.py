@@ -26,7 +26,7 @@ from dockershim.errors import (
     Unauthenticated,
     Unavailable,
 )
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
@@ -117,7 +117,7 @@ def make_service(
 ) -> ImageService:
     return ImageService(
         cast(Engine, engine),
-        ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent())),
+        ImageRecords(cast(Engine, engine), cast(EngineFollower, AlwaysCurrent())),
         infra_image,
         cast(DiskUsage, disk),
         capabilities=capabilities(root),

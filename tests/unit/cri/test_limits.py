@@ -13,7 +13,7 @@ import pytest
 from dockershim.cri.limits import Limits
 from dockershim.engine.client import Engine
 from dockershim.errors import FailedPrecondition, Unavailable
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.records import ContainerRecord
@@ -138,7 +138,7 @@ async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_aga
     folder.mkdir(parents=True)
     (folder / ID).touch()
     add(fake, status)
-    follower = Follower(client, compare_every=60)
+    follower = EngineFollower(client, compare_every=60)
     inventory = Inventory(client, follower)
     limits = Limits(folder, inventory, cgroups.kill)
     async with follower:

@@ -15,7 +15,7 @@ import pytest
 
 from dockershim.logs import copying, follower
 from dockershim.logs.copying import Copying
-from dockershim.logs.follower import Follower
+from dockershim.logs.follower import LogFollower
 from tests.unit.logs.engine import Pod
 
 #: Batches that may be copied for others between an event and what follows from it: those of one round, and of the one
@@ -42,7 +42,7 @@ class Running:
         self.said: list[str] = []
         self._answers: dict[int, str] = {}
         positions.mkdir()
-        self._follower = Follower(self._theirs, positions)
+        self._follower = LogFollower(self._theirs, positions)
         self._thread = threading.Thread(target=self._run)
 
     def start(self) -> None:

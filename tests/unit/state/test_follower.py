@@ -11,7 +11,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.errors import Unavailable
 from dockershim.state import follower as module
-from dockershim.state.follower import Cause, Follower
+from dockershim.state.follower import EngineFollower, ResyncReason
 from dockershim.state.inventory import Inventory
 from tests.unit.engine.server import Hanging, Server
 from tests.unit.state.fake_engine import CONTAINER, SANDBOX, FakeEngine, until
@@ -22,7 +22,7 @@ async def state(inventory: Inventory) -> int:
 
 
 async def test_a_cut_stream_is_noticed_and_what_was_missed_is_read_before_the_next_answer(
-    fake: FakeEngine, inventory: Inventory, follower: Follower
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
 ) -> None:
     assert await state(inventory) == cri.CONTAINER_RUNNING
     fake.end(CONTAINER)
@@ -34,7 +34,7 @@ async def test_a_cut_stream_is_noticed_and_what_was_missed_is_read_before_the_ne
 
 
 async def test_without_an_engine_readers_are_told_so_at_once(
-    server: Server, inventory: Inventory, follower: Follower
+    server: Server, inventory: Inventory, follower: EngineFollower
 ) -> None:
     await inventory.sandboxes()
     await server.stop()
@@ -50,7 +50,7 @@ async def test_without_an_engine_readers_are_told_so_at_once(
     assert len(await inventory.sandboxes()) == 2, "a reader does not have to wait for the next attempt"
 
 
-async def test_readers_share_one_resync(fake: FakeEngine, inventory: Inventory, follower: Follower) -> None:
+async def test_readers_share_one_resync(fake: FakeEngine, inventory: Inventory, follower: EngineFollower) -> None:
     await inventory.sandboxes()
     fake.inspected.clear()
     lists = fake.lists
@@ -66,7 +66,7 @@ async def test_readers_share_one_resync(fake: FakeEngine, inventory: Inventory, 
 async def test_an_engine_drops_events_of_a_slow_reader(
     fake: FakeEngine,
     inventory: Inventory,
-    follower: Follower,
+    follower: EngineFollower,
     monkeypatch: pytest.MonkeyPatch,
     late: float,
     resyncs: int,
@@ -80,7 +80,7 @@ async def test_an_engine_drops_events_of_a_slow_reader(
 
 
 async def test_events_from_before_the_resync_are_no_reason_for_another(
-    fake: FakeEngine, inventory: Inventory, follower: Follower
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
 ) -> None:
     await inventory.sandboxes()
     fake.emit("update", SANDBOX, late=60.0)
@@ -91,7 +91,7 @@ async def test_events_from_before_the_resync_are_no_reason_for_another(
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
-    fake: FakeEngine, inventory: Inventory, follower: Follower, turns: int
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, turns: int
 ) -> None:
     """Whoever runs first again: a call, or after some turns of the loop the heartbeat."""
     assert await state(inventory) == cri.CONTAINER_RUNNING
@@ -100,11 +100,11 @@ async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
     for _ in range(turns):
         await asyncio.sleep(0)
     assert await state(inventory) == cri.CONTAINER_EXITED
-    assert follower.counters.causes[Cause.STALLED] == 1
+    assert follower.counters.causes[ResyncReason.STALLED] == 1
 
 
 async def test_an_engine_that_hangs_is_given_up(
-    server: Server, fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
+    server: Server, fake: FakeEngine, inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CONNECT_DEADLINE", 0.1)
     await inventory.sandboxes()
@@ -123,7 +123,7 @@ async def test_an_engine_that_hangs_is_given_up(
 
 
 async def test_a_suspicion_during_a_resync_makes_another_one(
-    fake: FakeEngine, inventory: Inventory, follower: Follower
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
 ) -> None:
     fake.hold = asyncio.Event()
     reading = asyncio.create_task(inventory.sandboxes())
@@ -135,7 +135,7 @@ async def test_a_suspicion_during_a_resync_makes_another_one(
 
 
 async def test_events_that_are_none_end_the_stream_and_not_the_following(
-    fake: FakeEngine, inventory: Inventory, follower: Follower
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
 ) -> None:
     await inventory.sandboxes()
     fake.say(b"garbage\n")
@@ -149,7 +149,7 @@ async def test_comparisons_come_by_themselves_and_are_counted(
 ) -> None:
     monkeypatch.setattr(module, "_TICK", 0.01)
     monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
-    follower = Follower(client, compare_every=0.02)
+    follower = EngineFollower(client, compare_every=0.02)
     inventory = Inventory(client, follower)
     async with follower:
         assert await state(inventory) == cri.CONTAINER_RUNNING
@@ -164,7 +164,7 @@ async def test_a_comparison_that_takes_long_holds_up_no_resync(
     server: Server, client: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_TICK", 0.01)
-    follower = Follower(client, compare_every=0.02)
+    follower = EngineFollower(client, compare_every=0.02)
     inventory = Inventory(client, follower)
     listing = server.handlers["GET /containers/json"]
     async with follower:
@@ -179,21 +179,21 @@ async def test_a_comparison_that_takes_long_holds_up_no_resync(
 
 
 async def test_resyncs_are_counted_by_what_made_them_necessary(
-    fake: FakeEngine, inventory: Inventory, follower: Follower, monkeypatch: pytest.MonkeyPatch
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     causes = follower.counters.causes
     await inventory.sandboxes()
     fake.cut()
-    await until(lambda: causes[Cause.CUT] == 1)
+    await until(lambda: causes[ResyncReason.CUT] == 1)
     follower.interrupt("no sign of life")
-    await until(lambda: causes[Cause.SILENT] == 1)
+    await until(lambda: causes[ResyncReason.SILENT] == 1)
     follower.suspect("a container cannot be read")
     await inventory.sandboxes()
     monkeypatch.setattr(follower, "_resync_begun", 0)
     fake.emit("update", SANDBOX, late=60.0)
-    await until(lambda: causes[Cause.LATE] == 1)
+    await until(lambda: causes[ResyncReason.LATE] == 1)
     time.sleep(module._STALL + 0.1)  # noqa: ASYNC251 - the loop is to stand still
     await inventory.sandboxes()
-    assert causes == dict.fromkeys(Cause, 1)
-    assert follower.counters.resyncs == len(Cause)
+    assert causes == dict.fromkeys(ResyncReason, 1)
+    assert follower.counters.resyncs == len(ResyncReason)
     assert 0 < follower.counters.resync_seconds < 2

@@ -12,7 +12,7 @@ import pytest
 from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
 from dockershim.errors import EngineFailure, NotFound, Unavailable
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from tests.unit.state.fake_engine import until
 
@@ -59,7 +59,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def records(engine: FakeEngine) -> ImageRecords:
-    return ImageRecords(cast(Engine, engine), cast(Follower, AlwaysCurrent()))
+    return ImageRecords(cast(Engine, engine), cast(EngineFollower, AlwaysCurrent()))
 
 
 def event(kind: str, action: str) -> Event:

@@ -9,7 +9,7 @@ import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, NotFound
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record, is_id
 from dockershim.translate.records import ContainerRecord
 from tests.unit.engine.server import Server, answering
@@ -169,7 +169,7 @@ def add_damaged(fake: FakeEngine) -> None:
 
 
 async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
-    fake: FakeEngine, inventory: Inventory, follower: Follower, caplog: pytest.LogCaptureFixture
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is shown with what a kubelet needs to manage it: one that is hidden would outlive its pod."""
     add_damaged(fake)
@@ -368,7 +368,9 @@ async def test_a_listener_hears_of_every_change_and_of_nothing_else(fake: FakeEn
     assert len(heard) == 2
 
 
-async def test_nothing_stays_of_what_was_removed(fake: FakeEngine, inventory: Inventory, follower: Follower) -> None:
+async def test_nothing_stays_of_what_was_removed(
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
+) -> None:
     await inventory.containers()
     for one in await inventory.containers():
         inventory.ready_made(one, "item", lambda record: record.id.encode())

@@ -10,7 +10,7 @@ import pytest
 
 from dockershim.engine.client import Engine
 from dockershim.state import outage as module
-from dockershim.state.follower import Follower
+from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from dockershim.state.outage import Outage
 from dockershim.state.watchdog import Watchdog
@@ -28,7 +28,7 @@ async def test_the_last_word_on_an_outage_is_its_end(
     fake: FakeEngine,
     client: Engine,
     inventory: Inventory,
-    follower: Follower,
+    follower: EngineFollower,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -56,7 +56,7 @@ async def test_an_engine_that_comes_after_the_server_is_told_of(
     server: Server, fake: FakeEngine, client: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     await server.stop()
-    inventory = Inventory(client, follower := Follower(client, compare_every=60))
+    inventory = Inventory(client, follower := EngineFollower(client, compare_every=60))
     async with follower:
         await until(lambda: follower.outage.lasts)
         await server.start()
@@ -67,7 +67,7 @@ async def test_an_engine_that_comes_after_the_server_is_told_of(
 
 
 async def test_what_cannot_be_read_as_the_engine_goes_is_no_line_of_its_own(
-    fake: FakeEngine, server: Server, inventory: Inventory, follower: Follower, caplog: pytest.LogCaptureFixture
+    fake: FakeEngine, server: Server, inventory: Inventory, follower: EngineFollower, caplog: pytest.LogCaptureFixture
 ) -> None:
     await inventory.sandboxes()
     await server.stop()

@@ -8,6 +8,7 @@ A message says what was wrong and, where somebody can do something about it, wha
 from __future__ import annotations
 
 import errno
+from collections.abc import Awaitable
 
 
 class StartError(Exception):
@@ -70,3 +71,12 @@ def disk_error(message: str, cause: BaseException | None) -> ResourceExhausted |
     """What a file operation's failure is to a caller: a disk without room, or a disk in another state."""
     full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
     return ResourceExhausted(message) if full else FailedPrecondition(message)
+
+
+async def failure_of(check: Awaitable[object]) -> ShimError | None:
+    """What a check raises, for those who tell of it and go on."""
+    try:
+        await check
+    except ShimError as error:
+        return error
+    return None

@@ -88,8 +88,10 @@ class SandboxStart:
             # It may have been added to the engine since.
             can = await self._info.read()
             _check_handler(request.runtime_handler, can)
-        if problem := await self._network_for(config).problem(_NETWORK_PATIENCE):
-            raise FailedPrecondition(f"no pod network: {problem}")
+        try:
+            await self._network_for(config).check(_NETWORK_PATIENCE)
+        except FailedPrecondition as error:
+            raise FailedPrecondition(f"no pod network: {error}") from error
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with self._pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
             if self._hooks.current is not None:

@@ -8,7 +8,7 @@ import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import FailedPrecondition, Unavailable
+from dockershim.errors import FailedPrecondition, ShimError, Unavailable, failure_of
 from dockershim.host_paths.service import HostPaths
 from dockershim.network.pod_network import NodeNetwork
 from dockershim.state.engine_info import EngineInfo
@@ -51,14 +51,12 @@ class NodeStatus:
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails, but says what does not work and why."""
-        engine_problem = self._follower.problem
-        network_problem = await self._network.problem()
         can = self._info.last
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
                 conditions=[
-                    _condition("RuntimeReady", "EngineUnavailable", engine_problem),
-                    _condition("NetworkReady", "NetworkPluginNotReady", network_problem),
+                    _condition("RuntimeReady", "EngineUnavailable", self._follower.failure),
+                    _condition("NetworkReady", "NetworkPluginNotReady", await failure_of(self._network.check())),
                 ]
             ),
             features=cri.RuntimeFeatures(),
@@ -114,8 +112,10 @@ class NodeStatus:
         return cri.UpdateRuntimeConfigResponse()
 
 
-def _condition(kind: str, reason: str, problem: str | None) -> cri.RuntimeCondition:
-    return cri.RuntimeCondition(type=kind, status=not problem, reason=reason if problem else "", message=problem or "")
+def _condition(kind: str, reason: str, problem: ShimError | str | None) -> cri.RuntimeCondition:
+    if problem is None:
+        return cri.RuntimeCondition(type=kind, status=True)
+    return cri.RuntimeCondition(type=kind, status=False, reason=reason, message=str(problem))
 
 
 def _engine(can: Capabilities) -> dict[str, str]:

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 import streaming
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import NetworkFailure, ShimError
+from dockershim.errors import NetworkFailure, ShimError, failure_of
 from dockershim.logs.service import Statistics
 from dockershim.metrics.families import FAMILIES
 from dockershim.metrics.parts import Parts
@@ -52,7 +52,7 @@ class State(Collector):
             logs = None
         self._values = {
             **_process(),
-            **_engine(parts, await parts.network.problem()),
+            **_engine(parts, await failure_of(parts.network.check())),
             **_inventory(parts, await _sandboxes(parts.pods)),
             **_logs(logs, parts.logs.restarts),
             **_streams(parts.streams),
@@ -90,15 +90,15 @@ def _process() -> dict[str, Values]:
     return {"dockershim_build_info": {(__version__, platform.python_version()): 1}}
 
 
-def _engine(parts: Parts, network_problem: str) -> dict[str, Values]:
+def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values]:
     can = parts.info.last
     info: Values = {(can.version, "{}.{}".format(*can.api)): 1} if can is not None else {}
     return {
         "dockershim_engine_info": info,
         **_alone(
-            engine_up=not parts.watchdog.problem,
+            engine_up=parts.watchdog.failure is None,
             engine_events_total=parts.follower.counters.events,
-            network_up=not network_problem,
+            network_up=network_failure is None,
         ),
     }
 

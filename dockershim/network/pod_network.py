@@ -48,10 +48,10 @@ class PodNetwork(Protocol):
     engine_mode: str
     publishes_ports: bool
 
-    async def problem(self, patience: float = PATIENCE) -> str:
-        """Why no pod can get a network now; empty when one can.
+    async def check(self, patience: float = PATIENCE) -> None:
+        """Raises FailedPrecondition where no pod can get a network now.
 
-        Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is one.
+        Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is a no.
         """
 
     def pin(self, sandbox: SandboxRecord) -> bool:
@@ -87,8 +87,8 @@ class NodeNetwork(PodNetwork, Protocol):
 class _OfTheEngine:
     """The engine gives back what it gave when the container ends."""
 
-    async def problem(self, patience: float = PATIENCE) -> str:
-        return ""
+    async def check(self, patience: float = PATIENCE) -> None:
+        return
 
     def pin(self, sandbox: SandboxRecord) -> bool:
         return False
@@ -198,8 +198,10 @@ class CNINetwork:
     async def __aexit__(self, *exc: object) -> None:
         await self._readiness.close()
 
-    async def problem(self, patience: float = PATIENCE) -> str:
-        return self._source.reason if self._source.network is None else await self._readiness.problem(patience)
+    async def check(self, patience: float = PATIENCE) -> None:
+        if self._source.network is None:
+            raise FailedPrecondition(self._source.reason)
+        await self._readiness.check(patience)
 
     def set_pod_cidr(self, text: str) -> None:
         self._pod_cidrs = parse_pod_cidrs(text)

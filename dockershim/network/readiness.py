@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import cni
+from dockershim.errors import FailedPrecondition
 
 #: A network that works is asked again only where its plugins can tell (STATUS, since version 1.1.0).
 _AGAIN_WHEN_READY = 30.0
@@ -24,11 +25,11 @@ class Readiness:
         self._examined: cni.NetworkList | None = None
         self._validated: cni.NetworkList | None = None
         self._due = 0.0
-        self._problem = ""
+        self._failure: FailedPrecondition | None = None
         self._examination: asyncio.Task[None] | None = None
 
-    async def problem(self, patience: float) -> str:
-        """Why no pod can be attached, or the empty string; within ``patience`` seconds also where a plugin hangs."""
+    async def check(self, patience: float) -> None:
+        """Raises FailedPrecondition if no pod can be attached; within ``patience`` seconds also if a plugin hangs."""
         end = time.monotonic() + patience
         # More than once where it is another network by the time that the examination of one has ended.
         while (network := self._network()) is not None:
@@ -37,15 +38,16 @@ class Readiness:
             except cni.PluginNotFound as error:
                 # What comes back may be another version.
                 self._examined = self._validated = None
-                return _told(network, error)
+                raise _failure(network, error) from error
             if network is self._examined and time.monotonic() < self._due:
-                return self._problem
+                if self._failure is not None:
+                    raise FailedPrecondition(str(self._failure)) from self._failure
+                return
             examination = self._under_way(network)
             done, _ = await asyncio.wait([examination], timeout=max(0.0, end - time.monotonic()))
             if not done:
-                return f"the plugins of CNI network {network.name!r} do not answer"
+                raise FailedPrecondition(f"the plugins of CNI network {network.name!r} do not answer")
             examination.result()
-        return ""
 
     def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:
         """The examination that goes on, of whatever network, or a new one of this."""
@@ -66,12 +68,12 @@ class Readiness:
                 self._validated = network
             await self._runtime.status(network)
         except cni.CNIError as error:
-            self._problem = _told(network, error)
+            self._failure = _failure(network, error)
         else:
-            self._problem = ""
+            self._failure = None
         self._examined = network
-        self._due = time.monotonic() + (_AGAIN_WHEN_NOT if self._problem else _AGAIN_WHEN_READY)
+        self._due = time.monotonic() + (_AGAIN_WHEN_NOT if self._failure else _AGAIN_WHEN_READY)
 
 
-def _told(network: cni.NetworkList, error: cni.CNIError) -> str:
-    return f"CNI network {network.name!r}: {error}"
+def _failure(network: cni.NetworkList, error: cni.CNIError) -> FailedPrecondition:
+    return FailedPrecondition(f"CNI network {network.name!r}: {error}")

@@ -112,8 +112,8 @@ class EngineFollower:
         self._resync_begun = 0
         self.counters = Counters()
         self.outage = Outage()
-        #: Why nothing can be answered, as far as is known; empty when all is well.
-        self.problem = "the engine's state has not been read yet"
+        #: Why nothing can be answered, as far as is known; None when all is well.
+        self.failure: Unavailable | None = Unavailable("the engine's state has not been read yet")
 
     def attach(self, replica: Replica) -> None:
         """Keep this one in step, too. Before the start."""
@@ -155,8 +155,8 @@ class EngineFollower:
                         continue
                     return
         except TimeoutError:
-            raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.problem}") from None
-        raise Unavailable(self.problem)
+            raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.failure}") from None
+        raise Unavailable(str(self.failure))
 
     @property
     def is_current(self) -> bool:
@@ -180,7 +180,7 @@ class EngineFollower:
             self._session.cancel()
 
     def _lose(self, reason: str, cause: ResyncReason) -> None:
-        self.problem = reason
+        self.failure = Unavailable(reason)
         if self._current:
             self._current = False
             self._cause = cause
@@ -188,7 +188,7 @@ class EngineFollower:
 
     def _gain(self) -> None:
         self._current = True
-        self.problem = ""
+        self.failure = None
         self.counters.resyncs += 1
         self.counters.causes[self._cause] += 1
         self.counters.resynced = time.time()
@@ -240,7 +240,7 @@ class EngineFollower:
 
     def _why_ended(self, session: asyncio.Task[None]) -> Unavailable:
         if session.cancelled():
-            return _Silent(self.problem or "the engine's event stream was given up")
+            return _Silent(str(self.failure or "the engine's event stream was given up"))
         error = session.exception()
         if isinstance(error, ShimError):
             return error if isinstance(error, _Silent) else Unavailable(str(error))

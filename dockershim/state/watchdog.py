@@ -26,7 +26,7 @@ _GIVE_UP_AFTER: Final = 10.0
 class Watchdog:
     """``silent`` is called with the reason whenever the engine does not answer, ``upkeep`` now and then when it does.
 
-    ``problem`` is why the engine cannot be used, empty when it can. Calls to an engine that hangs for long are
+    ``failure`` is why the engine cannot be used, None when it can. Calls to an engine that hangs for long are
     given up: their callers have deadlines of minutes, and the engine may never come back.
     """
 
@@ -38,7 +38,7 @@ class Watchdog:
         self._upkeep = upkeep
         self._task: asyncio.Task[None] | None = None
         self._last_sign = time.monotonic()
-        self.problem = ""
+        self.failure: ShimError | None = None
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._watch(), name="engine watchdog")
@@ -54,20 +54,20 @@ class Watchdog:
         while True:
             await self._look()
             turn += 1
-            if not self.problem and turn % _UPKEEP_EVERY == 0:
+            if self.failure is None and turn % _UPKEEP_EVERY == 0:
                 await self._keep_up()
-            await asyncio.sleep(_INTERVAL_IN_TROUBLE if self.problem else _INTERVAL)
+            await asyncio.sleep(_INTERVAL_IN_TROUBLE if self.failure else _INTERVAL)
 
     async def _look(self) -> None:
         try:
             await self._ping()
         except ShimError as error:
-            self.problem = str(error)
-            self._silent(self.problem)
+            self.failure = error
+            self._silent(str(error))
             if time.monotonic() - self._last_sign > _GIVE_UP_AFTER:
                 self._engine.give_up(f"given up, as the engine does not answer: {error}")
         else:
-            self.problem = ""
+            self.failure = None
             self._last_sign = time.monotonic()
 
     async def _ping(self) -> None:

@@ -252,8 +252,7 @@ class MemoryNetwork:
         self._node = node
         self._process = process
 
-    async def problem(self, patience: float = 0) -> str:
-        return ""
+    async def check(self, patience: float = 0) -> None: ...
 
     def pin(self, sandbox: SandboxRecord) -> bool:
         return False

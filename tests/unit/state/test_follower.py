@@ -27,9 +27,9 @@ async def test_a_cut_stream_is_noticed_and_what_was_missed_is_read_before_the_ne
     assert await state(inventory) == cri.CONTAINER_RUNNING
     fake.end(CONTAINER)
     fake.cut()
-    await until(lambda: bool(follower.problem))
+    await until(lambda: bool(follower.failure))
     assert await state(inventory) == cri.CONTAINER_EXITED
-    assert follower.problem == ""
+    assert follower.failure is None
     assert fake.listeners == 1
 
 
@@ -38,7 +38,7 @@ async def test_without_an_engine_readers_are_told_so_at_once(
 ) -> None:
     await inventory.sandboxes()
     await server.stop()
-    await until(lambda: bool(follower.problem))
+    await until(lambda: bool(follower.failure))
 
     begun = time.monotonic()
     with pytest.raises(Unavailable):
@@ -111,7 +111,7 @@ async def test_an_engine_that_hangs_is_given_up(
     events = server.handlers["GET /events"]
     server.handlers["GET /events"] = Hanging()
     follower.interrupt("no sign of life")
-    assert follower.problem == "no sign of life"
+    assert str(follower.failure) == "no sign of life"
     with pytest.raises(Unavailable, match="no sign of life"):
         await inventory.sandboxes()
     begun = time.monotonic()
@@ -139,8 +139,8 @@ async def test_events_that_are_none_end_the_stream_and_not_the_following(
 ) -> None:
     await inventory.sandboxes()
     fake.say(b"garbage\n")
-    await until(lambda: bool(follower.problem))
-    assert "that is none" in follower.problem
+    await until(lambda: bool(follower.failure))
+    assert "that is none" in str(follower.failure)
     assert len(await inventory.sandboxes()) == 2
 
 

@@ -41,7 +41,7 @@ async def test_the_last_word_on_an_outage_is_its_end(
         await inventory.sandboxes()
         assert not follower.outage.refuse(), "there is no outage"
         await server.stop()
-        await until(lambda: bool(watchdog.problem) and bool(follower.problem))
+        await until(lambda: bool(watchdog.failure) and bool(follower.failure))
         assert [follower.outage.refuse() for _ in range(3)] == [True] * 3
         await server.start()
         await inventory.sandboxes()

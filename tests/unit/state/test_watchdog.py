@@ -30,18 +30,18 @@ async def test_an_engine_that_does_not_answer_is_known_and_so_is_its_return(
 
     async with Watchdog(client, silent=told.append, upkeep=upkeep) as watchdog:
         await until(lambda: len(upkept) > 1)
-        assert watchdog.problem == ""
+        assert watchdog.failure is None
         answers = server.handlers["GET /_ping"]
         if death == "gone":
             await server.stop()
         else:
             server.handlers["GET /_ping"] = Hanging()
-        await until(lambda: bool(watchdog.problem))
-        assert told[0] == watchdog.problem
+        await until(lambda: bool(watchdog.failure))
+        assert told[0] == str(watchdog.failure)
         server.handlers["GET /_ping"] = answers
         if death == "gone":
             await server.start()
-        await until(lambda: not watchdog.problem)
+        await until(lambda: not watchdog.failure)
 
 
 async def test_calls_to_an_engine_that_hangs_for_long_are_given_up(

@@ -60,7 +60,10 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("end", ["terminate", "kill"])
-async def test_a_command_ends_with_what_it_started(processes: ExitStack, end: str) -> None:
+async def test_a_command_ends_with_what_it_started(
+    processes: ExitStack, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.cri.commands._TERM_GRACE", 0.2)
     process = start(processes, "trap '' TERM; sleep 60 & echo $!; wait")
     assert process.stdout is not None
     child = int(process.stdout.readline())

@@ -39,9 +39,9 @@ class FakeRuntime:
         return api_pb2.StatusResponse(info={"log_level": self.config.log_level})
 
     async def exec_sync(self, request: Any) -> Any:
-        """Takes ``timeout`` seconds."""
+        """Takes ``timeout`` tenths of a second."""
         self.running += 1
-        await asyncio.sleep(request.timeout)
+        await asyncio.sleep(request.timeout / 10)
         return api_pb2.ExecSyncResponse(stdout=b"done")
 
     async def list_containers(self, request: Any) -> Any:

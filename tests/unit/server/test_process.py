@@ -114,11 +114,11 @@ async def failing(call: Any) -> grpc.StatusCode:
     return code
 
 
-async def exec_sync(cri: CRI, seconds: int) -> asyncio.Task[Any]:
+async def exec_sync(cri: CRI, seconds: float) -> asyncio.Task[Any]:
     """A call that takes so long, and has begun."""
 
     async def call() -> Any:
-        return await cri.runtime.ExecSync(cri.api.ExecSyncRequest(timeout=seconds))
+        return await cri.runtime.ExecSync(cri.api.ExecSyncRequest(timeout=round(10 * seconds)))
 
     task = asyncio.create_task(call())
     async with asyncio.timeout(SECONDS):
@@ -186,7 +186,7 @@ async def test_a_server_that_was_killed_leaves_nothing_in_the_way(node: Node) ->
 
 async def test_a_call_in_flight_ends_before_the_process(node: Node) -> None:
     async with node.serving() as server, node.client() as cri:
-        call = await exec_sync(cri, 1)
+        call = await exec_sync(cri, 0.5)
         server.send(signal.SIGTERM)
         await server.logged("stopping")
         await asyncio.sleep(0.1)
@@ -286,7 +286,7 @@ async def test_a_socket_of_systemd_is_served(endpoint: str, node: Node) -> None:
             early = asyncio.create_task(_version(cri))
             async with node.serving(flag, passed=(passed.fileno(), "cri")) as server:
                 assert (await early).runtime_name == "fake"
-                call = await exec_sync(cri, 1)
+                call = await exec_sync(cri, 0.5)
                 big = cri.api.VersionRequest(version="x" * (8 << 20))
                 assert len((await cri.runtime.Version(big)).version) == 8 << 20
                 server.send(signal.SIGTERM)

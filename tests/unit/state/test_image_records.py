@@ -143,7 +143,10 @@ async def test_a_comparison_tells_what_no_event_told(
     assert await records.all() == []
 
 
-async def test_a_change_whose_event_is_on_its_way_is_no_repair(records: ImageRecords, engine: FakeEngine) -> None:
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.image_records.ON_ITS_WAY", 0.3)
     await records.all()
     engine.images = []
     comparing = asyncio.create_task(records.compare())

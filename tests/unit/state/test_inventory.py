@@ -274,7 +274,10 @@ async def test_a_comparison_repairs_what_no_event_told(
     assert not await inventory.compare()
 
 
-async def test_a_change_whose_event_is_on_its_way_is_no_repair(fake: FakeEngine, inventory: Inventory) -> None:
+async def test_a_change_whose_event_is_on_its_way_is_no_repair(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.4)
     await inventory.containers()
     fake.end(CONTAINER)
     comparing = asyncio.create_task(inventory.compare())
@@ -303,9 +306,10 @@ async def test_a_change_that_is_told_and_still_being_read_is_no_repair(
 
 
 async def test_a_removal_that_is_told_when_it_is_over_is_no_repair(
-    server: Server, fake: FakeEngine, inventory: Inventory
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine removes volumes before it tells of the container's end."""
+    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.3)
     await inventory.containers()
     del fake.containers[CONTAINER]
     comparing = asyncio.create_task(inventory.compare())

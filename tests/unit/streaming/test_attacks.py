@@ -32,6 +32,8 @@ BESIDES = 16 * MIB
 KEPT = 14 * MIB
 #: Nothing has moved for so long: the server takes no more, seconds.
 STOPPED = 0.5
+#: Its memory has stayed the same for so long: it has done what there was to do, seconds.
+AT_REST = 0.1
 
 
 class Attacked:
@@ -51,12 +53,18 @@ class Attacked:
         resident, most, held = map(int, (await self.ask("look")).split())
         return resident * 1024, most * 1024, held
 
+    async def at_rest(self) -> tuple[int, int, int]:
+        """The same once it stays so."""
+        found = None
+        while found != (found := await self.look()):  # noqa: ASYNC110 - another process raises no event of ours
+            await asyncio.sleep(AT_REST)
+        return found
+
     async def settled(self) -> int:
         """The resident bytes once connections hold nothing."""
-        while (await self.look())[2]:  # noqa: ASYNC110 - another process raises no event of ours
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.2)
-        return (await self.look())[0]
+        while (found := await self.at_rest())[2]:
+            continue
+        return found[0]
 
 
 @pytest.fixture
@@ -267,8 +275,7 @@ async def test_memory_of_a_connection(
     for _ in range(2):
         client = await Client.open(await attacked.ask(kind), protocol=protocol)
         await stubborn(client, attack)
-        await asyncio.sleep(0.3)
-        resident, worst, held = await attacked.look()
+        resident, worst, held = await attacked.at_rest()
         assert held <= MOST
         await client.close()
         after = await attacked.settled()

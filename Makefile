@@ -86,6 +86,9 @@ SHARED = -n $$(nproc)
 test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)
 	$(PYTEST) $(SHARED) tests/unit
 
+.PHONY: test-fast
+test-fast: lint test-unit ## Run what takes a minute: lint and the tests that need no engine
+
 # The infra image's program is assembled and run again for both architectures.
 .PHONY: assemblers
 assemblers:

@@ -216,6 +216,7 @@ async def taken_over(start_server: Callable[..., Server], *shims: Shim) -> Async
         yield cri
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("shim", SHIMS)
 async def test_a_pod_is_taken_over_while_it_runs(
     shim: Shim,
@@ -277,6 +278,7 @@ async def _check_used(cri: CRI, made: Made) -> None:
     assert made.address in await sh(cri, another, "ip -o addr show dev eth0")
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_pod_that_the_engine_loses_before_or_after_it_is_taken_over(
     start_server: Callable[..., Server],

@@ -41,6 +41,8 @@ from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
+#: Nobody but the engine refuses these, in words of its own.
+BY_THE_ENGINE = pytest.mark.every_engine
 METADATA = {"name": "bad", "namespace": "tests", "uid": "bad-uid"}
 
 
@@ -103,7 +105,10 @@ OTHER_ENUM = 99
         pytest.param(sandbox_config(hostname="h" * 65), "hostname", id="hostname too long for the kernel"),
         pytest.param(sandbox_with({"sysctls": {"vm.swappiness": "1"}}), "vm.swappiness", id="a sysctl of the node"),
         pytest.param(
-            sandbox_with({"sysctls": {"net.ipv4.no_such_thing": "1"}}), "no_such_thing", id="a sysctl that is none"
+            sandbox_with({"sysctls": {"net.ipv4.no_such_thing": "1"}}),
+            "no_such_thing",
+            id="a sysctl that is none",
+            marks=BY_THE_ENGINE,
         ),
         pytest.param(
             sandbox_config(dns_config=api.DNSConfig(servers=["10.0.0.1\nnameserver 6.6.6.6"])),
@@ -205,8 +210,13 @@ class TestContainersThatCannotBe:
             ),
             pytest.param(resources(cpu_quota=-2), "cpu_quota", id="negative quota"),
             pytest.param(resources(oom_score_adj=1001), "oom_score_adj", id="OOM score"),
-            pytest.param(resources(memory_limit_in_bytes=1024), "memory", id="less memory than a container needs"),
-            pytest.param(resources(cpuset_cpus="4096"), "4096", id="a CPU that the node has not"),
+            pytest.param(
+                resources(memory_limit_in_bytes=1024),
+                "memory",
+                id="less memory than a container needs",
+                marks=BY_THE_ENGINE,
+            ),
+            pytest.param(resources(cpuset_cpus="4096"), "4096", id="a CPU that the node has not", marks=BY_THE_ENGINE),
             pytest.param(context(run_as_group=api.Int64Value(value=1)), "run_as_group", id="a group without a user"),
             pytest.param(
                 context(run_as_user=api.Int64Value(value=1), run_as_username="a"), "run_as_username", id="user twice"
@@ -215,7 +225,10 @@ class TestContainersThatCannotBe:
             pytest.param(context(privileged=True), "privileged", id="privileged in a sandbox that is not"),
             pytest.param(context(seccomp=LOCALHOST), "/no/such/profile", id="a seccomp profile that does not exist"),
             pytest.param(
-                context(capabilities=api.Capability(add_capabilities=["FLY"])), "FLY", id="a capability that is none"
+                context(capabilities=api.Capability(add_capabilities=["FLY"])),
+                "FLY",
+                id="a capability that is none",
+                marks=BY_THE_ENGINE,
             ),
             pytest.param(context(namespace_options=api.NamespaceOption(pid=api.TARGET)), "target_id", id="no target"),
             pytest.param(
@@ -258,6 +271,7 @@ class TestContainersThatCannotBe:
         assert await containers(cri) == {}
 
 
+@pytest.mark.every_engine
 async def test_a_cdi_device_that_nobody_knows(cri: CRI) -> None:
     """Docker 20.10 has no CDI; a newer one looks for the device when the container starts."""
     config = container_config(CDI_devices=[api.CDIDevice(name="vendor.com/gpu=0")])
@@ -271,6 +285,7 @@ async def test_a_cdi_device_that_nobody_knows(cri: CRI) -> None:
                 await start(cri, sandbox_id, config)
 
 
+@pytest.mark.every_engine
 async def test_a_container_of_an_image_that_does_not_exist(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         config = container_config(image=api.ImageSpec(image="registry.k8s.io/none:1"))
@@ -279,6 +294,7 @@ async def test_a_container_of_an_image_that_does_not_exist(cri: CRI) -> None:
         assert await containers(cri) == {}
 
 
+@pytest.mark.every_engine
 async def test_a_pull_of_an_image_that_does_not_exist(cri: CRI) -> None:
     async with refused("NOT_FOUND", "registry.k8s.io/none:1"):
         await cri.images.PullImage(api.PullImageRequest(image=api.ImageSpec(image="registry.k8s.io/none:1")))
@@ -498,6 +514,7 @@ async def test_a_host_path_that_was_made_goes_with_a_create_that_fails(cri: CRI,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.every_engine
 async def test_a_port_that_is_taken_fails_the_pod(start_server: Callable[..., Server]) -> None:
     config = sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=80)])
     async with CRI(start_server("--network-plugin=docker").target) as cri:

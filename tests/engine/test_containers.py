@@ -70,6 +70,7 @@ def security(**context: Any) -> api.ContainerConfig:
 # The process
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("command", "args", "expected"),
     [
@@ -86,6 +87,7 @@ async def test_command_and_args(
     assert await output(cri, engine_api, config) == expected
 
 
+@pytest.mark.every_engine
 async def test_args_replace_the_images_command_and_keep_its_entrypoint(cri: CRI, engine_api: DockerClient) -> None:
     name = "with-entrypoint:1"
     made = engine_api.containers.create(BUSYBOX)
@@ -105,12 +107,14 @@ async def test_args_replace_the_images_command_and_keep_its_entrypoint(cri: CRI,
         engine_api.images.remove(name)
 
 
+@pytest.mark.every_engine
 async def test_environment_and_working_directory(cri: CRI, engine_api: DockerClient) -> None:
     envs = [api.KeyValue(key="A", value=b"1=2 \n\xe2\x9c\x93"), api.KeyValue(key="EMPTY", value=b"")]
     config = container_config('printf "%s|%s|%s" "$A" "${EMPTY-unset}" "$PWD"', envs=envs, working_dir="/var/run")
     assert await output(cri, engine_api, config) == "1=2 \n✓||/var/run"
 
 
+@pytest.mark.every_engine
 async def test_tty(cri: CRI) -> None:
     for wanted in (True, False):
         async with container(cri, container_config("tty >/tmp/tty; exec sleep 1000", tty=wanted)) as container_id:
@@ -118,17 +122,20 @@ async def test_tty(cri: CRI) -> None:
             assert (await sh(cri, container_id, "cat /tmp/tty")).startswith("/dev/") is wanted
 
 
+@pytest.mark.every_engine
 async def test_without_stdin_a_reader_sees_the_end_at_once(cri: CRI) -> None:
     async with container(cri, container_config("cat; echo done")) as container_id:
         assert (await ended(cri, container_id)).exit_code == 0
 
 
+@pytest.mark.every_engine
 async def test_stdin_stays_open_without_an_attached_client(cri: CRI) -> None:
     async with container(cri, container_config("exec cat", stdin=True)) as container_id:
         await asyncio.sleep(0.3)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("once", [True, False])
 async def test_stdin_once_ends_with_the_first_client(cri: CRI, once: bool) -> None:
     async with container(cri, container_config("exec cat", stdin=True, stdin_once=once)) as container_id:
@@ -149,6 +156,7 @@ async def test_stdin_once_ends_with_the_first_client(cri: CRI, once: bool) -> No
 # Users and rights
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("context", "expected"),
     [
@@ -166,6 +174,7 @@ async def test_user_and_group(cri: CRI, context: dict[str, Any], expected: str) 
         assert (await sh(cri, container_id, "id")).startswith(expected)
 
 
+@pytest.mark.every_engine
 async def test_supplemental_groups(cri: CRI, engine_api: DockerClient) -> None:
     context = {"run_as_user": api.Int64Value(value=1000), "supplemental_groups": [4000, 5000]}
     async with container(cri, security(**context)) as container_id:
@@ -179,6 +188,7 @@ def capabilities(process: Path) -> int:
 _CHOWN, _NET_ADMIN, _SYS_ADMIN = 0, 12, 21
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("asked", "there", "absent"),
     [
@@ -209,6 +219,7 @@ async def test_capabilities(
     assert {number for number in there | absent if found >> number & 1} == there
 
 
+@pytest.mark.every_engine
 async def test_privileged(cri: CRI, engine_api: DockerClient) -> None:
     async with container(cri, security(privileged=True), sandbox_config(linux=PRIVILEGED)) as container_id:
         found = process(engine_api, container_id)
@@ -234,6 +245,7 @@ def no_chmod(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("context", "mode"),
     [
@@ -255,6 +267,7 @@ async def test_seccomp(cri: CRI, engine_api: DockerClient, context: dict[str, st
         assert process_status(process(engine_api, container_id))["Seccomp"] == mode
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("deprecated", [False, True])
 async def test_seccomp_profile_of_a_file(cri: CRI, no_chmod: str, deprecated: bool) -> None:
     profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref=no_chmod)
@@ -265,12 +278,14 @@ async def test_seccomp_profile_of_a_file(cri: CRI, no_chmod: str, deprecated: bo
     assert b"not permitted" in refusal.stderr
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_no_new_privs(cri: CRI, engine_api: DockerClient, wanted: bool) -> None:
     async with container(cri, security(no_new_privs=wanted)) as container_id:
         assert process_status(process(engine_api, container_id))["NoNewPrivs"] == str(int(wanted))
 
 
+@pytest.mark.every_engine
 async def test_masked_and_readonly_paths_are_exactly_those_asked_for(cri: CRI) -> None:
     context = {"masked_paths": ["/proc/version", "/home"], "readonly_paths": ["/tmp", "/proc/sys"]}
     async with container(cri, security(**context)) as container_id:
@@ -280,11 +295,13 @@ async def test_masked_and_readonly_paths_are_exactly_those_asked_for(cri: CRI) -
         assert await sh(cri, container_id, "grep -c /proc/timer_list /proc/mounts || true") == "0"
 
 
+@pytest.mark.every_engine
 async def test_no_masked_path_is_asked_for_by_an_empty_list(cri: CRI) -> None:
     async with container(cri, security()) as container_id:
         assert await sh(cri, container_id, "grep -c -E ' /proc/(kcore|keys|sys) ' /proc/mounts || true") == "0"
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_read_only_root(cri: CRI, wanted: bool) -> None:
     async with container(cri, security(readonly_rootfs=wanted)) as container_id:
@@ -311,22 +328,26 @@ def mount(host_path: Path, **fields: Any) -> api.ContainerConfig:
     )
 
 
+@pytest.mark.every_engine
 async def test_mount(cri: CRI, folder: Path) -> None:
     async with container(cri, mount(folder)) as container_id:
         assert await sh(cri, container_id, "cat /mounted/file; echo written >/mounted/new") == "of the host"
         assert (folder / "new").read_text() == "written\n"
 
 
+@pytest.mark.every_engine
 async def test_mounted_single_file_and_relative_container_path(cri: CRI, folder: Path) -> None:
     async with container(cri, mount(folder / "file", container_path="mounted/./x")) as container_id:
         assert await sh(cri, container_id, "cat /mounted/x") == "of the host"
 
 
+@pytest.mark.every_engine
 async def test_read_only_mount(cri: CRI, folder: Path) -> None:
     async with container(cri, mount(folder, readonly=True)) as container_id:
         assert (await run(cri, container_id, "touch", "/mounted/new")).exit_code != 0
 
 
+@pytest.mark.every_engine
 async def test_a_missing_host_path_is_made_as_a_folder(cri: CRI, tmp_path: Path) -> None:
     async with container(cri, mount(tmp_path / "a" / "b")) as container_id:
         await sh(cri, container_id, "touch /mounted/new")
@@ -345,6 +366,7 @@ async def test_status_tells_the_mounts(cri: CRI, folder: Path) -> None:
         assert list((await status(cri, container_id)).mounts) == list(config.mounts)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("propagation", "into_container", "to_host"),
     [
@@ -372,10 +394,12 @@ async def _write_below(cri: CRI, folder: Path, **fields: Any) -> int:
         return int((await run(cri, container_id, "touch", "/mounted/below/file")).exit_code)
 
 
+@pytest.mark.every_engine
 async def test_read_only_is_not_recursive_unless_asked_for(cri: CRI, folder: Path) -> None:
     assert await _write_below(cri, folder) == 0
 
 
+@pytest.mark.every_engine
 async def test_recursive_read_only_is_honoured_and_advertised_from_docker_25_on(cri: CRI, folder: Path) -> None:
     able = ENGINE != "20"
     handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
@@ -388,6 +412,7 @@ async def test_recursive_read_only_is_honoured_and_advertised_from_docker_25_on(
             await _write_below(cri, folder, recursive_read_only=True)
 
 
+@pytest.mark.every_engine
 async def test_host_paths_around_the_engines_data_root(cri: CRI, engine_api: DockerClient, tmp_path: Path) -> None:
     """Engines refuse private propagation there; what log agents and node agents mount is there."""
     root = Path(engine_api.info()["DockerRootDir"])
@@ -429,6 +454,7 @@ async def _check_mounts_of_the_data_root(
     await remove(cri, container_id)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("permissions", "writes"), [pytest.param("rwm", True, id="rwm"), pytest.param("r", False, id="read only")]
 )
@@ -473,6 +499,7 @@ ALL_RESOURCES: dict[str, Any] = {
 }
 
 
+@pytest.mark.every_engine
 async def test_all_resources_reach_the_kernel_and_the_status(cri: CRI, engine_api: DockerClient) -> None:
     async with container(cri, with_resources(**ALL_RESOURCES)) as container_id:
         found = limits(process(engine_api, container_id))
@@ -480,6 +507,7 @@ async def test_all_resources_reach_the_kernel_and_the_status(cri: CRI, engine_ap
         assert (await status(cri, container_id)).resources.linux == api.LinuxContainerResources(**ALL_RESOURCES)
 
 
+@pytest.mark.every_engine
 async def test_a_memory_limit_alone_leaves_no_swap(cri: CRI, engine_api: DockerClient) -> None:
     async with container(cri, with_resources(memory_limit_in_bytes=64 * MIB)) as container_id:
         assert limits(process(engine_api, container_id))["memory_swap_limit_in_bytes"] == str(64 * MIB)
@@ -492,6 +520,7 @@ async def update(cri: CRI, container_id: str, **fields: Any) -> None:
     await cri.runtime.UpdateContainerResources(request)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "change",
     [
@@ -519,6 +548,7 @@ async def test_update_changes_what_is_given_and_leaves_the_rest(
             assert found.resources.linux == api.LinuxContainerResources(**expected)
 
 
+@pytest.mark.every_engine
 async def test_update_before_the_start_counts_from_the_start_on(cri: CRI, engine_api: DockerClient) -> None:
     async with pod(cri) as sandbox_id:
         container_id = await create(cri, sandbox_id, with_resources(cpu_shares=100))
@@ -545,6 +575,7 @@ async def test_update_of_an_ended_or_unknown_container(cri: CRI) -> None:
         await update(cri, "f" * 64, cpu_shares=200)
 
 
+@pytest.mark.every_engine
 async def test_an_update_with_huge_pages_of_zero_changes_nothing(cri: CRI, engine_api: DockerClient) -> None:
     """A kubelet names every page size of the node, with 0 for a container that asked for none."""
     async with container(cri) as container_id:
@@ -556,6 +587,7 @@ async def test_an_update_with_huge_pages_of_zero_changes_nothing(cri: CRI, engin
 # Life and end
 
 
+@pytest.mark.every_engine
 async def test_states_and_times_of_a_life(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         moments = [time.time_ns()]
@@ -579,6 +611,7 @@ async def test_states_and_times_of_a_life(cri: CRI) -> None:
     assert moments[0] <= times[0] <= moments[1] <= times[1] <= moments[2] <= times[2] <= moments[3]
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
@@ -593,6 +626,7 @@ async def test_exit_code_and_reason(cri: CRI, command: str, code: int, reason: s
     assert (found.exit_code, found.reason) == (code, reason)
 
 
+@pytest.mark.every_engine
 async def test_a_container_that_takes_too_much_memory_is_oom_killed(cri: CRI) -> None:
     config = with_resources(memory_limit_in_bytes=16 * MIB)
     config.command[:] = ["sh", "-c", "x=aaaaaaaa; while true; do x=$x$x; done"]
@@ -601,6 +635,7 @@ async def test_a_container_that_takes_too_much_memory_is_oom_killed(cri: CRI) ->
     assert (found.exit_code, found.reason) == (137, "OOMKilled")
 
 
+@pytest.mark.every_engine
 async def test_a_container_that_cannot_start(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         config = container_config()
@@ -617,6 +652,7 @@ async def test_a_container_that_cannot_start(cri: CRI) -> None:
         assert (await containers(cri))[container_id].state == api.CONTAINER_EXITED
 
 
+@pytest.mark.every_engine
 async def test_start_of_a_running_container_succeeds_and_of_an_ended_one_does_not(cri: CRI) -> None:
     async with container(cri) as container_id:
         await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
@@ -632,6 +668,7 @@ async def up(engine_api: DockerClient, container_id: str) -> None:
     await until(lambda: b"up" in engine_api.api.logs(container_id), 5)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("signal", "code"),
     [
@@ -648,6 +685,7 @@ async def test_stop_signal(cri: CRI, engine_api: DockerClient, signal: int, code
     assert found.stop_signal == (signal or api.SIGNAL_SIGTERM)
 
 
+@pytest.mark.every_engine
 async def test_stop_kills_when_the_grace_is_over(cri: CRI, engine_api: DockerClient) -> None:
     config = container_config("trap '' TERM; echo up; while true; do sleep 0.05; done")
     async with container(cri, config) as container_id:
@@ -658,6 +696,7 @@ async def test_stop_kills_when_the_grace_is_over(cri: CRI, engine_api: DockerCli
         assert (await status(cri, container_id)).exit_code == 137
 
 
+@pytest.mark.every_engine
 async def test_stop_without_grace_kills_at_once(cri: CRI, engine_api: DockerClient) -> None:
     # Traps come between two commands of a shell: this one would take the signal at once.
     config = container_config("echo up; exec sleep 1000", stop_signal=api.SIGNAL_SIGINT)
@@ -667,6 +706,7 @@ async def test_stop_without_grace_kills_at_once(cri: CRI, engine_api: DockerClie
         assert (await status(cri, container_id)).exit_code == 137
 
 
+@pytest.mark.every_engine
 async def test_a_stop_whose_caller_has_gone_still_kills(cri: CRI, engine_api: DockerClient) -> None:
     config = container_config("trap '' TERM; echo up; while true; do sleep 0.05; done")
     async with container(cri, config) as container_id:
@@ -686,6 +726,7 @@ async def test_stop_and_remove_can_be_repeated_and_are_fine_for_the_unknown(cri:
             await status(cri, container_id)
 
 
+@pytest.mark.every_engine
 async def test_stop_of_a_container_that_was_never_started(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         container_id = await create(cri, sandbox_id, container_config())
@@ -693,12 +734,14 @@ async def test_stop_of_a_container_that_was_never_started(cri: CRI) -> None:
         await remove(cri, container_id)
 
 
+@pytest.mark.every_engine
 async def test_remove_is_forcible(cri: CRI) -> None:
     async with container(cri) as container_id:
         await remove(cri, container_id)
         assert container_id not in await containers(cri)
 
 
+@pytest.mark.every_engine
 async def test_removes_at_the_same_time_all_succeed(cri: CRI) -> None:
     async with container(cri) as container_id:
         await asyncio.gather(
@@ -744,6 +787,7 @@ async def test_metadata_labels_annotations_and_log_path_come_back(cri: CRI) -> N
             assert dict(one.annotations) == dict(config.annotations)
 
 
+@pytest.mark.every_engine
 async def test_image_is_told_alike_everywhere(cri: CRI, image: str) -> None:
     pulled = await cri.images.PullImage(api.PullImageRequest(image=api.ImageSpec(image=BUSYBOX)))
     for name in (BUSYBOX, image):
@@ -804,6 +848,7 @@ async def test_the_next_attempt_lives_beside_the_last_one(cri: CRI) -> None:
         assert set(await containers(cri)) == {first, second}
 
 
+@pytest.mark.every_engine
 async def test_a_create_whose_caller_has_gone_leaves_nothing(start_server: Callable[..., Server]) -> None:
     server = start_server("--log-level=debug")
     async with CRI(server.target) as cri, pod(cri) as sandbox_id:

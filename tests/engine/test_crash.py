@@ -86,6 +86,7 @@ async def test_a_crash_while_a_pod_ends_leaves_nothing(
     assert snapshot().gained(before) == {}
 
 
+@pytest.mark.every_engine
 async def test_a_start_that_ended_with_the_server_can_be_made_again(
     server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:

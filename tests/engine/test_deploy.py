@@ -67,6 +67,7 @@ def run_demo(image: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DEMO, f"--image={image}"], capture_output=True, text=True, timeout=90)
 
 
+@pytest.mark.every_engine
 def test_demo_uses_the_server_that_serves(server: Server, engine_api: DockerClient) -> None:
     done = run_demo(BUSYBOX)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
+import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
@@ -15,6 +16,8 @@ from tests.cri_client import CRI
 from tests.engine.pods import container_config, pod, pull, remove, remove_pod, run_pod, sandbox_config, start, stop
 from tests.node.engine import Engine
 from tests.node.server import Server
+
+pytestmark = pytest.mark.every_engine
 
 WAITS = 'trap "exit 7" TERM; sleep 1000 & wait'
 

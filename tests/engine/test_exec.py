@@ -73,6 +73,7 @@ def others(first: Path) -> list[str]:
 # Output and exit codes
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("command", "stdout", "stderr", "code"),
     [
@@ -90,6 +91,7 @@ async def test_output_and_exit_code(
     assert (response.stdout, response.stderr, response.exit_code) == (stdout, stderr, code)
 
 
+@pytest.mark.every_engine
 async def test_the_command_runs_as_the_container_does(cri: CRI) -> None:
     config = container_config(
         envs=[api.KeyValue(key="NAME", value=b"value")],
@@ -105,12 +107,14 @@ async def test_arguments_are_passed_as_they_are(cri: CRI, running: str) -> None:
     assert response.stdout.decode() == "[a b][][$HOME]['\"\\][ü]"
 
 
+@pytest.mark.every_engine
 async def test_a_command_that_does_not_exist(cri: CRI, running: str) -> None:
     response = await run(cri, running, "no-such-command")
     assert response.exit_code in (126, 127)
     assert b"no-such-command" in response.stdout + response.stderr
 
 
+@pytest.mark.every_engine
 async def test_exit_codes_are_right_under_load(cri: CRI, running: str) -> None:
     limit = asyncio.Semaphore(8)
 
@@ -161,6 +165,7 @@ async def test_a_container_that_was_never_started(cri: CRI) -> None:
             await run(cri, container_id, "true")
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("pid", ["POD", "CONTAINER", "NODE"])
 async def test_a_container_that_is_stopped_while_the_command_runs(cri: CRI, engine_api: DockerClient, pid: str) -> None:
     options = linux_container(namespace_options=api.NamespaceOption(pid=pid))
@@ -178,6 +183,7 @@ async def test_a_container_that_is_stopped_while_the_command_runs(cri: CRI, engi
 # Time limits
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "command",
     [
@@ -215,6 +221,7 @@ async def test_no_zombie_is_left(cri: CRI, engine_api: DockerClient, pid: api.Na
         await until(lambda: others(first) == [], 2)
 
 
+@pytest.mark.every_engine
 async def test_a_command_whose_caller_has_gone_is_killed(cri: CRI, running: str, engine_api: DockerClient) -> None:
     first = process(engine_api, running)
     request = api.ExecSyncRequest(container_id=running, cmd=["sh", "-c", "sleep 60 | cat"])
@@ -227,11 +234,13 @@ async def test_no_timeout_means_no_limit(cri: CRI, running: str) -> None:
     assert (await run(cri, running, "sleep", "1.2", timeout=0)).exit_code == 0
 
 
+@pytest.mark.every_engine
 async def test_a_child_that_keeps_the_output_open_is_waited_for(cri: CRI, running: str) -> None:
     response = await run(cri, running, "sh", "-c", "(sleep 0.5; echo late) & echo now", timeout=5)
     assert response.stdout == b"now\nlate\n"
 
 
+@pytest.mark.every_engine
 async def test_a_background_child_that_closed_the_output_outlives_the_command(
     cri: CRI, engine_api: DockerClient
 ) -> None:

@@ -176,6 +176,7 @@ async def test_every_step_through_every_fault(
     assert not left
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("call", ["RunPodSandbox", "CreateContainer"])
 async def test_a_container_is_removed_although_the_engine_never_answered_with_its_id(
     world: World, engine_api: DockerClient, call: str

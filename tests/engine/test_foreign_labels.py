@@ -58,6 +58,7 @@ def labelled(image: None, engine_api: DockerClient) -> Iterator[str]:
     engine_api.images.remove(made.id, force=True)
 
 
+@pytest.mark.every_engine
 async def test_labels_and_annotations_are_the_requests_and_no_images(
     labelled: str, start_server: Callable[..., Server]
 ) -> None:
@@ -78,6 +79,7 @@ async def test_labels_and_annotations_are_the_requests_and_no_images(
         assert not await containers(cri, label_selector={"app": LABELS["app"]})
 
 
+@pytest.mark.every_engine
 async def test_a_container_of_another_shim_has_no_labels_of_its_image(
     cri: CRI, engine_api: DockerClient, labelled: str
 ) -> None:

@@ -408,6 +408,7 @@ async def test_a_caller_that_goes_while_a_hook_server_thinks_leaves_nothing(
     assert snapshot().gained(before) == {}
 
 
+@pytest.mark.every_engine
 async def test_what_only_the_engine_can_judge_fails_the_call(
     cri: CRI, socket: Path, folder: Folder, engine_api: DockerClient
 ) -> None:

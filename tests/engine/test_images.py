@@ -72,6 +72,7 @@ async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
 # -- pull, status, list
 
 
+@pytest.mark.every_engine
 async def test_an_image_is_pulled_by_tag_by_digest_and_without_either(cri: CRI, registry: Registry) -> None:
     image = registry.add(make_image(), "app:1", "app:latest")
     assert await pull(cri, registry.name("app:1")) == image.id
@@ -82,6 +83,7 @@ async def test_an_image_is_pulled_by_tag_by_digest_and_without_either(cri: CRI, 
     assert list(told.repo_digests) == [registry.name(f"app@{image.digest}")]
 
 
+@pytest.mark.every_engine
 async def test_an_image_pulled_by_digest_has_no_tag(cri: CRI, registry: Registry) -> None:
     image = registry.add(make_image(), "app:1")
     assert await pull(cri, registry.name(f"app:1@{image.digest}")) == image.id
@@ -90,6 +92,7 @@ async def test_an_image_pulled_by_digest_has_no_tag(cri: CRI, registry: Registry
     assert list(told.repo_digests) == [registry.name(f"app@{image.digest}")]
 
 
+@pytest.mark.every_engine
 async def test_the_status_is_the_same_by_every_name(cri: CRI, registry: Registry) -> None:
     image = registry.add(make_image(user="1003:users"), "app:1")
     await pull(cri, registry.name("app:1"))
@@ -110,6 +113,7 @@ async def test_the_status_is_the_same_by_every_name(cri: CRI, registry: Registry
         assert (await status(cri, name)).image == told, name
 
 
+@pytest.mark.every_engine
 async def test_verbose_status_has_the_engines_description(cri: CRI, registry: Registry) -> None:
     image = registry.add(make_image(user="www-data"), "app:1")
     await pull(cri, registry.name("app:1"))
@@ -119,12 +123,14 @@ async def test_verbose_status_has_the_engines_description(cri: CRI, registry: Re
     assert not (await status(cri, image.id)).info
 
 
+@pytest.mark.every_engine
 async def test_what_is_not_there_has_an_empty_status(cri: CRI) -> None:
     for name in ("none.example/app:1", "sha256:" + "0" * 64, "0" * 64, f"app@sha256:{'0' * 64}"):
         assert not (await status(cri, name)).HasField("image"), name
         assert await listed(cri, name) == []
 
 
+@pytest.mark.every_engine
 async def test_the_list_has_all_images_and_a_filter_finds_one(cri: CRI, registry: Registry) -> None:
     first = registry.add(make_image(user="7"), "one:1")
     second = registry.add(make_image(), "two:1", "two:2")
@@ -138,6 +144,7 @@ async def test_the_list_has_all_images_and_a_filter_finds_one(cri: CRI, registry
         assert [image.id for image in await listed(cri, name)] == [first.id]
 
 
+@pytest.mark.every_engine
 async def test_an_image_that_lost_its_tag_is_listed_without_names(
     cri: CRI, registry: Registry, engine_api: DockerClient
 ) -> None:
@@ -164,11 +171,13 @@ async def test_what_is_no_reference_is_refused(cri: CRI, name: str) -> None:
 # -- pulls that fail
 
 
+@pytest.mark.every_engine
 async def test_an_unknown_image_is_not_found(cri: CRI, registry: Registry) -> None:
     assert await code_of(pull(cri, registry.name("none:1"))) == grpc.StatusCode.NOT_FOUND
     assert await code_of(pull(cri, registry.name(f"none@sha256:{'0' * 64}"))) == grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("kind", "refusal", "expected"),
     [
@@ -186,6 +195,7 @@ async def test_a_registrys_refusal_keeps_its_meaning(
     assert await code_of(pull(cri, registry.name("app:1"))) == expected
 
 
+@pytest.mark.every_engine
 async def test_a_registry_that_is_not_there_fails_the_pull(cri: CRI) -> None:
     assert await code_of(pull(cri, "127.0.0.1:9/app:1")) == grpc.StatusCode.INTERNAL
 
@@ -194,6 +204,7 @@ def basic(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("auth", "accepted"),
     [
@@ -240,6 +251,7 @@ async def test_one_image_asked_for_twice_at_once_is_pulled_once(cri: CRI, regist
     assert len([path for path in registry.requests if "/blobs/" in path]) == 2
 
 
+@pytest.mark.every_engine
 async def test_a_client_that_goes_away_ends_its_pull(cri: CRI, registry: Registry) -> None:
     registry.add(make_image(64 * MIB), "app:1")
     registry.piece, registry.pause = 64 << 10, 0.05
@@ -262,6 +274,7 @@ async def test_one_of_two_waiters_can_go_away(cri: CRI, registry: Registry) -> N
     assert registry.broken == 0
 
 
+@pytest.mark.every_engine
 async def test_a_stalled_pull_is_given_up_and_can_be_tried_again(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -277,6 +290,7 @@ async def test_a_stalled_pull_is_given_up_and_can_be_tried_again(
         hold.set()
 
 
+@pytest.mark.every_engine
 async def test_a_slow_pull_is_not_a_stalled_one(registry: Registry, start_server: Callable[..., Server]) -> None:
     image = registry.add(make_image(6 * MIB), "app:1")
     registry.piece, registry.pause = MIB, 0.5
@@ -289,6 +303,7 @@ async def test_a_slow_pull_is_not_a_stalled_one(registry: Registry, start_server
 # -- of containers
 
 
+@pytest.mark.every_engine
 async def test_a_containers_image_is_told_by_the_registrys_digest(
     cri: CRI, registry: Registry, engine_api: DockerClient
 ) -> None:
@@ -316,6 +331,7 @@ async def test_a_containers_image_is_told_by_the_registrys_digest(
         await pods.remove(cri, container_id)
 
 
+@pytest.mark.every_engine
 async def test_an_image_that_no_registry_knows_is_told_by_its_id(cri: CRI, engine_api: DockerClient) -> None:
     await pods.pull(cri)
     made = engine_api.containers.create(pods.BUSYBOX)
@@ -340,6 +356,7 @@ async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
 # -- removal
 
 
+@pytest.mark.every_engine
 async def test_removing_by_one_name_removes_all(cri: CRI, registry: Registry) -> None:
     image = registry.add(make_image(), "app:1", "app:2", "other/app:1")
     for name in registry.images:
@@ -350,6 +367,7 @@ async def test_removing_by_one_name_removes_all(cri: CRI, registry: Registry) ->
     assert image.id not in [found.id for found in await listed(cri)]
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("form", ["id", "bare-id", "tag", "digest", "tag-and-digest"])
 async def test_any_name_removes_and_twice_is_fine(cri: CRI, registry: Registry, form: str) -> None:
     image = registry.add(make_image(), "app:1")
@@ -366,6 +384,7 @@ async def test_any_name_removes_and_twice_is_fine(cri: CRI, registry: Registry, 
     await remove(cri, name)
 
 
+@pytest.mark.every_engine
 async def test_removals_at_the_same_time_all_succeed(
     cri: CRI, registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -379,6 +398,7 @@ async def test_removals_at_the_same_time_all_succeed(
             assert not (await status(cri, image.id)).HasField("image")
 
 
+@pytest.mark.every_engine
 async def test_an_image_that_a_container_uses_stays_whole(
     cri: CRI, registry: Registry, engine_api: DockerClient
 ) -> None:
@@ -406,6 +426,7 @@ async def usage(cri: CRI) -> tuple[Any, Any]:
     return images, containers
 
 
+@pytest.mark.every_engine
 async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine_api: DockerClient) -> None:
     images, containers = before = await usage(cri)
     assert images.fs_id.mountpoint == containers.fs_id.mountpoint == engine_api.info()["DockerRootDir"]
@@ -421,6 +442,7 @@ async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine
     assert again.used_bytes.value == images.used_bytes.value
 
 
+@pytest.mark.every_engine
 async def test_layers_that_images_share_count_once_as_the_engine_counts_them(
     cri: CRI, registry: Registry, engine_api: DockerClient
 ) -> None:
@@ -442,6 +464,7 @@ async def test_layers_that_images_share_count_once_as_the_engine_counts_them(
         await remove(cri, registry.name("app:1"))
 
 
+@pytest.mark.every_engine
 async def test_inodes_of_images_are_told_once_their_layers_were_measured(cri: CRI, registry: Registry) -> None:
     registry.add(make_image(), "app:1")
     await pull(cri, registry.name("app:1"))
@@ -458,6 +481,7 @@ async def test_inodes_of_images_are_told_once_their_layers_were_measured(cri: CR
 # -- the built-in infra image
 
 
+@pytest.mark.every_engine
 async def test_the_built_in_infra_image_loads_runs_and_ends_at_once(cri: CRI, engine_api: DockerClient) -> None:
     engine_api.images.load(docker_archive(engine_api.version()["Arch"]))
     told = (await status(cri, BUILTIN_INFRA_IMAGE)).image

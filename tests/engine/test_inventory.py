@@ -71,6 +71,7 @@ async def soon(read: Callable[[], Any], expected: Any, timeout: float) -> None:
 # -- read your writes
 
 
+@pytest.mark.every_engine
 async def test_every_read_shows_what_a_call_has_done_as_soon_as_it_returns(cri: CRI, engine_api: DockerClient) -> None:
     for _ in range(5):
         sandbox_id = await run_pod(cri, config := sandbox_config())
@@ -101,6 +102,7 @@ async def test_every_read_shows_what_a_call_has_done_as_soon_as_it_returns(cri: 
         assert not {two, three} & set(await containers(cri))
 
 
+@pytest.mark.every_engine
 async def test_new_limits_are_in_the_status_when_the_call_that_set_them_returns(cri: CRI) -> None:
     async with container(cri) as container_id:
         for shares in (200, 300, 400):
@@ -111,6 +113,7 @@ async def test_new_limits_are_in_the_status_when_the_call_that_set_them_returns(
             assert (await status(cri, container_id)).resources.linux.cpu_shares == shares
 
 
+@pytest.mark.every_engine
 async def test_a_start_that_fails_is_shown_when_the_call_fails(cri: CRI) -> None:
     async with pod(cri, config := sandbox_config()) as sandbox_id:
         no_program = container_config(command="", name="bad")
@@ -127,6 +130,7 @@ async def test_a_start_that_fails_is_shown_when_the_call_fails(cri: CRI) -> None
 # -- what the engine tells
 
 
+@pytest.mark.every_engine
 async def test_an_exit_is_shown_within_50_ms_of_the_engines_event(cri: CRI, engine_api: DockerClient) -> None:
     dies: dict[str, int] = {}
     listener = docker.from_env(timeout=60)
@@ -152,6 +156,7 @@ async def test_an_exit_is_shown_within_50_ms_of_the_engines_event(cri: CRI, engi
     assert statistics.median(seconds) < 0.05, seconds
 
 
+@pytest.mark.every_engine
 async def test_what_docker_commands_do_appears_as_it_is(cri: CRI, engine_api: DockerClient) -> None:
     low = engine_api.api
     async with pod(cri, config := sandbox_config()) as sandbox_id:
@@ -203,6 +208,7 @@ async def test_a_container_of_another_dockershim_appears_and_a_foreign_one_never
     assert set(await containers(cri)) | set(await sandboxes(cri)) == before
 
 
+@pytest.mark.every_engine
 async def test_a_start_by_docker_that_fails_is_shown_though_no_event_tells(cri: CRI, engine_api: DockerClient) -> None:
     async with pod(cri, config := sandbox_config()) as sandbox_id:
         no_program = container_config(command="", name="bad")
@@ -271,6 +277,7 @@ async def test_a_server_that_was_stopped_in_its_tracks_answers_with_what_is_true
         assert {one.state for one in await asked} == {api.CONTAINER_EXITED}
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("crash", [True, False], ids=["crash", "restart"])
 async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
     cri: CRI, engine: Engine, engine_api: DockerClient, crash: bool
@@ -343,6 +350,7 @@ async def counters(cri: CRI) -> dict[str, int]:
 # -- lists as streams
 
 
+@pytest.mark.every_engine
 async def test_streamed_lists_are_the_lists(cri: CRI) -> None:
     async with container(cri), container(cri):
         listed = await cri.runtime.ListContainers(api.ListContainersRequest())
@@ -363,6 +371,7 @@ async def test_streamed_lists_are_the_lists(cri: CRI) -> None:
 # -- images
 
 
+@pytest.mark.every_engine
 async def test_images_that_docker_commands_change_are_shown_as_they_are(cri: CRI, engine_api: DockerClient) -> None:
     low = engine_api.api
 
@@ -401,6 +410,7 @@ async def test_images_that_docker_commands_change_are_shown_as_they_are(cri: CRI
     assert BUSYBOX in await names()
 
 
+@pytest.mark.every_engine
 async def test_an_image_is_there_when_its_pull_returns_and_gone_when_its_removal_does(cri: CRI) -> None:
     spec = api.ImageSpec(image=BUSYBOX)
     for _ in range(3):

@@ -108,6 +108,7 @@ async def reopen(cri: CRI, container_id: str) -> None:
     await cri.runtime.ReopenContainerLog(api.ReopenContainerLogRequest(container_id=container_id))
 
 
+@pytest.mark.every_engine
 async def test_both_streams_are_there_with_their_names(cri: CRI) -> None:
     sandbox = sandbox_config()
     async with container(cri, container_config("echo out; echo err >&2; printf 'no end'"), sandbox) as container_id:
@@ -117,6 +118,7 @@ async def test_both_streams_are_there_with_their_names(cri: CRI) -> None:
         assert [line for line in found if line[0] == "stderr"] == [("stderr", "F", b"err")]
 
 
+@pytest.mark.every_engine
 async def test_a_long_line_comes_in_parts(cri: CRI) -> None:
     sandbox = sandbox_config()
     command = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo next"
@@ -128,6 +130,7 @@ async def test_a_long_line_comes_in_parts(cri: CRI) -> None:
         assert all(len(text) <= 16384 for *_, text in parts)
 
 
+@pytest.mark.every_engine
 async def test_any_bytes_are_as_the_engine_gives_them(cri: CRI, engine_api: DockerClient) -> None:
     sandbox = sandbox_config()
     command = r"""printf 'a\000\001\002"\\\\n\t<&>\033[1m\n\377\376 broken\n\303\244\342\200\250 fine\n'"""
@@ -138,6 +141,7 @@ async def test_any_bytes_are_as_the_engine_gives_them(cri: CRI, engine_api: Dock
         assert b"\0" in given
 
 
+@pytest.mark.every_engine
 async def test_a_terminal_has_one_stream(cri: CRI) -> None:
     sandbox = sandbox_config()
     async with container(cri, container_config("echo out; echo err >&2", tty=True), sandbox) as container_id:
@@ -174,6 +178,7 @@ async def test_removal_of_a_running_container_loses_no_line(cri: CRI) -> None:
     assert len(found) > 1000
 
 
+@pytest.mark.every_engine
 async def test_reopen_divides_the_log(cri: CRI) -> None:
     sandbox = sandbox_config()
     command = "i=0; while :; do echo $i; i=$((i+1)); done"
@@ -206,6 +211,7 @@ async def test_reopen_needs_a_container_that_runs(cri: CRI) -> None:
             await reopen(cri, "")
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("driver", ["none", "local", "journald"])
 async def test_the_engines_default_driver_does_not_matter(
     cri: CRI, engine: Engine, driver: str, engine_api: DockerClient
@@ -223,6 +229,7 @@ async def test_the_engines_default_driver_does_not_matter(
         engine.restart()
 
 
+@pytest.mark.every_engine
 async def test_the_engines_options_for_logs_are_for_other_containers(
     cri: CRI, engine: Engine, engine_api: DockerClient
 ) -> None:
@@ -240,6 +247,7 @@ async def test_the_engines_options_for_logs_are_for_other_containers(
         engine.restart()
 
 
+@pytest.mark.every_engine
 async def test_an_engine_that_takes_no_other_mode_has_containers_too(
     cri: CRI, server: Server, engine: Engine, engine_api: DockerClient
 ) -> None:
@@ -289,6 +297,7 @@ async def test_a_link_stays_a_link(server: Server) -> None:
         server.restart()
 
 
+@pytest.mark.every_engine
 async def test_a_container_of_cri_dockerd_keeps_its_link(server: Server, engine_api: DockerClient) -> None:
     """As cri-dockerd makes one: names and labels of its own, no others, and a link after the start."""
     low, sandbox = engine_api.api, sandbox_config()
@@ -396,6 +405,7 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
             await remove_pod(cri, sandbox_id)
 
 
+@pytest.mark.every_engine
 async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
     sandbox = sandbox_config()
     server.restart("--engine-log-max-size=64k", "--engine-log-max-files=2")
@@ -418,6 +428,7 @@ async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
         server.restart()
 
 
+@pytest.mark.every_engine
 async def test_rotation_by_the_engine_while_the_follower_is_behind_loses_nothing(server: Server) -> None:
     sandbox = sandbox_config()
     server.restart("--engine-log-max-size=2m", "--engine-log-max-files=4")
@@ -635,6 +646,7 @@ WRITES = """
 """
 
 
+@pytest.mark.every_engine
 async def test_crictl_shows_what_docker_logs_shows(cri: CRI) -> None:
     sandbox = sandbox_config()
     async with container(cri, container_config(WRITES), sandbox) as container_id:

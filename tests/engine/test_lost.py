@@ -110,6 +110,7 @@ async def check_new_pod(cri: CRI) -> None:
         assert await sh(cri, container_id, "echo here") == "here"
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("lose", [lose_containers, lose_everything], ids=["containers", "data-root"])
 @pytest.mark.parametrize("server_runs", [True, False], ids=["server-runs", "server-is-down-too"])
 async def test_lost_pods_are_shown_given_back_and_removed(
@@ -150,6 +151,7 @@ def surviving(engine: Engine) -> Iterator[Engine]:
     engine.start()
 
 
+@pytest.mark.every_engine
 async def test_processes_of_lost_pods_are_ended(
     server: Server, surviving: Engine, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
@@ -180,6 +182,7 @@ def _runs(process: Path) -> bool:
     return False
 
 
+@pytest.mark.every_engine
 async def test_a_container_that_somebody_else_removes_leaves_no_log_position(
     server: Server, cri: CRI, engine_api: DockerClient
 ) -> None:

@@ -88,6 +88,7 @@ async def network_ready(cri: CRI, wanted: bool) -> api.RuntimeCondition:
 # Addresses
 
 
+@pytest.mark.every_engine
 async def test_a_pod_has_an_address_of_each_family_and_reports_them_ipv4_first(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         network = (await sandbox_status(cri, sandbox_id)).network
@@ -118,7 +119,7 @@ def port(**fields: Any) -> list[api.PortMapping]:
     return [api.PortMapping(**{"container_port": 80, "host_port": 18080, **fields})]
 
 
-@pytest.fixture(params=["cni", "docker"])
+@pytest.fixture(params=["cni", pytest.param("docker", marks=pytest.mark.every_engine)])
 async def either(request: pytest.FixtureRequest, start_server: Callable[..., Server]) -> AsyncIterator[CRI]:
     """A server of each kind of network."""
     server = start_server(f"--network-plugin={request.param}")
@@ -178,6 +179,7 @@ async def test_pod_on_the_nodes_network_publishes_nothing(cri: CRI, snapshot: Ca
         assert "rules" not in snapshot().gained(before)
 
 
+@pytest.mark.every_engine
 async def test_two_pods_cannot_have_the_same_host_port_of_the_engine(
     start_server: Callable[..., Server], snapshot: Callable[[], Snapshot]
 ) -> None:
@@ -190,6 +192,7 @@ async def test_two_pods_cannot_have_the_same_host_port_of_the_engine(
         await until(lambda: snapshot().gained(before) == {}, 5)
 
 
+@pytest.mark.every_engine
 async def test_the_engines_bridge_gives_pods_addresses(start_server: Callable[..., Server]) -> None:
     server = start_server("--network-plugin=docker", "--cni-conf-dir=/run/none")
     async with CRI(server.target) as cri:
@@ -421,6 +424,7 @@ async def test_kubenet_with_pod_cidrs_of_the_command_line(
     assert snapshot().gained(before) == {}
 
 
+@pytest.mark.every_engine
 async def test_kubenet_with_pod_cidrs_of_the_kubelet(
     start_server: Callable[..., Server], no_kubenet_bridge: None, snapshot: Callable[[], Snapshot]
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from docker import DockerClient
 
 from tests.node.engine import Engine
@@ -14,6 +15,7 @@ from tests.node.state import Snapshot, normalised
 PAUSE = "registry.k8s.io/pause:3.9"
 
 
+@pytest.mark.every_engine
 def test_engine_comes_back_after_a_crash_and_after_a_stop(engine: Engine, engine_api: DockerClient) -> None:
     first = engine.pid
     engine.kill()
@@ -27,6 +29,7 @@ def test_engine_comes_back_after_a_crash_and_after_a_stop(engine: Engine, engine
     engine.restart()
 
 
+@pytest.mark.every_engine
 def test_snapshot_tells_what_a_container_leaves(snapshot: Callable[[], Snapshot], engine_api: DockerClient) -> None:
     before = snapshot()
     engine_api.images.pull(PAUSE)

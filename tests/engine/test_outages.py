@@ -194,6 +194,7 @@ async def test_a_call_under_way_when_the_engine_begins_to_hang_is_given_up(cri: 
         assert list(await sandboxes(cri)) == [sandbox_id]
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("end", [Engine.stop, Engine.kill], ids=["stopped", "crashed"])
 async def test_calls_without_an_engine_fail_soon_and_work_when_it_is_there(
     server: Server, cri: CRI, engine: Engine, end: Callable[[Engine], None]
@@ -258,6 +259,7 @@ async def _check_log(config: api.PodSandboxConfig) -> None:
     assert lines == numbers(len(lines))
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("end", [Engine.stop, Engine.kill], ids=["restarted", "crashed"])
 async def test_containers_that_survive_an_engine_are_still_theirs(
     server: Server, surviving: Engine, snapshot: Callable[[], Snapshot], end: Callable[[Engine], None]
@@ -291,6 +293,7 @@ async def test_pods_survive_the_replacement_of_the_engine_by_another_version(
         assert left == {}
 
 
+@pytest.mark.every_engine
 async def test_pods_that_an_engine_ended_as_it_was_restarted_are_not_ready_and_can_be_replaced(
     cri: CRI, engine: Engine, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:

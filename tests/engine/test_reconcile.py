@@ -255,6 +255,7 @@ async def empty_again(server: Server) -> AsyncIterator[None]:
                 await remove_pod(cri, sandbox_id)
 
 
+@pytest.mark.every_engine
 async def test_limits_are_written_though_the_server_was_killed_right_after_the_start(
     server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:

@@ -69,6 +69,7 @@ def in_container(command: str = "exec sleep 1000", **options: Any) -> api.Contai
 # Namespaces
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("kind", ["net", "ipc", "uts"])
 async def test_containers_share_namespaces_of_their_pod_and_not_the_nodes(
     cri: CRI, engine_api: DockerClient, kind: str
@@ -83,6 +84,7 @@ async def test_containers_share_namespaces_of_their_pod_and_not_the_nodes(
             assert namespace(process(engine_api, second), kind) == pods
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
@@ -110,16 +112,19 @@ async def test_pod_on_the_nodes_network_has_no_address_of_its_own(cri: CRI) -> N
     assert (found.network.ip, list(found.network.additional_ips)) == ("", [])
 
 
+@pytest.mark.every_engine
 async def test_pid_mode_pod_shows_the_infra_container_as_the_first_process(cri: CRI) -> None:
     async with container(cri, in_container(pid=api.POD)) as container_id:
         assert await sh(cri, container_id, "cat /proc/1/comm") == "pause"
 
 
+@pytest.mark.every_engine
 async def test_pid_mode_container_shows_only_the_containers_processes(cri: CRI) -> None:
     async with container(cri, in_container(pid=api.CONTAINER)) as container_id:
         assert await sh(cri, container_id, "cat /proc/1/comm") == "sleep"
 
 
+@pytest.mark.every_engine
 async def test_pid_mode_target_is_the_namespace_of_another_container(cri: CRI, engine_api: DockerClient) -> None:
     async with pod(cri) as sandbox_id:
         target = await start(
@@ -147,11 +152,13 @@ async def test_the_infra_container_reaps_zombies(cri: CRI) -> None:
 # What the pod's containers see
 
 
+@pytest.mark.every_engine
 async def test_hostname_is_the_one_asked_for(cri: CRI) -> None:
     async with container(cri, sandbox=sandbox_config(hostname="web-0")) as container_id:
         assert await sh(cri, container_id, "hostname") == "web-0"
 
 
+@pytest.mark.every_engine
 async def test_hostname_on_the_nodes_network_is_the_nodes(cri: CRI) -> None:
     sandbox = in_pod(network=api.NODE)
     sandbox.hostname = os.uname().nodename
@@ -159,6 +166,7 @@ async def test_hostname_on_the_nodes_network_is_the_nodes(cri: CRI) -> None:
         assert await sh(cri, container_id, "hostname") == os.uname().nodename
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("dns", "expected"),
     [
@@ -191,6 +199,7 @@ async def test_resolv_conf_is_exactly_what_was_asked_for(
         assert await sh(cri, container_id, "cat /etc/resolv.conf") == expected.rstrip("\n")
 
 
+@pytest.mark.every_engine
 async def test_sysctls_are_set(cri: CRI) -> None:
     sandbox = sandbox_config(
         linux=api.LinuxPodSandboxConfig(
@@ -228,6 +237,7 @@ async def test_a_cgroup_driver_that_is_not_the_engines_is_told(
             pass
 
 
+@pytest.mark.every_engine
 async def test_the_engines_cgroup_driver_is_told_to_kubelets(cri: CRI) -> None:
     response = await cri.runtime.RuntimeConfig(api.RuntimeConfigRequest())
     assert response.linux.cgroup_driver == api.CGROUPFS
@@ -235,6 +245,7 @@ async def test_the_engines_cgroup_driver_is_told_to_kubelets(cri: CRI) -> None:
     assert {one.type for one in shown.conditions} == {"RuntimeReady", "NetworkReady"}
 
 
+@pytest.mark.every_engine
 async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: CRI, engine_api: DockerClient) -> None:
     sandbox = sandbox_config(linux=api.LinuxPodSandboxConfig(cgroup_parent="/kubepods/besteffort/pod-1234"))
     async with pod(cri, sandbox) as sandbox_id:
@@ -243,6 +254,7 @@ async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: C
             assert f"/kubepods/besteffort/pod-1234/{one}\n" in (process(engine_api, one) / "cgroup").read_text()
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
@@ -267,6 +279,7 @@ async def test_infra_container_runs_in_the_pods_security_context(
         assert expected in process_status(process(engine_api, sandbox_id))[field].split()
 
 
+@pytest.mark.every_engine
 async def test_infra_container_without_seccomp_when_unconfined_is_asked_for(cri: CRI, engine_api: DockerClient) -> None:
     context = linux_sandbox(seccomp=api.SecurityProfile(profile_type=api.SecurityProfile.Unconfined))
     async with pod(cri, sandbox_config(linux=context)) as sandbox_id:
@@ -289,6 +302,7 @@ async def test_metadata_labels_and_annotations_come_back_as_they_were_given(cri:
             assert dict(found.annotations) == dict(config.annotations)
 
 
+@pytest.mark.every_engine
 async def test_created_at_is_the_time_of_the_call(cri: CRI) -> None:
     before = time.time_ns()
     async with pod(cri) as sandbox_id:
@@ -362,6 +376,7 @@ async def test_status_of_an_unknown_sandbox_is_not_found(cri: CRI) -> None:
 # Ending
 
 
+@pytest.mark.every_engine
 async def test_stop_ends_the_containers_and_leaves_the_sandbox_not_ready(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         container_id = await start(cri, sandbox_id)
@@ -373,6 +388,7 @@ async def test_stop_ends_the_containers_and_leaves_the_sandbox_not_ready(cri: CR
         assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
 
 
+@pytest.mark.every_engine
 async def test_nothing_runs_after_a_stop_that_came_beside_a_start(cri: CRI, engine_api: DockerClient) -> None:
     def running(container_id: str) -> bool:
         return bool(engine_api.api.inspect_container(container_id)["State"]["Running"])
@@ -419,6 +435,7 @@ async def test_stop_and_remove_can_be_repeated(cri: CRI) -> None:
             await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
 
 
+@pytest.mark.every_engine
 async def test_stops_and_removes_at_the_same_time_all_succeed(cri: CRI, snapshot: Callable[[], Snapshot]) -> None:
     before = snapshot()
     sandbox_id = await run_pod(cri, sandbox_config())
@@ -433,6 +450,7 @@ async def test_stop_and_remove_of_an_unknown_sandbox_succeed(cri: CRI) -> None:
     await remove_pod(cri, "f" * 64)
 
 
+@pytest.mark.every_engine
 async def test_a_sandbox_whose_infra_container_died_is_not_ready_and_can_be_removed(
     cri: CRI, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
@@ -510,6 +528,7 @@ async def test_a_run_whose_caller_has_gone_leaves_nothing(
 # Runtime handlers
 
 
+@pytest.mark.every_engine
 async def test_the_engines_runtime_is_a_handler_and_is_reported(cri: CRI) -> None:
     async with pod(cri, runtime_handler="runc") as sandbox_id:
         assert (await sandbox_status(cri, sandbox_id)).runtime_handler == "runc"
@@ -518,6 +537,7 @@ async def test_the_engines_runtime_is_a_handler_and_is_reported(cri: CRI) -> Non
         assert (await sandbox_status(cri, sandbox_id)).runtime_handler == ""
 
 
+@pytest.mark.every_engine
 async def test_the_handler_of_every_dockershim_is_the_engines_default_runtime(
     cri: CRI, engine_api: DockerClient
 ) -> None:
@@ -531,6 +551,7 @@ async def test_the_handler_of_every_dockershim_is_the_engines_default_runtime(
         assert used == {default}
 
 
+@pytest.mark.every_engine
 async def test_another_runtime_of_the_engine_runs_the_infra_container_and_the_containers(
     server: Server, engine: Engine, engine_api: DockerClient, tmp_path: Path
 ) -> None:
@@ -558,6 +579,7 @@ async def test_another_runtime_of_the_engine_runs_the_infra_container_and_the_co
     server.restart()
 
 
+@pytest.mark.every_engine
 async def test_an_unknown_runtime_handler_is_refused(cri: CRI) -> None:
     async with refused("INVALID_ARGUMENT", "runtime_handler", "'none-such'", "runc"):
         await run_pod(cri, sandbox_config(), runtime_handler="none-such")

@@ -71,6 +71,7 @@ async def test_the_life_of_a_pod_is_seen_and_each_repeated_call_is_not(
     ]
 
 
+@pytest.mark.every_engine
 async def test_failures_have_the_names_of_pod_and_container_and_each_id_once(
     cri: CRI, said: Callable[[str], list[str]]
 ) -> None:

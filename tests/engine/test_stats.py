@@ -130,6 +130,7 @@ async def test_what_is_available_is_the_limit_less_the_working_set(cri: CRI) -> 
     assert memory.available_bytes.value == 64 * MIB - memory.working_set_bytes.value
 
 
+@pytest.mark.every_engine
 async def test_lists_and_their_filters(cri: CRI) -> None:
     await pull(cri)
     async with pod(cri) as first, pod(cri) as second:
@@ -233,6 +234,7 @@ async def test_a_pod_without_a_cgroup_is_its_containers_together(cri: CRI) -> No
         assert found.process.process_count.value == 2
 
 
+@pytest.mark.every_engine
 async def test_pods_are_listed_by_filters_and_those_that_have_ended_have_no_values(cri: CRI) -> None:
     await pull(cri)
 
@@ -318,6 +320,7 @@ async def test_nothing_is_held_of_a_pod_that_was_killed_and_what_runs_again_is_r
 # -- metrics
 
 
+@pytest.mark.every_engine
 async def test_metrics_have_what_kubelets_have_had_from_cadvisor(cri: CRI) -> None:
     await pull(cri)
     limits = api.LinuxContainerResources(
@@ -370,6 +373,7 @@ KNOWN = (
 )
 
 
+@pytest.mark.every_engine
 async def test_values_are_those_of_the_engine_within_two_per_cent(
     start_server: Callable[..., Server], engine_api: DockerClient
 ) -> None:

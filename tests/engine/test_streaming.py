@@ -104,6 +104,7 @@ async def forward_url(cri: CRI, sandbox_id: str, *ports: int) -> str:
 # Exec
 
 
+@pytest.mark.every_engine
 async def test_output_and_exit_code(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", "-c", "echo out; echo err >&2; exit 7")
     assert url.startswith("http://127.0.0.1:")
@@ -113,6 +114,7 @@ async def test_output_and_exit_code(cri: CRI, running: str, connect: Connect) ->
         assert await command.exit_code() == 7
 
 
+@pytest.mark.every_engine
 async def test_all_output_arrives(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", "-c", "seq 1 200000; seq 1 100000 >&2")
     async with connect(url) as command:
@@ -122,6 +124,7 @@ async def test_all_output_arrives(cri: CRI, running: str, connect: Connect) -> N
     assert stderr.split() == [str(number).encode() for number in range(1, 100001)]
 
 
+@pytest.mark.every_engine
 async def test_input_and_its_end(cri: CRI, running: str, connect: Connect) -> None:
     sent = os.urandom(5 * MIB)
     url = await exec_url(cri, running, "sh", "-c", "sha256sum; echo end", stdin=True)
@@ -164,6 +167,7 @@ async def send_again(channel: Channel, piece: bytes, times: int) -> None:
         await channel.write(piece)
 
 
+@pytest.mark.every_engine
 async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
@@ -176,6 +180,7 @@ async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:
     assert b"17 91\r\n" in output
 
 
+@pytest.mark.every_engine
 async def test_a_terminals_command_outlives_the_end_of_its_input(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
@@ -197,6 +202,7 @@ async def gives_back(command: Command, keys: Iterable[int]) -> None:
             assert await stdout.read() == bytes([key])
 
 
+@pytest.mark.every_engine
 async def test_every_key_reaches_a_terminal_at_once(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", "-c", ECHO, stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
@@ -204,6 +210,7 @@ async def test_every_key_reaches_a_terminal_at_once(cri: CRI, running: str, conn
         await gives_back(command, (key for key in range(256) if key != 0x1E))
 
 
+@pytest.mark.every_engine
 async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Connect) -> None:
     async with connect(await exec_url(cri, running, "no-such-command")) as command:
         output = await command.all("stdout") + await command.all("stderr")
@@ -211,6 +218,7 @@ async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Co
     assert b"no-such-command" in output
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "script",
     [
@@ -242,6 +250,7 @@ async def test_a_command_is_asked_to_end_before_it_is_killed(cri: CRI, running: 
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.every_engine
 async def test_a_container_that_stops_while_a_command_runs(cri: CRI, running: str, connect: Connect) -> None:
     async with connect(await exec_url(cri, running, "sleep", "60")) as command:
         await asyncio.sleep(0.5)
@@ -303,6 +312,7 @@ async def test_a_reader_that_stops_costs_little_and_loses_nothing(
     assert grown < 2 * MIB
 
 
+@pytest.mark.every_engine
 async def test_the_client_is_told_that_the_engine_has_gone(
     cri: CRI, running: str, engine: Engine, connect: Connect
 ) -> None:
@@ -441,6 +451,7 @@ async def test_certificates_are_replaced_without_a_restart(
 # Attach
 
 
+@pytest.mark.every_engine
 async def test_attach_gives_output_and_takes_input(cri: CRI, connect: Connect) -> None:
     script = "while read line; do echo got $line; echo also $line >&2; done; echo end; sleep 0.2"
     async with container(cri, container_config(script, stdin=True, stdin_once=True)) as container_id:
@@ -454,6 +465,7 @@ async def test_attach_gives_output_and_takes_input(cri: CRI, connect: Connect) -
             assert (await command.status())["status"] == "Success"
 
 
+@pytest.mark.every_engine
 async def test_a_container_outlives_who_was_attached_to_it(cri: CRI, connect: Connect) -> None:
     async with container(cri, container_config("while true; do echo tick; sleep 0.1; done")) as container_id:
         async with connect(await attach_url(cri, container_id)) as command:
@@ -463,6 +475,7 @@ async def test_a_container_outlives_who_was_attached_to_it(cri: CRI, connect: Co
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
+@pytest.mark.every_engine
 async def test_attach_to_a_terminal(cri: CRI, connect: Connect) -> None:
     async with container(cri, container_config("exec sh", stdin=True, tty=True)) as container_id:
         url = await attach_url(cri, container_id, stdin=True, stderr=False, tty=True)
@@ -473,6 +486,7 @@ async def test_attach_to_a_terminal(cri: CRI, connect: Connect) -> None:
             assert b"17 91\r\n" in await asyncio.wait_for(command.all("stdout"), 10)
 
 
+@pytest.mark.every_engine
 async def test_every_key_reaches_an_attached_terminal_at_once(cri: CRI, connect: Connect) -> None:
     config = container_config(f"read line; {ECHO}", stdin=True, tty=True)
     async with container(cri, config) as container_id:
@@ -485,6 +499,7 @@ async def test_every_key_reaches_an_attached_terminal_at_once(cri: CRI, connect:
             await gives_back(command, range(255))
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("tty", [False, True])
 async def test_attach_ends_well_with_its_input(cri: CRI, connect: Connect, tty: bool) -> None:
     script = "while read line; do echo got $line; done"
@@ -593,6 +608,7 @@ async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any
         await until(lambda: len(descriptors(server.pid)) <= before + 16, 20)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("forwards", [pytest.param(forwarding, id="SPDY"), pytest.param(tunnelling, id="tunnel")])
 async def test_a_port_on_which_nobody_listens(cri: CRI, forwards: Any) -> None:
     async with pod(cri) as sandbox_id, forwards(await forward_url(cri, sandbox_id)) as connection:

@@ -20,6 +20,7 @@ async def old(server: Server) -> AsyncIterator[CRI]:
         yield connection
 
 
+@pytest.mark.every_engine
 async def test_a_pods_whole_life(old: CRI, snapshot: Callable[[], Snapshot]) -> None:
     before = snapshot()
     api, runtime, images = old.api, old.runtime, old.images

@@ -2,6 +2,9 @@
 
 ENGINE ?= 20
 ENGINES := 20 28
+# The newest one has all tests, the older ones those that depend on the engine's version (pyproject.toml, markers).
+NEWEST := $(lastword $(ENGINES))
+OLDER := $(filter-out $(NEWEST),$(ENGINES))
 # The environment carries it to the commands: it may hold characters that a shell would act on.
 export FOCUS
 
@@ -23,8 +26,8 @@ test: install ## Run everything: lint, unit, node and engine tests, critest (FOC
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
-test: lint test-unit test-node $(ENGINES:%=test-engine-%) $(ENGINES:%=conformance-%)
-test: $(ENGINES:%=conformance-websocket-%)
+test: lint test-unit test-node $(OLDER:%=test-marked-%) test-engine-$(NEWEST)
+test: $(ENGINES:%=conformance-%) $(ENGINES:%=conformance-websocket-%)
 endif
 
 .PHONY: test-node
@@ -37,6 +40,13 @@ test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=
 .PHONY: $(ENGINES:%=test-engine-%)
 $(ENGINES:%=test-engine-%): test-engine-%: install
 	$(NODE) $* -- $(ENGINE_TESTS)
+
+.PHONY: test-marked
+test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28)
+
+.PHONY: $(ENGINES:%=test-marked-%)
+$(ENGINES:%=test-marked-%): test-marked-%: install
+	$(NODE) $* -- $(ENGINE_TESTS) -m every_engine
 
 # The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
 OPERATIONS ?= 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 
 import docker
@@ -27,14 +27,14 @@ _numbers = itertools.count(2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--operations", type=int, default=150, help="operations of the randomized test")
+    parser.addoption("--operations", type=int, default=100, help="operations of the randomized test")
     parser.addoption("--operations-seed", type=int, default=1, help="which operations those are")
     parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
     parser.addoption("--faults", type=int, default=40, help="cases of fault injection, 0 for all")
     # Another sample for each engine.
     seed = int(os.environ["TEST_NODE_ENGINE"])
     parser.addoption("--faults-seed", type=int, default=seed, help="which cases those are")
-    parser.addoption("--soak", type=int, default=60, help="seconds of the soak")
+    parser.addoption("--soak", type=int, default=40, help="seconds of the soak")
     parser.addoption("--soak-seed", type=int, default=1, help="when what is killed in it")
 
 
@@ -86,22 +86,38 @@ def server(nothing_left: None) -> Iterator[Server]:
     assert started.stop() == 0, f"the server did not end well:\n{started.log_end()}"
 
 
-@pytest.fixture
-def start_server() -> Iterator[Callable[..., Server]]:
-    """`start_server(*flags)`: one more server, with a socket and folders of its own, ended with the test."""
-    with_test: list[Server] = []
+@contextmanager
+def _more_servers() -> Iterator[Callable[..., Server]]:
+    """`start(*flags)` for the length of a block."""
+    more: list[Server] = []
 
     def start(*flags: str) -> Server:
         started = Server(name=f"dockershim-{next(_numbers)}", flags=flags)
-        with_test.append(started)
+        more.append(started)
         _servers.append(started)
         started.start()
         return started
 
-    yield start
-    for started in with_test:
-        started.kill()
-        _servers.remove(started)
+    try:
+        yield start
+    finally:
+        for started in more:
+            started.kill()
+            _servers.remove(started)
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """`start_server(*flags)`: one more server, with a socket and folders of its own, ended with the test."""
+    with _more_servers() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_lasting_server(nothing_left: None) -> Iterator[Callable[..., Server]]:
+    """The same for all tests of a module, which leave such a server as it was."""
+    with _more_servers() as start:
+        yield start
 
 
 @pytest.fixture

@@ -375,6 +375,7 @@ async def test_a_limit_that_the_kernel_has_not_fails_the_start(cri: CRI) -> None
         assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("cidr", ["10.0.0.0/99", "nonsense"])
 async def test_a_pod_cidr_that_is_none(cri: CRI, cidr: str) -> None:
     config = api.RuntimeConfig(network_config=api.NetworkConfig(pod_cidr=cidr))
@@ -409,9 +410,12 @@ async def test_an_engine_that_is_down_is_unavailable_until_it_is_back(cri: CRI, 
             pass
 
 
-@pytest.fixture
-def bad_plugin() -> Iterator[Callable[[str], None]]:
-    """`bad_plugin(script)`: the chain ends with a plugin that is this shell script."""
+@pytest.fixture(scope="class")
+def bad_plugin(server: Server) -> Iterator[Callable[[str], None]]:
+    """`bad_plugin(script)`: the chain ends with a plugin that is this shell script. For all the tests of a class.
+
+    The server reads its folder a little after a change: it is given half a second before them and after them.
+    """
     plugin, config_file = Path("/opt/cni/bin/bad"), Path("/etc/cni/net.d/00-bad.conflist")
 
     def make(script: str) -> None:
@@ -435,53 +439,50 @@ FAILS_TO_ADD = """\
 echo '{"cniVersion": "0.4.0", "code": 42, "msg": "no more addresses", "details": "of this kind"}'; exit 1"""
 
 
-@pytest.mark.parametrize(
-    ("script", "mentions"),
-    [
-        pytest.param(FAILS_TO_ADD, "no more addresses", id="an error of its own"),
-        pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; echo broken >&2; exit 1', "broken", id="words on stderr"),
-        pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; echo garbage', "bad", id="garbage"),
-        pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; kill -9 $$', "bad", id="killed"),
-    ],
-)
-async def test_a_plugin_that_fails(cri: CRI, bad_plugin: Callable[[str], None], script: str, mentions: str) -> None:
-    bad_plugin(script)
-    async with refused("INTERNAL", mentions):
-        await run_pod(cri, sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=18083)]))
-    assert await sandboxes(cri) == {}
-
-
-async def test_a_plugin_that_hangs_is_ended(
-    start_server: Callable[..., Server], bad_plugin: Callable[[str], None]
-) -> None:
-    bad_plugin('[ "$CNI_COMMAND" = ADD ] || exit 0; sleep 1234')
-    async with CRI(start_server("--cni-timeout=1s").target) as cri:
-        begun = time.monotonic()
-        async with refused("INTERNAL", "bad"):
-            await run_pod(cri, sandbox_config())
-        assert time.monotonic() - begun < 6
-        assert await sandboxes(cri) == {}
-    assert "1234" not in subprocess.run(["ps", "ax"], capture_output=True, text=True, check=True).stdout
-
-
 PASSES_ON = """\
 [ "$CNI_COMMAND" = ADD ] || exit 0
 python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)["prevResult"]))'"""
 
 
-async def test_a_plugin_that_fails_to_delete_keeps_what_the_next_try_needs(
-    cri: CRI, bad_plugin: Callable[[str], None]
-) -> None:
-    bad_plugin(PASSES_ON)
-    sandbox_id = await run_pod(cri, sandbox_config())
-    bad_plugin("echo not today >&2; exit 1")
-    for call in (cri.runtime.StopPodSandbox, cri.runtime.RemovePodSandbox):
-        kind = api.StopPodSandboxRequest if call is cri.runtime.StopPodSandbox else api.RemovePodSandboxRequest
-        async with refused("INTERNAL", "not today"):
-            await call(kind(pod_sandbox_id=sandbox_id))
-    assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
-    bad_plugin("exit 0")
-    await remove_pod(cri, sandbox_id)
+class TestPluginsThatFail:
+    @pytest.mark.parametrize(
+        ("script", "mentions"),
+        [
+            pytest.param(FAILS_TO_ADD, "no more addresses", id="an error of its own"),
+            pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; echo broken >&2; exit 1', "broken", id="words on stderr"),
+            pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; echo garbage', "bad", id="garbage"),
+            pytest.param('[ "$CNI_COMMAND" = ADD ] || exit 0; kill -9 $$', "bad", id="killed"),
+        ],
+    )
+    async def test_to_add(self, cri: CRI, bad_plugin: Callable[[str], None], script: str, mentions: str) -> None:
+        bad_plugin(script)
+        async with refused("INTERNAL", mentions):
+            await run_pod(cri, sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=18083)]))
+        assert await sandboxes(cri) == {}
+
+    async def test_a_plugin_that_hangs_is_ended(
+        self, start_server: Callable[..., Server], bad_plugin: Callable[[str], None]
+    ) -> None:
+        bad_plugin('[ "$CNI_COMMAND" = ADD ] || exit 0; sleep 1234')
+        async with CRI(start_server("--cni-timeout=1s").target) as cri:
+            begun = time.monotonic()
+            async with refused("INTERNAL", "bad"):
+                await run_pod(cri, sandbox_config())
+            assert time.monotonic() - begun < 6
+            assert await sandboxes(cri) == {}
+        assert "1234" not in subprocess.run(["ps", "ax"], capture_output=True, text=True, check=True).stdout
+
+    async def test_to_delete_keeps_what_the_next_try_needs(self, cri: CRI, bad_plugin: Callable[[str], None]) -> None:
+        bad_plugin(PASSES_ON)
+        sandbox_id = await run_pod(cri, sandbox_config())
+        bad_plugin("echo not today >&2; exit 1")
+        for call in (cri.runtime.StopPodSandbox, cri.runtime.RemovePodSandbox):
+            kind = api.StopPodSandboxRequest if call is cri.runtime.StopPodSandbox else api.RemovePodSandboxRequest
+            async with refused("INTERNAL", "not today"):
+                await call(kind(pod_sandbox_id=sandbox_id))
+        assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+        bad_plugin("exit 0")
+        await remove_pod(cri, sandbox_id)
 
 
 @pytest.fixture

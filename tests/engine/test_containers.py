@@ -9,12 +9,14 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
@@ -22,7 +24,6 @@ from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
     cgroup_file,
-    container,
     container_config,
     containers,
     create,
@@ -42,6 +43,7 @@ from tests.engine.pods import (
     stop,
     until,
 )
+from tests.engine.pods import container as container_and_pod
 from tests.node.server import Server
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
@@ -53,6 +55,37 @@ MIB = 1024 * 1024
 def image(engine_api: DockerClient) -> str:
     found = engine_api.images.pull(BUSYBOX)
     return str(found.id)
+
+
+#: The pod of `everybodys`, while it is there.
+_shared: list[tuple[str, api.PodSandboxConfig]] = []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def everybodys(server: Server, image: str) -> AsyncIterator[None]:
+    """A pod for the containers of all tests that ask for none of their own: making one takes as long as a container."""
+    async with CRI(server.target) as cri, pod(cri, config := sandbox_config()) as sandbox_id:
+        _shared.append((sandbox_id, config))
+        yield
+        _shared.clear()
+
+
+@asynccontextmanager
+async def container(
+    cri: CRI, config: api.ContainerConfig | None = None, sandbox: api.PodSandboxConfig | None = None
+) -> AsyncIterator[str]:
+    """A started container for the length of a block, in a pod of its own if there is a configuration of one; its id."""
+    if sandbox is not None:
+        async with container_and_pod(cri, config, sandbox) as container_id:
+            yield container_id
+        return
+    ((sandbox_id, of_pod),) = _shared
+    container_id = await create(cri, sandbox_id, config or container_config(), of_pod)
+    try:
+        await cri.runtime.StartContainer(api.StartContainerRequest(container_id=container_id))
+        yield container_id
+    finally:
+        await remove(cri, container_id)
 
 
 async def output(cri: CRI, engine_api: DockerClient, config: api.ContainerConfig) -> str:
@@ -245,13 +278,12 @@ def no_chmod(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("context", "mode"),
     [
-        pytest.param({}, "0", id="nothing asked"),
-        pytest.param({"seccomp": "RuntimeDefault"}, "2", id="RuntimeDefault"),
-        pytest.param({"seccomp": "Unconfined"}, "0", id="Unconfined"),
+        pytest.param({}, "0", id="nothing asked", marks=pytest.mark.every_engine),
+        pytest.param({"seccomp": "RuntimeDefault"}, "2", id="RuntimeDefault", marks=pytest.mark.every_engine),
+        pytest.param({"seccomp": "Unconfined"}, "0", id="Unconfined", marks=pytest.mark.every_engine),
         pytest.param({"seccomp_profile_path": "runtime/default"}, "2", id="deprecated field, default"),
         pytest.param({"seccomp_profile_path": "unconfined"}, "0", id="deprecated field, unconfined"),
         pytest.param(
@@ -520,19 +552,22 @@ async def update(cri: CRI, container_id: str, **fields: Any) -> None:
     await cri.runtime.UpdateContainerResources(request)
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "change",
     [
         pytest.param({"cpu_quota": 10000}, id="CPU quota"),
-        pytest.param({"cpu_quota": -1}, id="no CPU quota any more"),
+        pytest.param({"cpu_quota": -1}, id="no CPU quota any more", marks=pytest.mark.every_engine),
         pytest.param({"cpu_period": 100000, "cpu_quota": 30000}, id="CPU period and quota"),
         pytest.param({"cpu_shares": 1024}, id="CPU shares"),
-        pytest.param({"cpuset_cpus": "1"}, id="CPU set"),
+        pytest.param({"cpuset_cpus": "1"}, id="CPU set", marks=pytest.mark.every_engine),
         pytest.param({"memory_limit_in_bytes": 80 * MIB, "memory_swap_limit_in_bytes": 96 * MIB}, id="more memory"),
         pytest.param({"memory_limit_in_bytes": 128 * MIB, "memory_swap_limit_in_bytes": 128 * MIB}, id="both higher"),
-        pytest.param({"memory_limit_in_bytes": 32 * MIB, "memory_swap_limit_in_bytes": 32 * MIB}, id="both lower"),
-        pytest.param({"oom_score_adj": 700}, id="OOM score"),
+        pytest.param(
+            {"memory_limit_in_bytes": 32 * MIB, "memory_swap_limit_in_bytes": 32 * MIB},
+            id="both lower",
+            marks=pytest.mark.every_engine,
+        ),
+        pytest.param({"oom_score_adj": 700}, id="OOM score", marks=pytest.mark.every_engine),
     ],
 )
 async def test_update_changes_what_is_given_and_leaves_the_rest(

@@ -183,18 +183,23 @@ async def test_a_container_that_is_stopped_while_the_command_runs(cri: CRI, engi
 # Time limits
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "command",
     [
         pytest.param("exec sleep 60", id="one process"),
-        pytest.param("trap '' TERM HUP INT; sleep 60; sleep 60", id="one that ignores signals"),
-        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline"),
+        pytest.param(
+            "trap '' TERM HUP INT; sleep 60; sleep 60", id="one that ignores signals", marks=pytest.mark.every_engine
+        ),
+        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline", marks=pytest.mark.every_engine),
         pytest.param("setsid sleep 60 & sleep 60", id="a child in a session of its own"),
         pytest.param("while true; do echo more; done", id="one that never stops to write"),
-        pytest.param("exec >/dev/null 2>&1; sleep 60", id="one that has closed its output"),
+        pytest.param(
+            "exec >/dev/null 2>&1; sleep 60", id="one that has closed its output", marks=pytest.mark.every_engine
+        ),
         pytest.param("(sleep 60 &); sleep 60", id="a grandchild whose parent has ended"),
-        pytest.param("sleep 60 & exit 0", id="one that has ended itself, but not what it started"),
+        pytest.param(
+            "sleep 60 & exit 0", id="one that has ended itself, but not what it started", marks=pytest.mark.every_engine
+        ),
     ],
 )
 async def test_a_command_that_takes_too_long_is_killed_with_its_children(

@@ -277,8 +277,9 @@ async def test_a_server_that_was_stopped_in_its_tracks_answers_with_what_is_true
         assert {one.state for one in await asked} == {api.CONTAINER_EXITED}
 
 
-@pytest.mark.every_engine
-@pytest.mark.parametrize("crash", [True, False], ids=["crash", "restart"])
+@pytest.mark.parametrize(
+    "crash", [pytest.param(True, id="crash", marks=pytest.mark.every_engine), pytest.param(False, id="restart")]
+)
 async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
     cri: CRI, engine: Engine, engine_api: DockerClient, crash: bool
 ) -> None:

@@ -110,9 +110,15 @@ async def check_new_pod(cri: CRI) -> None:
         assert await sh(cri, container_id, "echo here") == "here"
 
 
-@pytest.mark.every_engine
-@pytest.mark.parametrize("lose", [lose_containers, lose_everything], ids=["containers", "data-root"])
-@pytest.mark.parametrize("server_runs", [True, False], ids=["server-runs", "server-is-down-too"])
+@pytest.mark.parametrize(
+    ("server_runs", "lose"),
+    [
+        pytest.param(True, lose_containers, id="server-runs-containers"),
+        pytest.param(True, lose_everything, id="server-runs-data-root", marks=pytest.mark.every_engine),
+        pytest.param(False, lose_containers, id="server-is-down-too-containers"),
+        pytest.param(False, lose_everything, id="server-is-down-too-data-root"),
+    ],
+)
 async def test_lost_pods_are_shown_given_back_and_removed(
     server: Server, engine: Engine, snapshot: Callable[[], Snapshot], lose: Callable[[], None], server_runs: bool
 ) -> None:

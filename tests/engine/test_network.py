@@ -119,11 +119,16 @@ def port(**fields: Any) -> list[api.PortMapping]:
     return [api.PortMapping(**{"container_port": 80, "host_port": 18080, **fields})]
 
 
+@pytest.fixture(scope="module")
+def of_the_engine(start_lasting_server: Callable[..., Server]) -> Server:
+    """A server whose pods are on the engine's bridge."""
+    return start_lasting_server("--network-plugin=docker")
+
+
 @pytest.fixture(params=["cni", pytest.param("docker", marks=pytest.mark.every_engine)])
-async def either(request: pytest.FixtureRequest, start_server: Callable[..., Server]) -> AsyncIterator[CRI]:
+async def either(request: pytest.FixtureRequest, server: Server, of_the_engine: Server) -> AsyncIterator[CRI]:
     """A server of each kind of network."""
-    server = start_server(f"--network-plugin={request.param}")
-    async with CRI(server.target) as connection:
+    async with CRI({"cni": server, "docker": of_the_engine}[request.param].target) as connection:
         yield connection
 
 
@@ -181,10 +186,9 @@ async def test_pod_on_the_nodes_network_publishes_nothing(cri: CRI, snapshot: Ca
 
 @pytest.mark.every_engine
 async def test_two_pods_cannot_have_the_same_host_port_of_the_engine(
-    start_server: Callable[..., Server], snapshot: Callable[[], Snapshot]
+    of_the_engine: Server, snapshot: Callable[[], Snapshot]
 ) -> None:
-    server = start_server("--network-plugin=docker")
-    async with CRI(server.target) as cri, pod(cri, sandbox_config(port_mappings=port())):
+    async with CRI(of_the_engine.target) as cri, pod(cri, sandbox_config(port_mappings=port())):
         before = snapshot()
         async with refused("INTERNAL", "18080"):
             await run_pod(cri, sandbox_config(port_mappings=port()))
@@ -424,7 +428,6 @@ async def test_kubenet_with_pod_cidrs_of_the_command_line(
     assert snapshot().gained(before) == {}
 
 
-@pytest.mark.every_engine
 async def test_kubenet_with_pod_cidrs_of_the_kubelet(
     start_server: Callable[..., Server], no_kubenet_bridge: None, snapshot: Callable[[], Snapshot]
 ) -> None:

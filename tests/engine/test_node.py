@@ -15,7 +15,6 @@ from tests.node.state import Snapshot, normalised
 PAUSE = "registry.k8s.io/pause:3.9"
 
 
-@pytest.mark.every_engine
 def test_engine_comes_back_after_a_crash_and_after_a_stop(engine: Engine, engine_api: DockerClient) -> None:
     first = engine.pid
     engine.kill()

@@ -166,7 +166,6 @@ async def test_hostname_on_the_nodes_network_is_the_nodes(cri: CRI) -> None:
         assert await sh(cri, container_id, "hostname") == os.uname().nodename
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("dns", "expected"),
     [
@@ -179,8 +178,14 @@ async def test_hostname_on_the_nodes_network_is_the_nodes(cri: CRI) -> None:
             "nameserver 10.96.0.10\nnameserver fd00::10\n"
             "search tests.svc.cluster.local svc.cluster.local\noptions ndots:5 edns0\n",
             id="all of it",
+            marks=pytest.mark.every_engine,
         ),
-        pytest.param(api.DNSConfig(servers=["127.0.0.53"]), "nameserver 127.0.0.53\n", id="a server on the loopback"),
+        pytest.param(
+            api.DNSConfig(servers=["127.0.0.53"]),
+            "nameserver 127.0.0.53\n",
+            id="a server on the loopback",
+            marks=pytest.mark.every_engine,
+        ),
         pytest.param(
             api.DNSConfig(servers=[f"10.0.0.{n}" for n in range(9)]),
             "".join(f"nameserver 10.0.0.{n}\n" for n in range(9)),
@@ -254,15 +259,14 @@ async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: C
             assert f"/kubepods/besteffort/pod-1234/{one}\n" in (process(engine_api, one) / "cgroup").read_text()
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
         pytest.param("Uid", "1000", id="user"),
         pytest.param("Gid", "2000", id="group"),
         pytest.param("Groups", "3000", id="supplemental groups"),
-        pytest.param("NoNewPrivs", "1", id="no new privileges"),
-        pytest.param("Seccomp", "2", id="seccomp, the engine's profile"),
+        pytest.param("NoNewPrivs", "1", id="no new privileges", marks=pytest.mark.every_engine),
+        pytest.param("Seccomp", "2", id="seccomp, the engine's profile", marks=pytest.mark.every_engine),
     ],
 )
 async def test_infra_container_runs_in_the_pods_security_context(
@@ -506,19 +510,27 @@ async def test_two_calls_with_the_same_metadata_make_one_sandbox(cri: CRI) -> No
 # A caller that goes away
 
 
+@pytest.fixture(scope="module")
+def telling(start_lasting_server: Callable[..., Server]) -> Server:
+    """A server that tells of each call that it has answered."""
+    return start_lasting_server("--log-level=debug")
+
+
 @pytest.mark.parametrize("seconds", [0.01, 0.05, 0.1, 0.15, 0.2, 0.25])
 async def test_a_run_whose_caller_has_gone_leaves_nothing(
-    start_server: Callable[..., Server], snapshot: Callable[[], Snapshot], seconds: float
+    telling: Server, snapshot: Callable[[], Snapshot], seconds: float
 ) -> None:
-    server = start_server("--log-level=debug")
+    answered = telling.answered("RunPodSandbox")
     before = snapshot()
     config = sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=18081)])
     request = api.RunPodSandboxRequest(config=config)
-    async with CRI(server.target) as cri:
+    async with CRI(telling.target) as cri:
         with contextlib.suppress(grpc.aio.AioRpcError):
             await remove_pod(cri, (await cri.runtime.RunPodSandbox(request, timeout=seconds)).pod_sandbox_id)
-        await until(lambda: server.answered("RunPodSandbox") > 0 or not snapshot().gained(before), 20)
-        if server.answered("RunPodSandbox"):  # the answer crossed with the caller's leaving, or came in time
+        await until(lambda: telling.answered("RunPodSandbox") > answered or not snapshot().gained(before), 20)
+        if (
+            telling.answered("RunPodSandbox") > answered
+        ):  # the answer crossed with the caller's leaving, or came in time
             for sandbox_id in await sandboxes(cri):
                 await remove_pod(cri, sandbox_id)
         await asyncio.sleep(0.5)

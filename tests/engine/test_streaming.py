@@ -23,6 +23,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 import trustme
 from docker import DockerClient
 
@@ -72,9 +73,16 @@ def image(engine_api: DockerClient) -> None:
     engine_api.images.pull(BUSYBOX)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(server: Server, image: None) -> AsyncIterator[str]:
+    """A running container, of all tests that leave it running."""
+    async with CRI(server.target) as cri, container(cri) as container_id:
+        yield container_id
+
+
 @pytest.fixture
-async def running(cri: CRI) -> AsyncIterator[str]:
-    """A running container."""
+async def passing(cri: CRI) -> AsyncIterator[str]:
+    """A running container for tests that end it."""
     async with container(cri) as container_id:
         yield container_id
 
@@ -218,14 +226,15 @@ async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Co
     assert b"no-such-command" in output
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     "script",
     [
         pytest.param("exec sleep 60", id="one process"),
         pytest.param("trap '' TERM HUP INT; sleep 60; sleep 60", id="one that ignores signals"),
-        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline"),
-        pytest.param("while true; do echo more; done", id="one that never stops to write"),
+        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline", marks=pytest.mark.every_engine),
+        pytest.param(
+            "while true; do echo more; done", id="one that never stops to write", marks=pytest.mark.every_engine
+        ),
     ],
 )
 async def test_a_command_ends_with_its_client(
@@ -242,6 +251,7 @@ async def test_a_command_ends_with_its_client(
 
 async def test_a_command_is_asked_to_end_before_it_is_killed(cri: CRI, running: str, connect: Connect) -> None:
     script = "trap 'echo asked >/tmp/asked; exit' TERM; echo ready; while true; do sleep 0.1; done"
+    await sh(cri, running, "rm -f /tmp/asked")
     async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
         assert await command.channels["stdout"].read() == b"ready\n"
         command.abort()
@@ -251,10 +261,10 @@ async def test_a_command_is_asked_to_end_before_it_is_killed(cri: CRI, running: 
 
 
 @pytest.mark.every_engine
-async def test_a_container_that_stops_while_a_command_runs(cri: CRI, running: str, connect: Connect) -> None:
-    async with connect(await exec_url(cri, running, "sleep", "60")) as command:
+async def test_a_container_that_stops_while_a_command_runs(cri: CRI, passing: str, connect: Connect) -> None:
+    async with connect(await exec_url(cri, passing, "sleep", "60")) as command:
         await asyncio.sleep(0.5)
-        await stop(cri, running)
+        await stop(cri, passing)
         told = await asyncio.wait_for(command.status(), 10)
     assert told["status"] == "Failure"
 
@@ -312,29 +322,16 @@ async def test_a_reader_that_stops_costs_little_and_loses_nothing(
     assert grown < 2 * MIB
 
 
-@pytest.mark.every_engine
-async def test_the_client_is_told_that_the_engine_has_gone(
-    cri: CRI, running: str, engine: Engine, connect: Connect
-) -> None:
-    async with connect(await exec_url(cri, running, "sh", "-c", "echo begun; exec sleep 60")) as command:
-        assert await command.channels["stdout"].read() == b"begun\n"
-        engine.kill()
-        told = await asyncio.wait_for(command.status(), 20)
-        assert (told["status"], told["reason"]) == ("Failure", "InternalError")
-        assert "engine" in told["message"]
-    engine.start()
-
-
 # Requests
 
 
-async def test_bad_requests(cri: CRI, running: str) -> None:
+async def test_bad_requests(cri: CRI, passing: str) -> None:
     async with refused("INVALID_ARGUMENT", "at least one"):
-        await exec_url(cri, running, "true", stdout=False, stderr=False)
+        await exec_url(cri, passing, "true", stdout=False, stderr=False)
     async with refused("INVALID_ARGUMENT", "tty"):
-        await exec_url(cri, running, "true", tty=True)
+        await exec_url(cri, passing, "true", tty=True)
     async with refused("INVALID_ARGUMENT", "cmd"):
-        await exec_url(cri, running)
+        await exec_url(cri, passing)
     async with refused("INVALID_ARGUMENT", "container_id"):
         await attach_url(cri, "")
     async with refused("NOT_FOUND", "f" * 64):
@@ -343,11 +340,11 @@ async def test_bad_requests(cri: CRI, running: str) -> None:
         await forward_url(cri, "f" * 64)
     async with refused("INVALID_ARGUMENT", "70000"):
         await forward_url(cri, "f" * 64, 70000)
-    await stop(cri, running)
-    async with refused("FAILED_PRECONDITION", running):
-        await exec_url(cri, running, "true")
-    async with refused("FAILED_PRECONDITION", running):
-        await attach_url(cri, running)
+    await stop(cri, passing)
+    async with refused("FAILED_PRECONDITION", passing):
+        await exec_url(cri, passing, "true")
+    async with refused("FAILED_PRECONDITION", passing):
+        await attach_url(cri, passing)
 
 
 async def test_no_more_than_a_thousand_wait_for_their_client(
@@ -810,3 +807,19 @@ async def test_crictl_port_forward(cri: CRI, transport: str) -> None:
         for _ in range(3):
             async with session.get(f"http://127.0.0.1:{port}/data") as response:
                 assert hashlib.sha256(await response.read()).hexdigest() == expected
+
+
+# The end of the engine, and with it of the container that all the others use
+
+
+@pytest.mark.every_engine
+async def test_the_client_is_told_that_the_engine_has_gone(
+    cri: CRI, passing: str, engine: Engine, connect: Connect
+) -> None:
+    async with connect(await exec_url(cri, passing, "sh", "-c", "echo begun; exec sleep 60")) as command:
+        assert await command.channels["stdout"].read() == b"begun\n"
+        engine.kill()
+        told = await asyncio.wait_for(command.status(), 20)
+        assert (told["status"], told["reason"]) == ("Failure", "InternalError")
+        assert "engine" in told["message"]
+    engine.start()

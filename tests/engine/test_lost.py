@@ -71,9 +71,10 @@ class Pods:
 
     async def run(self, cri: CRI) -> None:
         await pull(cri)
-        for config in self.configs:
-            self.ids.append(await run_pod(cri, config))
-            self.containers.append(await start(cri, self.ids[-1], container_config("echo a; sleep 1000"), config))
+        self.ids = await asyncio.gather(*(run_pod(cri, config) for config in self.configs))
+        pods = zip(self.ids, self.configs, strict=True)
+        command = container_config("echo a; sleep 1000")
+        self.containers = await asyncio.gather(*(start(cri, one, command, config) for one, config in pods))
 
     async def check_lost(self, cri: CRI) -> None:
         """What a kubelet is told of them."""

@@ -70,18 +70,16 @@ def in_container(command: str = "exec sleep 1000", **options: Any) -> api.Contai
 
 
 @pytest.mark.every_engine
-@pytest.mark.parametrize("kind", ["net", "ipc", "uts"])
-async def test_containers_share_namespaces_of_their_pod_and_not_the_nodes(
-    cri: CRI, engine_api: DockerClient, kind: str
-) -> None:
+async def test_containers_share_namespaces_of_their_pod_and_not_the_nodes(cri: CRI, engine_api: DockerClient) -> None:
     async with pod(cri) as sandbox_id:
         first = await start(cri, sandbox_id, container_config(name="first"))
         second = await start(cri, sandbox_id, container_config(name="second"))
-        pods = namespace(process(engine_api, sandbox_id), kind)
-        assert pods != namespace(Path("/proc/self"), kind)
-        if kind != "uts":
-            assert namespace(process(engine_api, first), kind) == pods
-            assert namespace(process(engine_api, second), kind) == pods
+        for kind in ("net", "ipc", "uts"):
+            pods = namespace(process(engine_api, sandbox_id), kind)
+            assert pods != namespace(Path("/proc/self"), kind)
+            if kind != "uts":
+                assert namespace(process(engine_api, first), kind) == pods
+                assert namespace(process(engine_api, second), kind) == pods
 
 
 @pytest.mark.every_engine
@@ -259,19 +257,8 @@ async def test_cgroup_parent_holds_the_infra_container_and_the_containers(cri: C
             assert f"/kubepods/besteffort/pod-1234/{one}\n" in (process(engine_api, one) / "cgroup").read_text()
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        pytest.param("Uid", "1000", id="user"),
-        pytest.param("Gid", "2000", id="group"),
-        pytest.param("Groups", "3000", id="supplemental groups"),
-        pytest.param("NoNewPrivs", "1", id="no new privileges", marks=pytest.mark.every_engine),
-        pytest.param("Seccomp", "2", id="seccomp, the engine's profile", marks=pytest.mark.every_engine),
-    ],
-)
-async def test_infra_container_runs_in_the_pods_security_context(
-    cri: CRI, engine_api: DockerClient, field: str, expected: str
-) -> None:
+@pytest.mark.every_engine
+async def test_infra_container_runs_in_the_pods_security_context(cri: CRI, engine_api: DockerClient) -> None:
     context = linux_sandbox(
         run_as_user=api.Int64Value(value=1000),
         run_as_group=api.Int64Value(value=2000),
@@ -279,8 +266,11 @@ async def test_infra_container_runs_in_the_pods_security_context(
         seccomp=api.SecurityProfile(profile_type=api.SecurityProfile.RuntimeDefault),
     )
     async with pod(cri, sandbox_config(linux=context)) as sandbox_id:
+        found = process_status(process(engine_api, sandbox_id))
+    expected = {"Uid": "1000", "Gid": "2000", "Groups": "3000", "NoNewPrivs": "1", "Seccomp": "2"}
+    for field, value in expected.items():
         # Several are one for each of real, effective, saved and file system id, and the groups beside the first.
-        assert expected in process_status(process(engine_api, sandbox_id))[field].split()
+        assert value in found[field].split(), field
 
 
 @pytest.mark.every_engine

@@ -87,7 +87,8 @@ test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name r
 	$(PYTEST) $(SHARED) tests/unit
 
 .PHONY: test-fast
-test-fast: lint test-unit ## Run what takes a minute: lint and the tests that need no engine
+test-fast: lint ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow
+	$(PYTEST) $(SHARED) -m 'not slow' tests/unit
 
 # The infra image's program is assembled and run again for both architectures.
 .PHONY: assemblers

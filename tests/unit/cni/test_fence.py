@@ -19,6 +19,8 @@ import pytest
 import cni
 from tests.unit.cni.fakes import NETNS, announced, install_steered, network, runs, steer
 
+pytestmark = pytest.mark.slow
+
 
 def attachment(tmp_path: Path) -> cni.Attachment:
     return cni.Attachment("c1", NETNS, lock_path=tmp_path / "lock")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 #: Seconds; a machine may be busy with others.
 LONG = 15
 REPOSITORY = Path(__file__).parents[3]

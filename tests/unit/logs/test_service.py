@@ -16,6 +16,8 @@ from dockershim.logs.service import ContainerLogs, Statistics
 from tests.processes import cpu, descriptors, resident, switches
 from tests.unit.logs.engine import Pod
 
+pytestmark = pytest.mark.slow
+
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 

@@ -16,6 +16,8 @@ from dockershim.logs.service import ContainerLogs
 from tests.processes import switches
 from tests.unit.logs.engine import Pod
 
+pytestmark = pytest.mark.slow
+
 NONE, PLENTY = 0, 1000
 BOTH = ("max_inotify_instances", "max_inotify_watches")
 

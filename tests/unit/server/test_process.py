@@ -20,6 +20,8 @@ import pytest
 from tests.cri_client import CRI, take
 from tests.unit.server.fakes import START_DELAY
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[3]
 SECONDS = 8.0
 

@@ -19,6 +19,8 @@ from streaming.holding import FLOOR, POOL
 from streaming.spdy import Connection, Data, Limits, RstStream, Side, SynStream
 from streaming.spdy_headers import Headers
 
+pytestmark = pytest.mark.slow
+
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20

@@ -18,6 +18,8 @@ from tests.unit.state.fake_engine import until
 from tests.unit.streaming.conftest import OUTPUT
 from tests.unit.streaming.test_commands import serving
 
+pytestmark = pytest.mark.slow
+
 LINGERS = 0.5  # seconds
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
 

@@ -1,1 +1,1 @@
-"""What exists on the node, as it is followed from the engine."""
+"""The state of the node: copies of what the engine has, kept in step by its events, and what pods need beside them."""

@@ -1,4 +1,4 @@
-"""The checkpoints of pods: those on disk, and what is known of them in memory."""
+"""The checkpoints of pods: the files on disk, and their content in memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The content of ``store``, which nobody else writes while this process holds its lock.
+    """The checkpoints in ``store`` and in the stores of other dockershims below the ``adopted`` root directories.
 
-    And of the stores of other dockershims below the ``adopted`` root directories. Blocks on the file system.
+    Nobody else writes ``store`` while this process holds its lock. Blocks on the file system.
     """
 
     def __init__(self, store: Store, adopted: Iterable[Path] = ()) -> None:
         self._store = store
         self._known: dict[str, Checkpoint] = {}
-        #: The other stores that have a file of a sandbox.
+        #: By sandbox id: the other stores that have a file of it.
         self._others: dict[str, list[Store]] = {}
         for root in adopted:
             other = Store(root / "sandbox", foreign=True)
@@ -37,23 +37,23 @@ class Checkpoints:
 
     @property
     def by_id(self) -> Mapping[str, Checkpoint]:
-        """Each sandbox's, by its id."""
+        """The checkpoints by sandbox id."""
         return self._known
 
     def damaged(self) -> int:
-        """How many files were set aside as they cannot be read."""
+        """The number of files that were set aside because they cannot be read."""
         return self._store.damaged()
 
     async def write(self, checkpoint: Checkpoint) -> None:
-        """Raises ShimError."""
+        """Write it to disk. Raises ShimError."""
         with _errors("written"):
             await run_to_completion(with_own_files(self._store.write, checkpoint), "write the checkpoint")
         self._known[checkpoint.sandbox_id] = checkpoint
 
     async def remove(self, sandbox_id: str) -> None:
-        """Also another dockershim's file of an adopted sandbox: to that one, a file without containers is a pod.
+        """Remove the checkpoint, here and in the adopted stores. Raises ShimError.
 
-        Raises ShimError.
+        The other dockershim would take a file that stays behind for a pod, even if the pod has no containers.
         """
         with _errors("removed"):
             for store in (self._store, *self._others.get(sandbox_id, ())):
@@ -62,7 +62,7 @@ class Checkpoints:
 
 
 def _load(store: Store) -> dict[str, Checkpoint]:
-    """Nothing about checkpoints keeps the server from serving the pods that the engine has."""
+    """Load a store. Errors are only logged, so that the server serves the pods that the engine has all the same."""
     try:
         loaded, problems = store.load_all()
     except CheckpointError as error:

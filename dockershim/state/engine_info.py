@@ -1,4 +1,4 @@
-"""What the engine can do, as it was last read."""
+"""The engine's capabilities, as they were last read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 logger = logging.getLogger(__name__)
 
-#: An engine's runtimes and options change by a restart, or by a reload of its configuration, which nothing tells.
+#: Runtimes and options change when the engine restarts or reloads its configuration. We see no event of a reload.
 _MAX_AGE: Final = 60.0
 
 
 class EngineInfo:
-    """``cgroup_driver`` is the configured one; empty where the engine's is to be taken."""
+    """Reads what the engine can do. ``cgroup_driver`` is the configured one; empty means to use the engine's."""
 
     def __init__(self, engine: Engine, follower: EngineFollower, cgroup_driver: str) -> None:
         self._engine = engine
@@ -31,7 +31,7 @@ class EngineInfo:
         self._lowest_oom_score: int | None = None
 
     async def capabilities(self) -> Capabilities:
-        """What the engine can do, at most a minute old. Raises Unavailable, soon also where the engine hangs."""
+        """What the engine can do, at most a minute old. Raises Unavailable, and soon, even if the engine hangs."""
         await self._follower.current()
         is_fresh = time.monotonic() - self._read_at < _MAX_AGE
         if self.last is not None and is_fresh and self._read_at_resync == self._follower.counters.resyncs:
@@ -52,7 +52,7 @@ class EngineInfo:
 
     @property
     def cgroup_problem(self) -> str | None:
-        """Why the configured cgroup driver cannot be, as far as is known."""
+        """Why the configured cgroup driver cannot be used; None if it can, or if the engine's is not known yet."""
         engines = self.last.cgroup_driver if self.last else ""
         if not engines or self.cgroup_driver in ("", engines):
             return None

@@ -1,8 +1,8 @@
 """Copies of the engine's state in memory, kept in step with it by its event stream.
 
-A replica is *current* from the end of a resync, during which events are already taken, to the first sign that an event
-may have been missed: the stream ends, events come late, this process did not run for a while, the engine does not
-answer. What is not current is never answered from: readers wait for the next resync, or are told UNAVAILABLE.
+A replica becomes *current* at the end of a resync; it takes events already during the resync. It stops being current
+at the first sign that it may have missed an event: the stream ends, events come late, this process did not run for a
+while, or the engine does not answer. Readers of a replica that is not current wait for a resync, or get UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dockershim.state.outage import Outage
 
 logger = logging.getLogger(__name__)
 
-#: How far back events are asked for: the engine answers a little before it begins to listen.
+#: Seconds before now from which events are requested: the engine answers a little before it begins to listen.
 _OVERLAP: Final = 1.0
-#: An engine keeps 1,024 events for a slow reader, and drops the next ones without a word.
+#: Events may be this many seconds late. The engine keeps 1,024 events for a slow reader, and drops later ones silently.
 _LATE: Final = 2.0
 _BEAT: Final = 0.2
 _STALL: Final = 1.0
@@ -36,37 +36,37 @@ _CONNECT_DEADLINE: Final = 2.0
 _PATIENCE: Final = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _TICK: Final = 1.0
-#: A change that a comparison has found was missed if no event tells of it within these seconds: it may be on its way.
+#: The event of a change that a comparison found may still be on its way. After these seconds it counts as missed.
 ON_ITS_WAY: Final = 2.0
-#: Of what a comparison has found, so many are named in the log.
+#: The log names this many of the changes that a comparison found.
 _SHOWN: Final = 5
 
 
 class _Silent(Unavailable):
-    """The engine was asked, and gave no answer in its time: that is known of now, whenever the asking began."""
+    """The engine did not answer a request in time. So it is silent now, no matter when the request began."""
 
 
 class Replica(Protocol):
-    """A part of the engine's state in memory."""
+    """A copy of a part of the engine's state in memory."""
 
     async def resync(self) -> None:
-        """Read everything anew. Events that come meanwhile are taken as always."""
+        """Read everything anew. The follower calls ``take`` for events that come meanwhile."""
 
     async def compare(self) -> Sequence[str]:
-        """Repair cheaply what events did not tell, and give what that was, in words."""
+        """Repair differences from the engine's lists, cheaply. Return, in words, those that no event reported."""
 
     def tick(self) -> None:
-        """Once in a second: look at what no event tells of."""
+        """Called once a second: look at what no event reports."""
 
     def take(self, event: Event) -> None:
-        """Note a change."""
+        """Note the change that an event reports."""
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the background tasks."""
 
 
 class ResyncReason(StrEnum):
-    """Why everything has to be read anew."""
+    """Why a resync is needed."""
 
     START = "start"
     CUT = "cut"
@@ -78,10 +78,10 @@ class ResyncReason(StrEnum):
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start: events, resyncs, in all and by cause, and what comparisons found that no event had told.
+    """Counts since the start: events; resyncs, in all and by cause; ``repairs``, changes that only comparisons found.
 
-    ``resync_seconds`` is how long the last resync took; ``resynced`` and ``compared`` are when the last of each was
-    done, in seconds since 1970.
+    ``resync_seconds`` is how long the last resync took. ``resynced`` and ``compared`` are the times of the last resync
+    and the last comparison, in seconds since 1970.
     """
 
     events: int = 0
@@ -112,11 +112,11 @@ class EngineFollower:
         self._resync_begun = 0
         self.counters = Counters()
         self.outage = Outage()
-        #: Why nothing can be answered, as far as is known; None when all is well.
+        #: Why the replicas are not current; None when they are.
         self.failure: Unavailable | None = Unavailable("the engine's state has not been read yet")
 
     def attach(self, replica: Replica) -> None:
-        """Keep this one in step, too. Before the start."""
+        """Keep this replica in step, too. To be called before the start."""
         self._replicas.append(replica)
 
     async def __aenter__(self) -> Self:
@@ -135,13 +135,13 @@ class EngineFollower:
             await replica.close()
 
     async def current(self) -> None:
-        """Return when the replicas are what the engine has. Raises Unavailable."""
+        """Return when the replicas are current. Raises Unavailable."""
         self._heed_stall()
         if not self._current:
             await self._wait()
 
     async def _wait(self) -> None:
-        # Of an attempt that had begun before, a failure says nothing of now, unless it is a silence that has lasted.
+        # An attempt that began before this call may fail for reasons that are over; _Silent holds until now.
         try:
             async with asyncio.timeout(_PATIENCE):
                 for _ in range(2):
@@ -160,20 +160,20 @@ class EngineFollower:
 
     @property
     def is_current(self) -> bool:
-        """Whether reads are answered at once."""
+        """Whether the replicas are current, so that reads need not wait."""
         return self._current
 
     def suspect(self, reason: str, cause: ResyncReason = ResyncReason.UNREAD) -> None:
-        """Events may have been missed: read everything anew before the next answer."""
+        """Events may have been missed: resync before the next answer."""
         if self._current:
-            # What cannot be read is most often the first sign of an outage, which is told of by itself.
+            # A failed read is mostly the first sign of an outage, which is logged by itself.
             level = logging.DEBUG if cause is ResyncReason.UNREAD else logging.WARNING
             logger.log(level, "%s: the engine's state is read anew", reason)
             self._lose(reason, cause)
         self._suspected.set()
 
     def interrupt(self, reason: str) -> None:
-        """The engine does not answer: give its event stream up, and wait for it to come back."""
+        """The engine does not answer: give up its event stream, and wait until the engine comes back."""
         self.outage.begin(reason)
         self._lose(reason, ResyncReason.SILENT)
         if self._session is not None:
@@ -204,7 +204,7 @@ class EngineFollower:
         failed, self._attempt = self._attempt, _future()
         if not failed.done():
             failed.set_exception(failure)
-            failed.exception()  # whether or not somebody waits for it
+            failed.exception()  # so that asyncio does not complain where nobody waits for it
 
     async def _beat(self) -> None:
         while True:
@@ -212,9 +212,9 @@ class EngineFollower:
             await asyncio.sleep(_BEAT)
 
     def _heed_stall(self) -> None:
-        """Read everything anew where this process did not run for a while: events may be there that are not read yet.
+        """Resync if this process did not run for a while: it may have unread events.
 
-        The heartbeat and whoever asks look both, as nobody knows which of them runs first again.
+        Both the heartbeat and every reader call this, as either may be the first to run again.
         """
         now = time.monotonic()
         if now - self._last_beat > _STALL:
@@ -248,7 +248,7 @@ class EngineFollower:
         return Unavailable(f"following the engine failed: {error}")
 
     async def _follow_once(self) -> None:
-        """One event stream, from its begin to its end. Raises the ShimError that ended it."""
+        """Follow one event stream from begin to end. Raises the ShimError that ended it."""
         async with self._events() as response:
             reading = asyncio.create_task(self._read(response), name="engine events")
             keeping = asyncio.create_task(self._keep(), name="keep in step")
@@ -290,7 +290,7 @@ class EngineFollower:
             self.suspect(f"an event of the engine came {late:.1f} s late", ResyncReason.LATE)
 
     async def _keep(self) -> None:
-        """Resync whenever that is needed, and look after what events do not tell."""
+        """Resync whenever that is needed. In between, tick and compare, for changes that no event reports."""
         while True:
             self._suspected.clear()
             self._resync_begun = time.time_ns()
@@ -303,7 +303,7 @@ class EngineFollower:
                 await self._stay_until_suspected()
 
     async def _stay_until_suspected(self) -> None:
-        """Return when events may have been missed, whatever is being compared then. Raises ShimError."""
+        """Tick and compare until events may have been missed, even in the middle of a comparison. Raises ShimError."""
         staying = asyncio.create_task(self._stay(), name="stay in step")
         suspected = asyncio.create_task(self._suspected.wait(), name="suspicion")
         try:

@@ -1,4 +1,4 @@
-"""The node's images in memory, listed anew when an event or a call of ours says that they have changed."""
+"""The node's images in memory, relisted when an event or a call of ours says that they have changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dockershim.translate.reference import may_be_id, parse_reference
 logger = logging.getLogger(__name__)
 
 _INSPECTS_AT_ONCE: Final = 8
-#: How long who wants to know the names of an image waits, in seconds, where the engine takes its time to list it.
+#: Seconds that a caller of ``used`` waits for a relist where the engine is slow.
 _LIST_PATIENCE: Final = 1.0
 
 
@@ -32,12 +32,12 @@ class ImageRecords:
         self._records: list[ImageRecord] = []
         self._by_name: dict[str, ImageRecord] = {}
         self._by_id: dict[str, ImageRecord] = {}
-        #: The USER of each image, which no list tells. An id stands for one configuration, so each is asked for once.
+        #: The USER of each image by id. Lists do not have it; the USER of an id never changes, so it is read once.
         self._users: dict[str, str] = {}
         self._count = itertools.count(1)
         self._changed = next(self._count)
         self._listed = 0
-        #: The change that nobody waits for any more to be listed.
+        #: The change whose relist took too long once: ``used`` does not wait for it again.
         self._given_up = 0
         self._turn = asyncio.Lock()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
@@ -46,11 +46,11 @@ class ImageRecords:
 
     @property
     def size(self) -> int:
-        """How many are known, current or not."""
+        """The number of known images, current or not."""
         return len(self._records)
 
     async def available(self) -> None:
-        """For calls that ask the engine itself: raises Unavailable, soon, where it is away or hangs."""
+        """For calls that ask the engine itself. Raises Unavailable, and soon, if the engine is away or hangs."""
         await self._follower.current()
 
     async def all(self) -> list[ImageRecord]:
@@ -66,9 +66,9 @@ class ImageRecords:
         return self._by_name.get(key) if self._is_fresh() else None
 
     async def used(self, image_id: str) -> ImageRecord | None:
-        """The image with this whole id, for what is told of its containers; None where it is not listed.
+        """The image with this whole id, for the status of its containers; None if it is not listed.
 
-        What has changed is listed first. Where that fails or takes long, what was last known has to do.
+        Relists first if images have changed. If that fails or takes long, the answer comes from the last list.
         """
         if not self._is_fresh() and self._given_up != self._changed:
             self.tick()
@@ -96,13 +96,13 @@ class ImageRecords:
 
     def _keep(self, records: list[ImageRecord]) -> None:
         self._records = records
-        # A tag stands before an id that looks like it, as with the engine.
+        # A tag wins over an id that looks like it, as in the engine.
         by_id = {key: one for one in records for key in (one.id, one.id.removeprefix("sha256:"))}
         self._by_name = by_id | {name: one for one in records for name in (*one.tags, *one.digests)}
         self._by_id = by_id
 
     async def _users_of(self, image_ids: list[str]) -> dict[str, str]:
-        """The USER of each image that is still there."""
+        """The USER of each image that still exists."""
         found = await asyncio.gather(*map(self._user_of, image_ids), return_exceptions=True)
         users: dict[str, str] = {}
         for image_id, user in zip(image_ids, found, strict=True):
@@ -121,17 +121,17 @@ class ImageRecords:
     # -- following the engine; see follower.Replica -------------------------------------------------------------
 
     def take(self, event: Event) -> None:
-        """Note what an event tells. Only a commit makes an image by an event of a container."""
+        """Note what an event reports. Of container events, only a commit makes an image."""
         if event.kind == IMAGE or (event.kind, event.action) == (CONTAINER, COMMIT):
             self.changed()
 
     async def resync(self) -> None:
-        """List the images anew."""
+        """Relist the images."""
         self.changed()
         await self._relist()
 
     async def compare(self) -> list[str]:
-        """List the images anew; those that differ, by their ids, unless an event tells of a change meanwhile."""
+        """Relist the images; return the ids of those that differ, or none if an event reports a change meanwhile."""
         if not self._is_fresh():
             return []
         known = set(self._records)
@@ -140,12 +140,12 @@ class ImageRecords:
         await self._relist()
         differing = sorted({f"image {one.id}" for one in known.symmetric_difference(self._records)})
         if differing and asked == self._changed:
-            # The engine lists a change before it tells of it.
+            # The engine lists a change before it sends the event.
             await asyncio.sleep(ON_ITS_WAY)
         return differing if asked == self._changed else []
 
     def tick(self) -> None:
-        """List again what has changed, before somebody has to wait for that."""
+        """Relist after a change, before a reader has to wait for that."""
         if not self._is_fresh() and (self._relisting is None or self._relisting.done()):
             self._relisting = asyncio.create_task(self._relist_in_background(), name="list images")
 
@@ -153,13 +153,13 @@ class ImageRecords:
         try:
             await self._relist()
         except Unavailable as error:
-            # Whoever begins an outage tells of it, once; it is over with a list of everything.
+            # The outage is logged once, where it begins. When it ends, a resync lists everything.
             logger.debug("the images are not listed: %s", error)
         except ShimError as error:
             logger.warning("the images cannot be listed: %s", error)
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the background relist."""
         if self._relisting is not None:
             self._relisting.cancel()
             await asyncio.wait([self._relisting])

@@ -1,7 +1,7 @@
-"""What exists now: the one place reads of sandboxes and containers are answered from.
+"""The sandboxes and containers that exist now. All reads of them are answered from here.
 
-A record of each is kept in memory, with the messages made of it, and read anew from the engine when an event or a call
-of ours says that it has changed. Reads of one container follow each other, so what is kept never goes back in time.
+It keeps one record of each in memory, with the CRI messages made of it, and inspects a container anew when an event or
+a call of ours says that it has changed. Inspects of one container never overlap, so a record never goes back in time.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from dockershim.translate.records import (
 logger = logging.getLogger(__name__)
 
 _INSPECTS_AT_ONCE: Final = 16
-#: An inspect waits for whatever the engine does with the container, as its start.
+#: An inspect waits until the engine is done with the container, for example with its start.
 _INSPECT_DEADLINE: Final = 10.0
 _OURS: Final = {"label": [TYPE_LABEL]}
-#: There are few of these, and each is looked at once a second unless there are more.
+#: How many containers that never ran each tick inspects. There are few, so mostly each is inspected once a second.
 NEVER_RAN_AT_ONCE: Final = 16
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
@@ -52,10 +52,9 @@ Listener = Callable[[str, Record | None, Record | None], None]
 
 
 class Inventory:
-    """Sandboxes and containers of any dockershim on one engine; containers of others never appear.
+    """Sandboxes and containers of any dockershim on one engine. Containers that other programs made never appear.
 
-    Ids may be given shortened, as the engine takes them. All reads raise Unavailable while what is known may not be
-    what the engine has.
+    Reads take ids or the start of one, as the engine does. They raise Unavailable while the records are not current.
     """
 
     def __init__(self, engine: Engine, follower: EngineFollower) -> None:
@@ -65,23 +64,23 @@ class Inventory:
         self._containers: dict[str, ContainerRecord] = {}
         self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
         self._made: dict[str, tuple[Record, dict[object, bytes]]] = {}
-        #: The records of both kinds in the order of lists, as far as that was asked for since the last change.
+        #: The records in the order of lists; None until a caller asks for them after a change.
         self._sandboxes_in_order: tuple[SandboxRecord, ...] | None = None
         self._containers_in_order: tuple[ContainerRecord, ...] | None = None
-        #: One count orders what is asked for and what is begun: the begin of the last inspect of each container.
+        #: One count orders refresh requests and inspects. ``_begun`` has, by id, its value when the last inspect began.
         self._count = itertools.count(1)
         self._begun: dict[str, int] = {}
         self._turns = Locks()
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
-        #: Containers that are being inspected, and whether the answer still counts.
+        #: Containers that are being inspected, and whether the answer is still valid.
         self._under_way: dict[str, bool] = {}
-        #: What events and ticks make be read, each with the id.
+        #: The background refreshes that events and ticks started, each with the container's id.
         self._refreshes: dict[asyncio.Task[None], str] = {}
-        #: During a comparison: what events have told of that was not read before it, or is told meanwhile.
+        #: During a comparison: containers whose refresh was under way at its begin, or that an event named since.
         self._told: set[str] | None = None
-        #: Containers that cannot be told of as they are: each is logged once.
+        #: Containers whose labels or annotations cannot be read: each is logged once.
         self._unreadable: set[str] = set()
-        #: The LABELs of images by id, for containers that do not tell which labels were asked for.
+        #: The LABELs of images by id, for containers that do not record which labels the CRI request had.
         self._image_labels: dict[str, Mapping[str, str]] = {}
         self._listeners: list[Listener] = []
         follower.attach(self)
@@ -129,7 +128,7 @@ class Inventory:
         return record
 
     def ready_made(self, record: R, key: object, make: Callable[[R], bytes]) -> bytes:
-        """``make(record)``, made once for each record and ``key``."""
+        """The result of ``make(record)``, which is called once for each record and ``key``."""
         made = self._made.get(record.id)
         if made is None or made[0] is not record:
             if self._known(record.id) is not record:
@@ -141,7 +140,7 @@ class Inventory:
         return wire
 
     def snapshot(self) -> list[Record]:
-        """Everything as last known, current or not; for those who listen."""
+        """All records as last known, current or not; for listeners."""
         return [*self._sandboxes.values(), *self._containers.values()]
 
     def peek(self, container_id: str) -> Record | None:
@@ -153,13 +152,13 @@ class Inventory:
         return _newest_first(self._of_sandbox.get(sandbox_id, {}))
 
     def notify(self, container_id: str) -> None:
-        """Call the listeners for what has changed outside of its record."""
+        """Call the listeners for a change that is not in the container's record."""
         record = self._known(container_id)
         for listener in self._listeners:
             listener(container_id, record, record)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell of every change from now on; what is returned ends that."""
+        """Call ``listener`` for every change from now on. Returns a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -175,22 +174,22 @@ class Inventory:
     async def refresh_container(
         self, container_id: str, until: Callable[[ContainerRecord], bool] | None = None
     ) -> ContainerRecord | None:
-        """What the engine knows now of the container with this whole id, None if there is none.
+        """Read the container with this whole id from the engine and return its record; None if it does not exist.
 
-        For a call that has changed it: when this returns, every read shows the change. ``until`` tells whether a
-        record already does; without it the engine is always asked.
+        For a call that has changed the container: when this returns, every read shows the change. ``until`` tells
+        whether a record already shows it; then the engine is not asked.
         """
         await self._refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
         return self._containers.get(container_id)
 
     async def refresh_ended(self, container_id: str) -> bool:
-        """Like ``refresh_container``, for a sandbox or container that was made to end; whether it has."""
+        """Like ``refresh_container``, for a sandbox or container that a call ended. Returns whether it has ended."""
         await self._refresh(container_id, lambda: _has_ended(self._known(container_id)))
         known = self._known(container_id)
         return known is None or _has_ended(known)
 
     def forget(self, container_id: str) -> None:
-        """It was removed."""
+        """Drop a container that was removed."""
         if container_id in self._under_way:
             self._under_way[container_id] = False
         self._begun.pop(container_id, None)
@@ -241,7 +240,7 @@ class Inventory:
             logger.warning("container %s cannot be told of, %s: %s", container_id, what, error)
 
     async def _labels_of(self, image_id: str | None) -> Mapping[str, str]:
-        """Of an image that is gone, or that the engine cannot describe, nothing is known."""
+        """The LABELs of an image; none if it is gone or the engine cannot describe it."""
         if not image_id:
             return {}
         if image_id not in self._image_labels:
@@ -286,7 +285,7 @@ class Inventory:
     # -- following the engine; see follower.Replica -------------------------------------------------------------
 
     def take(self, event: Event) -> None:
-        """Note what an event tells. What is not of a dockershim is left out here."""
+        """Note what an event reports. Events of containers that no dockershim made are dropped here."""
         container_id = event.subject
         if event.kind == NETWORK:
             container_id = event.attributes.get("container", "")
@@ -318,7 +317,7 @@ class Inventory:
             self._follower.suspect(f"container {container_id} cannot be read")
 
     async def _refresh_or_summarize(self, container_id: str) -> None:
-        """One container that the engine cannot describe must not hide all others: what its list says has to do."""
+        """Refresh a container; if the engine cannot inspect it, use what the list says, so that it hides no others."""
         try:
             await self._refresh(container_id, _never)
         except (EngineFailure, DeadlineExceeded) as error:
@@ -336,11 +335,11 @@ class Inventory:
         await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
 
     async def compare(self) -> list[str]:
-        """Find by one list what events did not tell, and read it anew; what has changed by that, in words.
+        """Find by one list the changes that events did not report, inspect those containers, and return what changed.
 
-        The engine shows a change in its list before it tells of it, and answers an inspect only when it is done with
-        the container. So what an event has told of may not be read yet, as during a start; and the event of a change
-        may come only after an inspect has shown it.
+        The engine shows a change in its list before it sends the event, and answers an inspect only when it is done
+        with the container. So an event may have come whose inspect is not answered yet, as during a start, and the
+        event of a change may come after an inspect has shown it.
         """
         told = self._told = set(self._refreshes.values())
         try:
@@ -357,14 +356,14 @@ class Inventory:
             self._told = None
 
     def tick(self) -> None:
-        """Look at containers that never ran: a start that fails is told by no event, and by no list."""
+        """Inspect containers that never ran: no event and no list shows that a start failed."""
         never_ran = (one.id for one in self._containers.values() if not one.started_at)
         idle = sorted((one for one in never_ran if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
         for container_id in idle[:NEVER_RAN_AT_ONCE]:
             self._spawn(container_id)
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the background refreshes."""
         for task in self._refreshes:
             task.cancel()
         if self._refreshes:
@@ -410,7 +409,7 @@ def _find(records: Mapping[str, R], text: str) -> R | None:
 
 
 def _summary(item: Mapping[str, Any]) -> Record | None:
-    """None for what cannot be told of, too: an inspect finds the same, and tells."""
+    """The record of a list item; None also if it is unreadable: the inspect fails in the same way, and logs it."""
     try:
         return read_summary(item)
     except Unreadable:
@@ -418,7 +417,7 @@ def _summary(item: Mapping[str, Any]) -> Record | None:
 
 
 def _same(summary: Record | None, known: Record | None) -> bool:
-    """Whether a list shows what is known, as far as it shows anything."""
+    """Whether the list agrees with the known record, in the fields that a list has."""
     if isinstance(summary, SandboxRecord) and isinstance(known, SandboxRecord):
         return (summary.running, summary.name) == (known.running, known.name)
     if isinstance(summary, ContainerRecord) and isinstance(known, ContainerRecord):
@@ -430,14 +429,14 @@ def _same(summary: Record | None, known: Record | None) -> bool:
 
 
 def _state(record: Record | None) -> str:
-    """What a list shows of it, for who reads the log."""
+    """The state that a list shows, in words for the log."""
     if isinstance(record, SandboxRecord):
         return "sandbox that runs" if record.running else "sandbox that does not run"
     return "none" if record is None else cri.ContainerState.Name(record.state)
 
 
 def _with_current_score(record: ContainerRecord) -> ContainerRecord:
-    """The OOM score of a running container is the kernel's: an engine keeps the one of the creation only."""
+    """The record with the kernel's OOM score if the container runs: the engine only keeps the one of the creation."""
     if not record.pid:
         return record
     try:

@@ -1,4 +1,4 @@
-"""What an operator is told of an engine that cannot be used: when that begins, why, and when it is over."""
+"""Logs an outage of the engine: when it begins, why, and when it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _REMINDER: Final = 60.0
 
 
 class Outage:
-    """One line at the begin and one at the end, whoever notices and however many calls fail in between.
+    """Logs one line at the begin and one at the end, no matter who notices or how many calls fail in between.
 
-    The reason may become another meanwhile, as with an engine that comes back too old: one that was not told yet is
-    told, a minute after the last line at the earliest.
+    The reason may change meanwhile, for example if the engine comes back too old. A new reason is logged too, a
+    minute after the last line at the earliest.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Outage:
         return self._begun is not None
 
     def begin(self, reason: str) -> None:
-        """The engine cannot be used now; also for each time that this is noticed again."""
+        """The engine cannot be used. May be called again while the outage lasts."""
         now = time.monotonic()
         if self._begun is None:
             self._begun, self._refused, self._reasons = now, 0, set()
@@ -44,16 +44,16 @@ class Outage:
         logger.warning("%s: %s", what, reason)
 
     def refuse(self) -> bool:
-        """Count a call that was refused; whether that is this outage's doing, and told with its end."""
+        """Count a refused call. Returns whether an outage lasts, which then logs the count at its end."""
         self._refused += self.lasts
         return self.lasts
 
     def end(self, version: str) -> None:
-        """Everything is answered again, by an engine of this version. Fine where there was no outage."""
+        """The engine, of this version, answers again. Does nothing without an outage."""
         if self._begun is None:
             return
         seconds, self._begun = time.monotonic() - self._begun, None
-        # As loud as the begin: it has to be the last word wherever that is seen.
+        # At the level of the begin, so that every log that shows the begin also shows the end.
         logger.warning(
             "the engine answers again after %.1f s: Docker Engine %s; calls refused meanwhile: %d",
             seconds,

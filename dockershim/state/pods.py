@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
-    """Where a pod is in its life. It goes from each only to a later one, but from STOPPING back where a stop fails."""
+    """The phase of a pod. It only moves to a later one, except back from STOPPING if a stop fails."""
 
     STARTING = "starting"  # RunPodSandbox has not returned it yet
     RUNNING = "running"
@@ -34,13 +34,13 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class _Marks:
-    """What this process knows of a pod beside the engine's record and the checkpoint."""
+    """What this process knows about a pod and neither the engine's record nor the checkpoint says."""
 
     starting: bool = False
     returned: bool = False
     stopping: bool = False
     torn_down: bool = False
-    #: The sandbox, and those of its containers, whose first stop was noted.
+    #: The ids of the sandbox and its containers for which ``note_stop`` was called.
     stopped: set[str] = field(default_factory=set)
 
 
@@ -48,9 +48,9 @@ _NO_MARKS = _Marks()
 
 
 class Pods:
-    """Every pod of the node. Nobody else changes what it holds of them.
+    """Every pod of the node. No other class changes this state.
 
-    ``cni`` serves every pod that was attached by CNI, also where the engine's network serves new ones.
+    ``cni`` serves every pod that CNI plugins attached, even if new pods use the engine's network.
     """
 
     def __init__(self, inventory: Inventory, checkpoints: Checkpoints, cni: CNINetwork, pins: Pins) -> None:
@@ -59,22 +59,22 @@ class Pods:
         self.cni = cni
         self.pins = pins
         self._marks: dict[str, _Marks] = {}
-        #: By the engine name of what is being made, and by sandbox id. Who holds both took them in this order.
+        #: By the engine name of a container that is being made, and by sandbox id. Callers take them in this order.
         self._locks = Locks()
         inventory.listen(self._heed)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def find(self, start_of_id: str) -> Pod:
-        """The pod with this id, or the start of one; REMOVED where there is none.
+        """The pod with this id, or with an id that starts so; in phase REMOVED if there is none.
 
-        Raises InvalidArgument for the start of several ids, and Unavailable.
+        Raises InvalidArgument if several ids start so, and Unavailable.
         """
         record = await self.inventory.find_sandbox(start_of_id)
         return self._pod(record.id if record is not None else self._id_of_lost(start_of_id), record)
 
     def peek(self, sandbox_id: str) -> Pod:
-        """The pod with this whole id as last known, current or not."""
+        """The pod with this whole id as last known, even if the inventory is not current."""
         record = self.inventory.peek(sandbox_id)
         return self._pod(sandbox_id, record if isinstance(record, SandboxRecord) else None)
 
@@ -83,18 +83,18 @@ class Pods:
         return [self._pod(record.id, record) for record in await self.inventory.sandboxes()]
 
     async def lost(self) -> list[Pod]:
-        """Every pod that only its checkpoint remembers. Raises Unavailable."""
+        """Every pod that has a checkpoint and that the engine does not have. Raises Unavailable."""
         remembered = list(self.checkpoints.by_id)
         known = {record.id for record in await self.inventory.sandboxes()}
         return [pod for one in remembered if one not in known and (pod := self._pod(one, None)).checkpoint is not None]
 
     def known_ids(self) -> set[str]:
-        """The ids of all that the engine, a checkpoint or a call under way knows."""
+        """The ids of all records of the engine, all checkpoints, and pods that RunPodSandbox is starting."""
         starting = {sandbox_id for sandbox_id, marks in self._marks.items() if marks.starting}
         return {record.id for record in self.inventory.snapshot()} | set(self.checkpoints.by_id) | starting
 
     async def not_ready_reason(self, record: SandboxRecord) -> str | None:
-        """Why a pod that the engine has is not ready, None for one that is. This is what "ready" means everywhere.
+        """Why a pod that the engine has is not ready; None if it is. All of dockershim uses this meaning of "ready".
 
         Raises NetworkFailure.
         """
@@ -110,7 +110,7 @@ class Pods:
         return None
 
     def network_of(self, sandbox: SandboxRecord | Checkpoint | None) -> PodNetwork:
-        """Who made the network of a sandbox; CNI plugins, where only something of the network is left of it."""
+        """Who made the network of a sandbox. None stands for one of which only parts of a CNI network are left."""
         if sandbox is None:
             return self.cni
         if sandbox.host_network:
@@ -123,36 +123,36 @@ class Pods:
 
     @asynccontextmanager
     async def locked(self, start_of_id: str) -> AsyncIterator[Pod]:
-        """For the length of a block, a pod that nobody else changes, as it is now; REMOVED where there is none.
+        """Lock a pod for the length of a block, and give it as it is then; in phase REMOVED if there is none.
 
-        Raises InvalidArgument for the start of several ids, and Unavailable.
+        Raises InvalidArgument if several ids start so, and Unavailable.
         """
         sandbox_id = (await self.find(start_of_id)).id
         async with self._locks.hold(sandbox_id):
-            # Who held the lock before may have stopped or removed it.
+            # The previous holder of the lock may have stopped or removed the pod.
             yield await self.find(sandbox_id)
 
     def locked_name(self, engine_name: str) -> AbstractAsyncContextManager[None]:
-        """For the length of a block, nobody else makes a container of this name."""
+        """Lock an engine name for the length of a block: nobody else makes a container with it."""
         return self._locks.hold(engine_name)
 
     def begin(self, sandbox_id: str) -> None:
-        """RunPodSandbox has made its infra container: STARTING from now on."""
+        """RunPodSandbox has made the infra container: the pod is STARTING from now on."""
         self._marks[sandbox_id] = _Marks(starting=True)
 
     def returned(self, sandbox_id: str) -> None:
-        """RunPodSandbox gives it to its caller."""
+        """RunPodSandbox returns the pod to its caller."""
         marks = self._marks_of(sandbox_id)
         marks.starting, marks.returned = False, True
         self.inventory.notify(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
-        """It is removed; its id does not come again."""
+        """Forget a removed pod; its id is never used again."""
         self._marks.pop(sandbox_id, None)
         self.inventory.forget(sandbox_id)
 
     def note_stop(self, sandbox_id: str, stopped_id: str) -> bool:
-        """Note that the sandbox, or a container of it, was stopped; whether that is the first time."""
+        """Note that the sandbox or one of its containers was stopped. Returns whether this is the first time."""
         stopped = self._marks_of(sandbox_id).stopped
         if stopped_id in stopped:
             return False
@@ -172,7 +172,7 @@ class Pods:
         return lost[0] if len(lost) == 1 else start
 
     def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
-        """Keep nothing of what was removed, whoever did that."""
+        """Drop the marks of a sandbox or container that was removed, by whomever."""
         if before is None or after is not None:
             return
         sandbox_id = record_id if isinstance(before, SandboxRecord) else before.sandbox_id
@@ -184,9 +184,9 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as it was when it was read. Under its lock it stays so, but for what the holder does and for crashes.
+    """A pod as it was when it was read. While its lock is held, only the holder and crashes change it.
 
-    ``record`` is None for one that the engine does not have.
+    ``record`` is None if the engine does not have it.
     """
 
     _pods: Pods
@@ -207,7 +207,7 @@ class Pod:
 
     @property
     def name(self) -> SandboxName:
-        """Of one that is only pinned nothing is known."""
+        """The pod's name; all empty if the pod is only pinned."""
         if self.record is not None:
             return self.record.name
         if self.checkpoint is not None:
@@ -224,7 +224,7 @@ class Pod:
 
     @property
     def was_returned(self) -> bool:
-        """Whether RunPodSandbox of this process gave it to its caller."""
+        """Whether RunPodSandbox of this process returned it to its caller."""
         return self._pods._marks.get(self.id, _NO_MARKS).returned
 
     async def not_ready_reason(self) -> str | None:
@@ -234,7 +234,7 @@ class Pod:
         return "the engine has lost it" if self.checkpoint is not None else "it does not exist"
 
     def running(self) -> SandboxRecord:
-        """Its record. Raises NotFound, and FailedPrecondition where its infra container does not run."""
+        """Its record. Raises NotFound, and FailedPrecondition if its infra container does not run."""
         if self.record is None:
             raise NotFound(f"sandbox {self.id!r} does not exist")
         if not self.record.running:
@@ -242,7 +242,7 @@ class Pod:
         return self.record
 
     def pin(self, record: SandboxRecord) -> bool:
-        """Keep its network namespace until ``tear_down``; whether that was to be done. Raises OSError."""
+        """Pin its netns until ``tear_down``. Returns whether that was necessary. Raises OSError."""
         return self._pods.network_of(record).pin(record)
 
     async def set_up(self, network: PodNetwork, record: SandboxRecord, config: cri.PodSandboxConfig) -> None:
@@ -251,10 +251,10 @@ class Pod:
         await network.set_up(record, config)
 
     async def tear_down(self) -> None:
-        """Give its network back, as often as asked. Raises NetworkFailure, and is to be called again then."""
+        """Release its network. May be called repeatedly. Raises NetworkFailure; the caller must then call it again."""
         marks = self._pods._marks_of(self.id)
         if marks.torn_down:
-            # A stop that is tried again, since the infra container did not end, has pinned the namespace once more.
+            # If the infra container did not end, a retried stop has pinned the netns once more.
             self._pods.pins.unpin(self.id)
             return
         ports = self.checkpoint.port_mappings if self.checkpoint is not None else ()
@@ -264,7 +264,7 @@ class Pod:
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """For the length of a stop."""
+        """Mark the pod as STOPPING for the length of a block."""
         marks = self._pods._marks_of(self.id)
         marks.stopping = True
         try:

@@ -1,4 +1,4 @@
-"""Asks the engine for a sign of life, so that nobody else has to wait to learn that there is none."""
+"""Pings the engine regularly, so that calls need not wait for a timeout to learn that it does not answer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dockershim.errors import ShimError, Unavailable
 
 logger = logging.getLogger(__name__)
 
-#: An engine that hangs is known within the sum of these seconds.
+#: A hang of the engine is noticed within the sum of these seconds.
 _INTERVAL, _DEADLINE = 1.5, 2.0
-#: So that its return is known soon.
+#: Seconds between pings while the engine does not answer, so that its return is noticed soon.
 _INTERVAL_IN_TROUBLE: Final = 0.2
 _UPKEEP_EVERY: Final = 20
-#: Calls under way are given up after so many seconds without a sign of life. A machine that is only loaded is silent
-#: for less, and what is given up has to be done again by somebody.
+#: Calls under way are given up after so many seconds without an answer to a ping. The engine of a machine that is only
+#: loaded answers sooner, and somebody has to repeat a call that was given up.
 _GIVE_UP_AFTER: Final = 10.0
 
 
 class Watchdog:
-    """``silent`` is called with the reason whenever the engine does not answer, ``upkeep`` now and then when it does.
+    """Calls ``silent`` with the reason whenever the engine does not answer, and ``upkeep`` now and then when it does.
 
-    ``failure`` is why the engine cannot be used, None when it can. Calls to an engine that hangs for long are
-    given up: their callers have deadlines of minutes, and the engine may never come back.
+    ``failure`` is why the engine cannot be used, None when it can. The watchdog gives up calls to an engine that
+    hangs for long: their callers have deadlines of minutes, and the engine may never come back.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watchdog:
         try:
             await self._engine.ping(_DEADLINE)
         except Unavailable:
-            # Perhaps only a connection that had been idle for long.
+            # Perhaps only a long idle connection had failed.
             await self._engine.ping(_DEADLINE)
 
     async def _keep_up(self) -> None:

@@ -1,1 +1,1 @@
-"""The networks of pods, and the namespaces that they are in."""
+"""The networks of pods, and their network namespaces."""

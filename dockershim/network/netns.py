@@ -1,4 +1,4 @@
-"""Network namespaces of pods: pinned by a bind mount of ours, so that they outlive the infra container."""
+"""Network namespaces of pods. dockershim pins each by a bind mount, so that it outlives the infra container."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _is_namespace(path: Path) -> bool:
 
 
 class Pins:
-    """The pinned network namespaces of one server, a file a sandbox, in a ``folder`` that it shares with others.
+    """The pinned network namespaces of one server: one file for each sandbox, in a ``folder`` that others use too.
 
-    The names tell whose they are: ``dockershim-``, then what stands for the server's folder ``state``, and the
-    sandbox's id. Earlier versions pinned at ``<state>/netns/<id>``; a pod of theirs keeps that pin to its end.
+    A pin is named ``dockershim-<hash of the server's folder state>-<sandbox id>``. Earlier versions pinned at
+    ``<state>/netns/<id>``; a pod that they made keeps that pin to its end.
     """
 
     def __init__(self, state: Path, folder: Path = FOLDER) -> None:
@@ -61,10 +61,10 @@ class Pins:
         self._earlier = state / "netns"
 
     def share(self) -> None:
-        """Let whoever mounts the folder see what is pinned later. Raises OSError.
+        """Let pods that mount the folder see later pins. Raises OSError.
 
-        Where its mount does not propagate, as with an init that leaves / private, the folder becomes a shared mount
-        of its own, which is what ``ip netns`` makes of it too.
+        If its mount does not propagate, for example because init leaves / private, make the folder a shared mount of
+        its own, as ``ip netns`` does.
         """
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder = os.fsencode(self._folder)
@@ -74,35 +74,35 @@ class Pins:
                 return
             _check(_libc.mount(folder, folder, None, _MS_BIND | _MS_REC, None), self._folder)
             _check(_libc.mount(None, folder, None, _MS_SHARED | _MS_REC, None), self._folder)
-            # Others' pins are there twice now; the one out of sight would keep their owners from removing the file.
+            # Each earlier pin is mounted twice now; the hidden mount would keep its owner from removing the file.
             for hidden in Path(f"/proc/self/fd/{below}").iterdir():
                 _libc.umount2(os.fsencode(hidden), _MNT_DETACH | _UMOUNT_NOFOLLOW)
         finally:
             os.close(below)
 
     def path(self, sandbox_id: str) -> Path:
-        """Where a sandbox's namespace is, or would be, pinned."""
+        """The path where a sandbox's namespace is pinned or would be."""
         now, earlier = self._places(sandbox_id)
         return earlier if _is_namespace(earlier) else now
 
     def is_place(self, sandbox_id: str, path: Path) -> bool:
-        """Whether this is where this server pins, or an earlier version has pinned, a sandbox's namespace."""
+        """Whether this server, or an earlier version, pins the sandbox's namespace at this path."""
         return path in self._places(sandbox_id)
 
     def _places(self, sandbox_id: str) -> tuple[Path, Path]:
         return self._folder / f"{self._prefix}{sandbox_id}", self._earlier / sandbox_id
 
     def pinned(self) -> set[str]:
-        """The sandboxes of which this server has a pin, however far it came. Raises OSError."""
+        """The ids of the sandboxes that this server has pinned, even if only in part. Raises OSError."""
         here = {name for name in names_in(self._folder) if name.startswith(self._prefix)}
         return {name.removeprefix(self._prefix) for name in here} | names_in(self._earlier)
 
     def is_pinned(self, sandbox_id: str) -> bool:
-        """Whether the pin is there and is a namespace."""
+        """Whether the pin exists and is a namespace."""
         return _is_namespace(self.path(sandbox_id))
 
     def pin(self, sandbox_id: str, source: Path) -> Path:
-        """Bind the namespace at ``source`` to this sandbox's path. Raises OSError, leaving nothing."""
+        """Bind the namespace at ``source`` to this sandbox's path. Raises OSError, and leaves nothing then."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.unpin(sandbox_id)
         target = self.path(sandbox_id)
@@ -117,9 +117,9 @@ class Pins:
         return target
 
     def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
-        """Pin a new namespace in place of one that is gone: with such an interface, down, and its addresses.
+        """Pin a new namespace in place of a lost one, with the same interface, which is down, and its addresses.
 
-        ``addresses`` have their prefix lengths. Raises OSError, leaving nothing.
+        ``addresses`` have their prefix lengths. Raises OSError, and leaves nothing then.
         """
         return _in_a_thread(lambda: self._pin_stand_in(sandbox_id, interface, addresses), f"stand-in {sandbox_id}")
 
@@ -129,19 +129,19 @@ class Pins:
         return self.pin(sandbox_id, Path("/proc/thread-self/ns/net"))
 
     def unpin(self, sandbox_id: str) -> None:
-        """Undo a pin, however far it came; none is fine."""
+        """Remove a pin, even a partial one. Does nothing if there is none."""
         for target in self._places(sandbox_id):
             while _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
                 pass
             if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
-                # Neither of "no mount point" and "not there".
+                # Those two mean "no mount point" and "does not exist".
                 _check(-1, target)
             with contextlib.suppress(FileNotFoundError):
                 target.unlink()
 
 
 def _propagates(folder: int) -> bool:
-    """Whether mounts made in an open folder appear wherever its file system is mounted as well (proc(5), mountinfo)."""
+    """Whether mounts made in an open folder propagate to the other mounts of its file system (proc(5), mountinfo)."""
     of_it = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{folder}").read_text(), re.MULTILINE)
     assert of_it is not None, "the kernel tells the mount of each descriptor"
     rows = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
@@ -149,7 +149,7 @@ def _propagates(folder: int) -> bool:
 
 
 def names_in(folder: Path) -> set[str]:
-    """The files of a folder; none where there is no folder. Raises OSError."""
+    """The names of the files in a folder; none if there is no folder. Raises OSError."""
     try:
         return {path.name for path in folder.iterdir()}
     except FileNotFoundError:
@@ -157,9 +157,9 @@ def names_in(folder: Path) -> set[str]:
 
 
 def restore_link(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
-    """Give a network namespace an interface, down, with these addresses, unless it has one of this name.
+    """Add an interface, which is down, with these addresses to a network namespace, unless it has one of this name.
 
-    Whether there was none. ``addresses`` have their prefix lengths. Raises OSError.
+    Returns whether it added one. ``addresses`` have their prefix lengths. Raises OSError.
     """
 
     def restore() -> bool:
@@ -175,7 +175,7 @@ def restore_link(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
 
 
 def _add_link(interface: str, addresses: Sequence[str]) -> None:
-    """In the namespace of this thread; nothing is left when it fails. Raises OSError."""
+    """Add the interface in the namespace of this thread. Raises OSError, and leaves nothing then."""
     from pyroute2 import IPRoute, NetlinkError
 
     with IPRoute() as route:
@@ -194,13 +194,13 @@ def _add_link(interface: str, addresses: Sequence[str]) -> None:
 
 
 def _allow_ipv6(interface: str) -> None:
-    """Engines turn it off for the namespaces that they make; where the kernel has none there is nothing to turn on."""
+    """Turn IPv6 on: the engine turns it off in the namespaces that it makes. Does nothing on a kernel without IPv6."""
     with contextlib.suppress(FileNotFoundError):
         Path("/proc/sys/net/ipv6/conf", interface, "disable_ipv6").write_text("0")
 
 
 def _in_a_thread(work: Callable[[], T], name: str) -> T:
-    """Its result, from a thread that ends with it, so that no other work is ever done in a pod's network."""
+    """Do the work in a thread of its own and return the result, so that no other work runs in a pod's network."""
     found: list[T] = []
     failure: list[BaseException] = []
 
@@ -221,7 +221,7 @@ def _in_a_thread(work: Callable[[], T], name: str) -> T:
 def addresses(netns: Path, interface: str) -> tuple[str, ...]:
     """The global addresses of an interface inside a network namespace, IPv4 first. Raises OSError.
 
-    For pods whose CNI result nobody kept.
+    For pods whose CNI result is not in the cache.
     """
     try:
         return _in_a_thread(lambda: _read_addresses(netns, interface), f"netns {netns.name}")
@@ -230,7 +230,7 @@ def addresses(netns: Path, interface: str) -> tuple[str, ...]:
 
 
 def _read_addresses(netns: Path, interface: str) -> tuple[str, ...]:
-    # Imported where it is needed: it is a sixth of the server's memory, and few nodes ever have such a pod.
+    # Imported only here: it takes a sixth of the server's memory, and few nodes ever have such a pod.
     from pyroute2 import IPRoute
 
     _enter(netns)
@@ -242,13 +242,13 @@ def _read_addresses(netns: Path, interface: str) -> tuple[str, ...]:
 
 
 def end_processes(netns: Path) -> int:
-    """SIGKILL to each process in a network namespace; how many those were. Raises OSError for no namespace."""
+    """Send SIGKILL to each process in a network namespace; return their number. Raises OSError if it does not exist."""
     wanted = _identity(netns)
     if wanted == _identity(Path("/proc/self/ns/net")):
         raise OSError(errno.EINVAL, "is this process's own namespace", str(netns))
     ended = 0
     for process in Path("/proc").glob("[0-9]*"):
-        # The descriptor, opened first, keeps the number from meaning another process.
+        # The pidfd is opened before the check, so that the signal cannot reach another process that got the same pid.
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(int(process.name))
             try:
@@ -261,15 +261,15 @@ def end_processes(netns: Path) -> int:
 
 
 def release_others(netns: Path) -> list[str]:
-    """Undo the mounts that others have of a network namespace, as an engine's own; where those were. Raises OSError.
+    """Remove the mounts that others, for example the engine, made of a namespace; return their paths. Raises OSError.
 
-    For a namespace that nobody else knows any more.
+    For a namespace that nobody else uses any more.
     """
     inode = netns.stat().st_ino
     pin = netns.parent.resolve() / netns.name
     released = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        # proc(5): the fourth field is the root of the mount, the fifth where it is.
+        # proc(5): the fourth field is the root of the mount, the fifth its mount point.
         _, _, _, root, target, *_ = line.split()
         path = Path(_unescaped(target))
         if root == f"net:[{inode}]" and path != pin:
@@ -290,7 +290,7 @@ def _identity(namespace: Path) -> tuple[int, int]:
 
 
 def open_socket(netns: Path | None, family: socket.AddressFamily) -> socket.socket:
-    """A TCP socket of a network namespace (None: our own), in which it stays wherever it is used. Raises OSError."""
+    """A TCP socket of a network namespace (None: our own). It stays in that one in every thread. Raises OSError."""
     if netns is None:
         return socket.socket(family)
 

@@ -40,7 +40,7 @@ _MASQUERADING = ("bridge", "ptp")
 class PodNetwork(Protocol):
     """Who gives a pod its network.
 
-    ``kind`` is what a checkpoint says; ``engine_mode`` the infra container's NetworkMode; ``publishes_ports`` tells
+    ``kind`` is its name in checkpoints; ``engine_mode`` is the infra container's NetworkMode; ``publishes_ports`` tells
     whether the engine itself publishes host ports.
     """
 
@@ -49,31 +49,31 @@ class PodNetwork(Protocol):
     publishes_ports: bool
 
     async def check(self, patience: float = PATIENCE) -> None:
-        """Raises FailedPrecondition where no pod can get a network now.
+        """Raises FailedPrecondition if no pod can get a network now.
 
-        Who makes the network is asked where that has not been done lately; no answer in ``patience`` seconds is a no.
+        Asks the network's maker again if its last answer is old. No answer within ``patience`` seconds is a failure.
         """
 
     def pin(self, sandbox: SandboxRecord) -> bool:
-        """Keep the network namespace of a started sandbox until ``tear_down``, where that needs one.
+        """Pin the netns of a started sandbox until ``tear_down``, if this kind of network needs that.
 
-        Whether that was to be done. Raises OSError.
+        Returns whether it pinned one now. Raises OSError.
         """
 
     async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
-        """Attach a pinned sandbox and give its addresses, the primary one first. Raises NetworkFailure."""
+        """Attach a pinned sandbox and return its addresses, the primary one first. Raises NetworkFailure."""
 
     async def is_set_up(self, sandbox: SandboxRecord) -> bool:
-        """Whether a sandbox that runs has the network that its maker promised. Raises NetworkFailure."""
+        """Whether the network of a running sandbox was set up completely. Raises NetworkFailure."""
 
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
-        """The addresses of a sandbox, the primary one first; none where it has none (any more)."""
+        """The addresses of a sandbox, the primary one first; empty if it has none, or none any more."""
 
     async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
-        """Give back all that ``set_up`` took, as often as asked, also for a sandbox that is no more.
+        """Release all that ``set_up`` took. May be called repeatedly, and for a sandbox that does not exist any more.
 
-        ``ports`` are its published ports, for want of what the CNI cache remembers. Raises NetworkFailure, and is to
-        be called again then.
+        ``ports`` are its published ports; they are used if the CNI cache has no entry. Raises NetworkFailure; the
+        caller must then call it again.
         """
 
 
@@ -85,7 +85,7 @@ class NodeNetwork(PodNetwork, Protocol):
 
 
 class _OfTheEngine:
-    """The engine gives back what it gave when the container ends."""
+    """A network that the engine makes, and releases when the container ends."""
 
     async def check(self, patience: float = PATIENCE) -> None:
         return
@@ -148,7 +148,7 @@ class ConfigSource(Protocol):
 
 
 class NoSource:
-    """No CNI configuration at all: nothing new is attached, what was is detached by the cache."""
+    """No CNI configuration at all: no pod is attached, and attached pods are detached by their CNI cache entry."""
 
     network: cni.NetworkList | None = None
     reason = "CNI is not in use"
@@ -171,10 +171,10 @@ class KubenetSource:
 
 
 class CNINetwork:
-    """CNI plugins serve the pods, in the namespace that is pinned at ``pins``.
+    """CNI plugins serve the pods, in the netns that ``pins`` keeps.
 
-    ``locks`` is a folder for one lock file a sandbox: a plugin that outlives a killed server holds it, and the
-    next server's DEL waits for that plugin's end.
+    ``locks`` is a folder with one lock file for each sandbox. A plugin that outlives a killed server still holds the
+    lock, so the next server's DEL waits until that plugin ends.
     """
 
     kind = "cni"
@@ -234,7 +234,7 @@ class CNINetwork:
         return True
 
     async def is_set_up(self, sandbox: SandboxRecord) -> bool:
-        # What another shim has attached was whole when it gave the sandbox to its caller.
+        # Another shim returned its sandbox to the kubelet only after it had attached it completely.
         return not sandbox.made_here or bool(await self.addresses(sandbox))
 
     async def tear_down(self, sandbox_id: str, name: SandboxName, ports: Iterable[Port] = ()) -> None:
@@ -255,9 +255,9 @@ class CNINetwork:
         self._lock_path(sandbox_id).unlink(missing_ok=True)
 
     def remembered(self) -> set[str]:
-        """Every sandbox of which something is left here: an attachment in a namespace that we pinned, a pin, a lock.
+        """The ids of sandboxes that have a pin, a lock, or a cached attachment in a netns that this server pinned.
 
-        What other runtimes attached is never among them. Blocks on the file system. Raises NetworkFailure.
+        Attachments that other runtimes made do not count. Blocks on the file system. Raises NetworkFailure.
         """
         try:
             attachments = self._runtime.cached_attachments()
@@ -271,10 +271,10 @@ class CNINetwork:
         return netns is not None and self._pins.is_place(cached.attachment.container_id, Path(netns))
 
     async def collect_garbage(self, known: Callable[[], Collection[str]]) -> None:
-        """Have the plugins remove what belongs to none of the ``known`` sandboxes, where they can (GC, spec 1.1.0).
+        """Have plugins that support GC (spec 1.1.0) remove what belongs to none of the ``known`` sandboxes.
 
-        Attachments of other runtimes are valid to us, whoever they are for. ``known`` is asked while nothing is
-        attached or detached. Raises NetworkFailure.
+        All attachments that other runtimes made count as valid. ``known`` is called while nothing is attached or
+        detached. Raises NetworkFailure.
         """
         network = self._source.network
         if network is None or not cni.has_gc(network):
@@ -295,7 +295,7 @@ class CNINetwork:
     async def _to_delete(
         self, sandbox_id: str, name: SandboxName, capability_args: dict[str, object]
     ) -> list[cni.CachedAttachment]:
-        """What was added by the cache; without one, what the configuration in force would have added."""
+        """The attachments in the CNI cache; if there are none, what the current configuration would have added."""
         cached = await with_own_files(self._runtime.cached_attachments, sandbox_id)
         if cached:
             return [
@@ -308,7 +308,7 @@ class CNINetwork:
         return [cni.CachedAttachment(self._source.network, attachment, None)]
 
     async def _detach(self, added: cni.CachedAttachment) -> None:
-        """DEL by each way in turn, until one gives back all. Raises NetworkFailure."""
+        """DEL in each way in turn, until one succeeds. Raises NetworkFailure."""
         *first, last = ways_to_detach(added)
         for way in first:
             try:
@@ -322,7 +322,7 @@ class CNINetwork:
         await self._detach_by(last, added)
 
     async def _detach_by(self, way: Way, added: cni.CachedAttachment) -> None:
-        """Raises NetworkFailure, and OSError where there is no such namespace to be had."""
+        """DEL in one way. Raises NetworkFailure, and OSError if the namespace or interface cannot be made."""
         attachment = added.attachment
         if way is Way.STAND_IN:
             pin = await asyncio.to_thread(
@@ -355,7 +355,7 @@ class CNINetwork:
         capability_args: dict[str, object] | None = None,
         like: cni.Attachment | None = None,
     ) -> cni.Attachment:
-        # Locks of sandboxes that are pinned: the folder exists since the pin was made, or is made here.
+        # The folder of the locks may not exist yet.
         self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cni.Attachment(
             container_id=sandbox_id,
@@ -388,7 +388,7 @@ class CNINetwork:
             if cached.finished and cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
         if sandbox.made_here or not sandbox.netns_path:
-            # An ADD of ours that succeeded is in the cache; without it the network is half-made.
+            # A successful ADD by dockershim is in the cache; without an entry the network is incomplete.
             return ()
         try:
             return by_preference(addresses(Path(sandbox.netns_path), INTERFACE))
@@ -397,7 +397,7 @@ class CNINetwork:
             return ()
 
     def _addresses_of(self, result: cni.Result) -> tuple[str, ...]:
-        # Other shims attach the loopback by CNI too, under the same interface name; its addresses are no pod's.
+        # Other shims also attach the loopback by CNI, under the same interface name. Its addresses are not the pod's.
         return by_preference(str(ip.address.ip) for ip in result.ips if not ip.address.is_loopback)
 
 
@@ -410,11 +410,11 @@ class Way(Enum):
 
 
 def ways_to_detach(added: cni.CachedAttachment) -> tuple[Way, ...]:
-    """The ways to try, in turn; the last one's failure counts.
+    """The ways to try, in turn; only a failure of the last one is an error.
 
-    Plugins that masquerade know their rules by the addresses of the interface. Without a namespace they would leave the
-    rules. A DEL that was cut short has removed the interface first, and then the rules. Where the rules have gone as
-    well, such a plugin fails over them; without the interface or the namespace it does not look.
+    Plugins that masquerade find their rules by the addresses of the interface. Without the namespace or the interface
+    they leave the rules and succeed. DEL removes the interface first and then the rules, so a DEL that was cut short
+    may leave rules. If the rules are gone too, DEL with a restored interface fails, and DEL without one succeeds.
     """
     masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
     if not masquerades or not _addresses_in(added):
@@ -423,5 +423,5 @@ def ways_to_detach(added: cni.CachedAttachment) -> tuple[Way, ...]:
 
 
 def _addresses_in(added: cni.CachedAttachment) -> list[str]:
-    """The addresses of its interface, with prefix lengths."""
+    """The addresses of the attachment's interface, with prefix lengths."""
     return [str(ip.address) for ip in added.result.ips] if added.result is not None else []

@@ -1,4 +1,4 @@
-"""Whether the CNI plugins of the configuration in force could serve a pod, asked no oftener than it can change."""
+"""Whether the CNI plugins of the current configuration can serve a pod. Answers are kept while they can be valid."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 import cni
 from dockershim.errors import FailedPrecondition
 
-#: A network that works is asked again only where its plugins can tell (STATUS, since version 1.1.0).
+#: Seconds until the plugins are asked again (STATUS, since version 1.1.0), when they were ready and when not.
 _AGAIN_WHEN_READY = 30.0
 _AGAIN_WHEN_NOT = 5.0
-#: Seconds for which somebody waits who only wants to know.
+#: Seconds that a caller who only asks for the status waits.
 PATIENCE = 3.0
 
 
 class Readiness:
-    """``network`` gives the configuration in force. An answer is remembered for as long as the configuration is."""
+    """``network`` returns the current configuration. An answer is kept until it is due again or that changes."""
 
     def __init__(self, runtime: cni.Runtime, network: Callable[[], cni.NetworkList | None]) -> None:
         self._runtime = runtime
@@ -31,12 +31,12 @@ class Readiness:
     async def check(self, patience: float) -> None:
         """Raises FailedPrecondition if no pod can be attached; within ``patience`` seconds also if a plugin hangs."""
         end = time.monotonic() + patience
-        # More than once where it is another network by the time that the examination of one has ended.
+        # Repeated if the configuration has changed during the examination.
         while (network := self._network()) is not None:
             try:
                 self._runtime.find_plugins(network)
             except cni.PluginNotFound as error:
-                # What comes back may be another version.
+                # If the plugin comes back, it may be another version.
                 self._examined = self._validated = None
                 raise _failure(network, error) from error
             if network is self._examined and time.monotonic() < self._due:
@@ -50,7 +50,7 @@ class Readiness:
             examination.result()
 
     def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:
-        """The examination that goes on, of whatever network, or a new one of this."""
+        """The examination that is under way, even of another network; otherwise a new one of this network."""
         if self._examination is None or self._examination.done():
             self._examination = asyncio.create_task(self._examine(network), name=f"examine CNI network {network.name}")
         return self._examination

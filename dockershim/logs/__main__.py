@@ -1,4 +1,4 @@
-"""``python -m dockershim.logs <folder of positions>``: the follower, as the server starts it, its socket as stdin."""
+"""``python -m dockershim.logs <folder of positions>``: the follower. The server starts it, with a socket as stdin."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dockershim.logs.follower import LogFollower
 
 
 def main() -> None:
-    """Follow until the server goes away. An earlier follower, of a server that was killed, is waited for."""
-    # The server decides when it is enough: what systemd or a terminal sends to all of them is for the server.
+    """Follow until the server closes the socket. First wait until the follower of a killed server has ended."""
+    # systemd or a terminal sends signals to all processes; only the server acts on them, and ends this one.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # The server may run before others, because it needs little time; this process needs as much as containers write.
+    # The server may have a high priority, as it needs little CPU time. This process needs as much as containers write.
     os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
-    # Some files for each container of the node.
+    # It holds several open files for each container of the node.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     positions = Path(sys.argv[1])

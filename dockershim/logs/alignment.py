@@ -1,7 +1,7 @@
-"""Where to go on when positions cannot be trusted: told by what the CRI log itself ends with.
+"""Finds where to continue when a position cannot be trusted, by the last lines of the CRI log itself.
 
-After a loss of power each file may have lost its end, and they may have lost more or less than the position. A
-container's lines have their time to the nanosecond, so the last one of the CRI log is found in the engine's.
+After a loss of power the engine's file, the CRI log and the position may each have lost a different part of their end.
+Lines have their time to the nanosecond, so the last line of the CRI log can be found in the engine's file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BATCH: Final = 256 * 1024
 
 
 def align(sources: Sources, tail: bytes) -> Place | None:
-    """The place in ``sources``, which are read to their end for that, behind what a CRI log has.
+    """The place in ``sources`` after the lines that the CRI log has. This may read ``sources`` to their end.
 
-    ``tail`` is the log's last whole lines. Where the engine has lost the last of them, the place is behind those that
-    are not newer. None where there is no such place: all of the engine's lines are newer, or ``tail`` has no CRI line.
+    ``tail`` is the log's last whole lines. If the engine has lost the last of them, the place is after the engine's
+    lines that are not newer. None if all of the engine's lines are newer, or if ``tail`` does not end with a CRI line.
     Raises OSError.
     """
     last = tail[tail.rfind(b"\n", 0, -1) + 1 :]
@@ -40,7 +40,7 @@ def align(sources: Sources, tail: bytes) -> Place | None:
             continue
         for line in _each(lines):
             sources.advance(line)
-            # The parts of one long line have one time, and may have one text.
+            # The parts of one long line have the same time, and may have the same text.
             copies -= to_cri(line)[0] == last
             if not copies:
                 return sources.place
@@ -54,9 +54,9 @@ def _each(lines: bytes) -> list[bytes]:
 
 
 def _is_not_newer(lines: bytes, time: bytes) -> bool:
-    """Whether the last of the engine's lines was not written after ``time``; both are without the zone, which is UTC.
+    """Whether the last of the engine's lines was not written after ``time``. Both times are UTC without the zone.
 
-    A fraction has no zeros at its end, so these texts are in the order of the times that they mean.
+    A fraction has no zeros at its end, so the texts sort as the times do.
     """
     found = _ENGINE_TIME.search(lines, len(lines) - 64)
     return found is not None and found[1] <= time

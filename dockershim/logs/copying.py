@@ -1,4 +1,4 @@
-"""One container's log, from the engine's files into the CRI's, each line once."""
+"""Copies one container's log from the engine's files to the CRI log, each line once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dockershim.logs.position import Place, Position, PositionFile
 from dockershim.logs.source import Sources
 from dockershim.logs.target import Target
 
-#: Bytes of engine lines that are converted at once: enough to make the cost of a turn small, little enough to let
-#: a hundred containers wait for their turn and to keep the process small.
+#: Bytes of engine lines that one turn converts: enough to make the cost of a turn small, few enough that a hundred
+#: containers can wait for their turn and that the process stays small.
 BATCH: Final = 256 * 1024
-#: Bytes of files that the engine has removed which a container's backlog may hold: two more files of the default size.
+#: Bytes of removed engine files that may be held open for a container's backlog: two more files of the default size.
 MOST_REMOVED: Final = 80 * 1024 * 1024
-#: Seconds between two reports of what is missing in one log.
+#: Seconds between two reports of missing bytes in one log.
 REPORT_AGAIN: Final = 60.0
 _NO_LINES: Final = "what the engine wrote are no lines of a log"
 
 
 @dataclass(slots=True)
 class Totals:
-    """What was copied: bytes and lines of the engine, and the bytes at least that are missing."""
+    """Bytes and lines of the engine that were copied, and how many bytes at least are missing in the CRI log."""
 
     bytes: int = 0
     lines: int = 0
@@ -41,12 +41,12 @@ class Totals:
 
 
 class Copying:
-    """``report`` is told, in words, of whatever is missing in the CRI log. ``totals`` are of this object's life."""
+    """Calls ``report`` with a sentence for bytes missing in the CRI log. ``totals`` cover this object's life."""
 
     def __init__(self, source: Path, target: Path, position: Path, report: Callable[[str], None]) -> None:
         self._report = report
         self.totals = Totals()
-        #: What has not been reported yet, by the words for it, and before when it is not to be.
+        #: Missing bytes not yet reported, by ("at least " or "", reason); and the time of the next report.
         self._unreported: dict[tuple[str, str], int] = {}
         self._silent_until = 0.0
         self._path = target
@@ -55,13 +55,13 @@ class Copying:
         self._source = source
         self._sources = Sources(source)
         self._target = Target(target)
-        #: Whether the CRI file may have lines, or a part of one, that are still to be read.
+        #: Whether the CRI file may have lines, or a part of one, beyond the position: a write has failed.
         self._ahead = False
 
-    # -- Where to go on. Whatever fails here can be tried again.
+    # -- Where to continue. All of this can be repeated after an error.
 
     def _ready(self) -> PositionFile:
-        """Make sure that everything is open and at the place up to which the last process came. Raises OSError."""
+        """Open the files and continue where the last process stopped, unless that is done. Raises OSError."""
         if self._positions is not None:
             if not self._target.is_reachable():
                 self._target.open()
@@ -88,16 +88,16 @@ class Copying:
             self._catch_up(positions)
         elif self._target.find(last.target):
             self._catch_up(positions)
-        # Another process may have ended between making a file and saying so. Without a loss of power a file that is
-        # not as it was left has been emptied or removed by someone: what was in it is not written again.
+        # The last process may have ended between making a file and answering. Without a loss of power, a CRI file that
+        # does not match the position was emptied or removed by someone: its lines are not written again.
         if not self._target.is_open() or self._target.replaced():
             self._target.open()
         self._keep(positions)
 
     def _align(self, dropped: Position | None) -> None:
-        """Go on behind what the CRI log has, from the engine's oldest line where it has none of them.
+        """Continue after the last line that the CRI log has; from the engine's oldest line if it has none of them.
 
-        ``dropped`` is a position that the engine's files do not have any more.
+        ``dropped`` is a position whose lines the engine's files do not have any more.
         """
         tail = self._target.open_last()
         self._sources.close()
@@ -118,7 +118,7 @@ class Copying:
             sources.close()
 
     def _catch_up(self, positions: PositionFile) -> None:
-        """Pass what the CRI file has already, and complete its last line."""
+        """Skip the lines that the CRI file has beyond the position, and complete its last line."""
         try:
             while written := self._target.beyond(2 * BATCH):
                 lines = self._read(positions)
@@ -129,11 +129,11 @@ class Copying:
                 self._pass(lines, len(cri))
             self._ahead = False
         finally:
-            # Also where there was no room for the rest of a line: the next try goes on from here.
+            # Also if there was no room for the rest of a line: the next try continues here.
             self._keep(positions)
 
     def _match_lines(self, lines: bytes, written: bytes) -> None:
-        """The same line by line: these are the last that the CRI file has, and the last of them may be torn."""
+        """Like ``_catch_up``, line by line: for the last lines of the CRI file, the last of which may be torn."""
         start = 0
         while written and start < len(lines):
             end = lines.index(b"\n", start) + 1
@@ -150,9 +150,9 @@ class Copying:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """What is left there is not from these lines: their source is gone, or someone else wrote it.
+        """Skip the rest of the CRI file. It does not match: the engine's lines are gone, or someone else wrote it.
 
-        Ours begin on a line of their own.
+        Ends a torn last line, so that the next line begins on its own.
         """
         last = b""
         while more := self._target.beyond(BATCH):
@@ -162,7 +162,7 @@ class Copying:
             self._target.write(b"\n")
 
     def _read(self, positions: PositionFile) -> bytes:
-        """Whole lines of the engine. What is none between two of its files is told, and told once."""
+        """Whole lines of the engine. A torn line at the end of a finished file is reported once."""
         lines, torn = self._sources.read(BATCH)
         if torn:
             self._report_missing(torn, _NO_LINES)
@@ -176,18 +176,18 @@ class Copying:
         self._sources.advance(lines)
         self._target.accept(written)
 
-    # -- Going on.
+    # -- Copying.
 
     def scan(self, made: int = 0) -> None:
-        """Open what the engine has made new, ``made`` files since the last time as is told. Raises OSError."""
+        """Open the engine's new files; events have reported ``made`` of them since the last scan. Raises OSError."""
         if lost := self._sources.scan(made):
             self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
-        # The position is that of the next step: until then, another process finds out what it does not find.
+        # The next step writes the position. A process that starts before that finds out itself that the files are gone.
         if lost := self._sources.drop_removed(MOST_REMOVED):
             self._report_missing(lost, "they were written faster than they could be copied")
 
     def look(self) -> None:
-        """The same where nothing tells of what the engine makes. Raises OSError."""
+        """Like ``scan``, for a container without a watch: open new files if the engine has rotated. Raises OSError."""
         if self._sources.is_rotated():
             newest, _ = self._sources.end()
             self.scan()
@@ -195,7 +195,7 @@ class Copying:
                 self._report_missing(0, "the engine has removed files before they were seen", at_least=True)
 
     def step(self) -> int:
-        """Copy a batch; how many bytes of the engine's were done. Raises OSError: try again later."""
+        """Copy a batch; return how many bytes of the engine's files it had. Raises OSError: try again later."""
         if self._unreported:
             self._report_sometimes()
         positions = self._ready()
@@ -221,7 +221,7 @@ class Copying:
         self._report_sometimes()
 
     def _report_sometimes(self) -> None:
-        """A container that writes too much for hours is not to fill the server's log too."""
+        """Report at most once in a while, so that a container that writes too much does not fill the server's log."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + REPORT_AGAIN
             self._report_all()
@@ -232,7 +232,7 @@ class Copying:
         self._unreported.clear()
 
     def reopen(self) -> None:
-        """Write to a new file at the path from now on. Raises OSError, and then everything is as before."""
+        """Write to a new file at the path from now on. Raises OSError, and changes nothing then."""
         positions = self._ready()
         if self._target.open():
             self._keep(positions)
@@ -247,19 +247,19 @@ class Copying:
         return self._sources.is_past(end)
 
     def unread(self) -> tuple[int, str]:
-        """How many bytes are still to be copied, and the engine's time of the first of these lines, if it is whole."""
+        """The number of bytes still to copy, and the engine's time of the first of these lines, if it is whole."""
         count = self._sources.unread()
         return count, time_of(self._sources.first_unread()) if count else ""
 
     def let_go(self) -> None:
-        """While nothing can be written: do not hold files that the engine has removed."""
+        """While the log cannot be written: close files that the engine has removed."""
         if lost := self._sources.drop_removed():
             self._report_missing(lost, "they could not be written in time")
             with contextlib.suppress(OSError):
                 self._keep_source()
 
     def _keep_source(self) -> None:
-        """What was given up is not to be looked for, nor told, by another process or try. Raises OSError."""
+        """Write the position past the closed files, so that they are not reported again. Raises OSError."""
         positions = self._positions or PositionFile(self._position_path)
         try:
             if positions.last is not None and not positions.rebooted:
@@ -269,7 +269,7 @@ class Copying:
                 positions.close()
 
     def give_up(self) -> None:
-        """The container is gone, and no more of it will be copied: what is missing then is reported."""
+        """The container is gone and copying ends: report the bytes that were not copied."""
         if unread := self._sources.unread():
             self._report_missing(unread, "they could not be written before their removal")
 
@@ -283,7 +283,7 @@ class Copying:
 
 
 def in_words(error: Exception) -> str:
-    """What a person has to know of an error: of the system, what is wrong with which file."""
+    """An error as text for a person; for an error of the system, the file and what is wrong with it."""
     if isinstance(error, OSError) and error.errno:
         return f"{error.filename}: {error.strerror}" if error.filename else os.strerror(error.errno)
     return repr(error)

@@ -1,11 +1,11 @@
-"""The follower: one thread that copies the logs of all containers, told what to do over a socket.
+"""The follower: one thread that copies the logs of all containers. The server controls it over a socket.
 
-It sleeps in one place, until a file is written or the server says something. While a container writes, it is not
-told of each line: its watch is off, and its files are looked at again after a short rest, until there is nothing new.
+It sleeps in one epoll, until a file is written or the server sends a request. While a container writes, its watch for
+writes is off, and the follower reads its files again after a short rest, until there is nothing new.
 
-Requests and answers are JSON, one a line: ``{"id": 1, "do": "add", "container": …}``, and ``{"id": 1}`` or
-``{"id": 1, "error": "…"}`` back; to ``"do": "statistics"`` it is ``{"id": 1, "statistics": {…}}``. What has no request,
-for the server's log, is ``{"log": "…", "level": "INFO"}``.
+Requests and answers are JSON, one per line: ``{"id": 1, "do": "add", "container": …}``, and ``{"id": 1}`` or
+``{"id": 1, "error": "…"}`` back; the answer to ``"do": "statistics"`` is ``{"id": 1, "statistics": {…}}``. Lines for
+the server's log are ``{"log": "…", "level": "INFO"}``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any, Final
 from dockershim.logs.copying import BATCH, Copying, Totals, in_words
 from dockershim.logs.inotify import CREATE, MODIFY, MOVED, OVERFLOW, Inotify
 
-#: Seconds between two looks at the files of a container that writes.
+#: Seconds between two reads of the files of a container that writes.
 REST: Final = 0.01
-#: Seconds that a reopen waits for what was written before, and what is still to be copied of a container that is gone.
+#: Seconds that a reopen waits until earlier lines are copied, and that a forget waits for the rest of a gone container.
 PATIENCE: Final = 1.0
 LAST_WORDS: Final = 5.0
-#: Seconds after which a log that could not be written is tried again, and between two lines that say so.
+#: Seconds until the next try to write a log after an error. ``COMPLAIN``, below, is between two warnings about that.
 RETRY: Final = 1.0
-#: Seconds between two looks at the files of a container that has no watch, because the node has none free.
+#: Seconds between two reads of the files of a container without a watch, when the node has no inotify watch free.
 POLL: Final = 0.5
 COMPLAIN: Final = 60.0
 _FILES: Final = CREATE | MOVED
@@ -43,7 +43,7 @@ _RECEIVE: Final = 64 * 1024
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request to do something when everything before ``end`` is copied, all if that is None; at ``until`` anyway."""
+    """A request to act when everything before ``end`` is copied (None: everything), and at ``until`` in any case."""
 
     request: int
     do: str
@@ -53,9 +53,9 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Container:
-    """``due`` is when its files are looked at next, None when its watch tells; ``problem`` why it is not written.
+    """``due`` is when its files are read next, None if only its watch decides; ``problem`` is why it is not written.
 
-    One that ``lags`` had a whole batch, or nearly, at its last turn. ``unwatched`` is why there is no watch of it.
+    It ``lags`` if its last turn copied more than half a batch. ``unwatched`` is why it has no watch.
     """
 
     id: str
@@ -76,12 +76,12 @@ def _when_due(container: _Container) -> float:
 
 
 class LogFollower:
-    """``positions`` is the folder of the position files, which is this process's alone."""
+    """``positions`` is the folder of the position files. No other process uses it."""
 
     def __init__(self, control: socket.socket, positions: Path) -> None:
         self._control = control
         self._positions = positions
-        #: None while the node has no instance free.
+        #: None while the node has no inotify instance free.
         self._inotify: Inotify | None = None
         self._poll = select.epoll()
         self._poll.register(control.fileno(), select.EPOLLIN)
@@ -90,11 +90,11 @@ class LogFollower:
         self._received = b""
         self._complained: float | None = None
         self._told_unwatched: float | None = None
-        #: Of containers that are not followed any more.
+        #: The totals of containers that are not followed any more.
         self._ended = Totals()
 
     def run(self) -> None:
-        """Work until the server closes its end, or has ended."""
+        """Work until the server closes its end of the socket or ends."""
         while True:
             for fd, _ in self._poll.poll(self._timeout()):
                 if fd == self._control.fileno():
@@ -108,10 +108,10 @@ class LogFollower:
             self._tell_of_watches(now)
 
     def _give_turns(self, now: float) -> None:
-        """To those that keep up, until they have copied a batch; then to one that lags, the one that waits for longest.
+        """Give turns to containers that keep up, until they have copied a batch; then one to the first lagging one.
 
-        Whoever writes little is late by two batches, however many others write more than can be copied; and so is
-        what the server asks for, which is looked at in between.
+        So a container that writes little, or a request of the server, waits for two batches at most, no matter how
+        many containers write more than can be copied.
         """
         due = [one for one in self._containers.values() if one.due is not None and one.due <= now]
         room = BATCH
@@ -139,12 +139,12 @@ class LogFollower:
                     new = bool(mask & CREATE) and name == container.newest
                     changed[container.id] = changed.get(container.id, 0) + new
         for container_id, made in changed.items():
-            # What cannot be opened now is found by a later look; a turn says what is wrong.
+            # A later scan opens what cannot be opened now; the container's turn reports the error.
             with contextlib.suppress(OSError):
                 self._containers[container_id].copying.scan(made)
 
     def _turn(self, container: _Container, now: float) -> int:
-        """Copy a batch, and decide when to look again; how many of the engine's bytes it had."""
+        """Copy a batch, and decide when to read again. Returns how many bytes of the engine's files it had."""
         try:
             if container.unwatched:
                 container.copying.look()
@@ -154,10 +154,10 @@ class LogFollower:
             at_end = not copied
             if at_end:
                 self._watch(container, _ALL)
-                # What was written before the watch began.
+                # Lines that were written before the watch began.
                 copied = container.copying.step()
         except Exception as error:
-            # Whatever is wrong with one log, the others go on.
+            # An error with one log must not stop the others.
             self._block(container, error, now)
             return 0
         container.problem = ""
@@ -168,12 +168,12 @@ class LogFollower:
         return copied
 
     def _watch(self, container: _Container, mask: int) -> None:
-        """Let the container's watch tell of ``mask``; where there is none free, its files are looked at instead."""
+        """Let the container's watch report ``mask``. If no watch is free, its files are read every POLL seconds."""
         container.watched = False
         try:
             number = self._instance().watch(container.folder, mask)
         except FileNotFoundError:
-            # The engine has removed the container: what is open is all there is.
+            # The engine has removed the container: only the open files are left to copy.
             container.unwatched = ""
             return
         except OSError as error:
@@ -183,11 +183,11 @@ class LogFollower:
         self._by_watch[number] = container
         if container.unwatched:
             container.unwatched = ""
-            # What was made before the watch began.
+            # Files that were made before the watch began.
             container.copying.scan()
 
     def _instance(self) -> Inotify:
-        """Raises OSError where the node has none free."""
+        """The inotify instance, made when needed. Raises OSError if the node has none free."""
         if self._inotify is None:
             self._inotify = Inotify()
             self._poll.register(self._inotify.fd, select.EPOLLIN)
@@ -225,7 +225,7 @@ class LogFollower:
                 self._answer(waiting.request)
 
     def _complain(self, now: float) -> None:
-        """Say so, once a minute, while there are logs that cannot be written."""
+        """Log a warning, once a minute, while there are logs that cannot be written."""
         blocked = [one.problem for one in self._containers.values() if one.problem]
         if not blocked and self._complained is not None:
             self._log("INFO", "all logs are written again")
@@ -235,7 +235,7 @@ class LogFollower:
             self._complained = now
 
     def _tell_of_watches(self, now: float) -> None:
-        """Say so once when watches are wanting, and when there are enough again; not each time that one comes free."""
+        """Log once that there are too few watches, and once that there are enough again, at least a minute later."""
         why = next((one.unwatched for one in self._containers.values() if one.unwatched), "")
         if why and self._told_unwatched is None:
             self._log(
@@ -281,25 +281,25 @@ class LogFollower:
         self._answer(number)
 
     def _wait(self, container: _Container, request: int, do: str) -> None:
-        """Answer later: nobody else waits for what this container has written."""
+        """Answer later, so that other containers do not wait for this one's lines."""
         now = time.monotonic()
         if do == "finish":
-            # The server asks for one at a time: it has given up any other.
+            # The server sends one finish at a time for a container, so it has given up earlier ones.
             container.waiting = [one for one in container.waiting if one.do != "finish"]
-        # Of a container that is gone, there is nothing but what is open.
+        # A container that is gone writes nothing more, so all open files are copied.
         end = None if do == "forget" else container.copying.end()
         until = {"reopen": now + PATIENCE, "forget": now + LAST_WORDS}.get(do, math.inf)
         container.waiting.append(_Waiting(request, do, end, until))
         container.due = 0.0
 
     def _statistics(self) -> dict[str, int | str]:
-        """The totals, and what is still to be copied: how many bytes, and the time of the oldest of these lines."""
+        """The totals, the number of bytes still to copy, and the time of the oldest of these lines."""
         totals, unread, oldest = replace(self._ended), 0, ""
         for container in self._containers.values():
             totals.add(container.copying.totals)
             count, time_of_first = container.copying.unread()
             unread += count
-            # Texts of UTC order as their times do once the Z behind the fraction is off.
+            # UTC times sort as texts once the Z after the fraction is removed.
             oldest = min(filter(None, (oldest, time_of_first.rstrip("Z"))), default="")
         blocked = sum(bool(one.problem) for one in self._containers.values())
         followed = len(self._containers)
@@ -314,7 +314,7 @@ class LogFollower:
         copying = Copying(source, target, self._position(container_id), partial(self._log, "WARNING"))
         container = _Container(container_id, source.parent, os.fsencode(source.name), copying)
         self._containers[container_id] = container
-        # Before a first look at the folder, or a file made in between would be missed.
+        # The watch begins before the first scan of the folder, or a file made in between would be missed.
         self._watch(container, _FILES)
         self._turn(container, time.monotonic())
 
@@ -340,7 +340,7 @@ class LogFollower:
             self._answer(request)
 
     def _let_go_for_good(self, container: _Container) -> None:
-        """It was asked to forget this container, and has had its time."""
+        """Forget a container at the end of the time that a forget waits."""
         container.copying.give_up()
         self._remove(container)
 

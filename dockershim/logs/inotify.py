@@ -1,4 +1,4 @@
-"""inotify(7) for the follower, by way of the C library: the packages that wrap it bring an event loop along."""
+"""inotify(7) for the follower, through the C library: the packages that wrap it bring an event loop along."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-#: A file of the folder is written; is made; gets another name.
+#: Events of a file in the folder: written, made, renamed.
 MODIFY: Final = 0x2
 CREATE: Final = 0x100
 MOVED: Final = 0x40 | 0x80
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Inotify:
-    """Watches of folders. ``fd`` is readable when there is something to ``read``."""
+    """Watches of folders. ``fd`` is readable when ``read`` has events."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -32,18 +32,18 @@ class Inotify:
             raise _error("inotify")
 
     def watch(self, folder: Path, mask: int) -> int:
-        """The number of the folder's watch, which tells of ``mask`` from now on. Raises OSError."""
+        """Watch a folder for the events in ``mask`` from now on; return the watch's number. Raises OSError."""
         number: int = _libc.inotify_add_watch(self.fd, os.fsencode(folder), mask | _ONLYDIR)
         if number < 0:
             raise _error(str(folder))
         return number
 
     def unwatch(self, number: int) -> None:
-        """End a watch; one that has ended with its folder is fine."""
+        """End a watch. Does nothing if it has already ended with its folder."""
         _libc.inotify_rm_watch(self.fd, number)
 
     def read(self) -> list[tuple[int, int, bytes]]:
-        """What has happened: numbers of watches, masks, and names of files."""
+        """The events so far: each the watch's number, the mask, and the file's name."""
         try:
             content = os.read(self.fd, _BUFFER)
         except BlockingIOError:

@@ -1,10 +1,10 @@
-"""Lines of the engine's json-file as lines of a CRI log.
+"""Converts lines of the engine's json-file to lines of a CRI log.
 
-An engine line is ``{"log":"text\\n","stream":"stdout","time":"2026-01-02T03:04:05.678901234Z"}``; a text without the
-line's end in it is a part of a longer line. A CRI line is ``<time> <stream> <P|F> <text>``.
+An engine line is ``{"log":"text\\n","stream":"stdout","time":"2026-01-02T03:04:05.678901234Z"}``. If its text does not
+end with a newline, it is a part of a longer line. A CRI line is ``<time> <stream> <P|F> <text>``.
 
-The same engine lines give the same CRI lines however they are cut into calls: after a crash, what a log file has
-beyond its last known position is told by making it again.
+The same engine lines give the same CRI lines, no matter how they are split into calls. So after a crash, the lines in
+a CRI log beyond its last known position are recognized by converting the engine's lines again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _DECODE: Final = msgspec.json.Decoder(_Line).decode_lines
 
 
 def to_cri(lines: bytes) -> tuple[bytes, int]:
-    """Whole engine lines as CRI lines, and how many bytes of them are no engine lines and have none.
+    """Convert whole engine lines to CRI lines. Also returns how many bytes are not engine lines and are left out.
 
-    A line that was torn, by a disk that was full say, does not take the one with it that was written behind it.
+    If a line was torn, for example by a full disk, the line after it is still converted.
     """
     whole = _in_bulk(lines)
     if whole is not None:
@@ -44,19 +44,19 @@ def to_cri(lines: bytes) -> tuple[bytes, int]:
 
 
 def time_of(line: bytes) -> str:
-    """The engine's time of one line, as it stands there: RFC 3339 in UTC. Empty for what is no engine line."""
+    """The engine's time of one line, as it is written there: RFC 3339 in UTC. Empty if it is not an engine line."""
     _, found, time = line.rpartition(b'"time":"')
     return time.partition(b'"')[0].decode("ascii", "replace") if found else ""
 
 
 def _in_bulk(lines: bytes) -> bytes | None:
-    """All lines at once, as fast as containers can write, whatever bytes they write. None where any line is damaged."""
+    """Convert all lines at once, as fast as containers can write, whatever their bytes. None if a line is damaged."""
     count = lines.count(b"\n")
     try:
         entries = _DECODE(lines)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    # No line without an entry, and none with two: of such a line only the last one is whole for sure.
+    # Each line must have one entry. If a line has two, only the last one is surely whole.
     if not len(entries) == count == lines.count(b"}\n"):
         return None
     cri = "".join(
@@ -71,8 +71,8 @@ def _in_bulk(lines: bytes) -> bytes | None:
 
 
 def _patiently(line: bytes) -> bytes:
-    """One engine line, without its end, as CRI lines; empty where it is none."""
-    # Whatever stands before was torn off: in JSON text these bytes have backslashes between them.
+    """Convert one engine line, without its newline, to CRI lines; empty if it is not an engine line."""
+    # Anything before _HEAD is a torn line: inside a JSON string these quotes would have backslashes.
     start = line.rfind(_HEAD)
     try:
         entry = json.loads(line[max(start, 0) :].decode("utf-8", "surrogateescape"), strict=False)

@@ -1,11 +1,11 @@
-"""How far a container's log has been copied, kept so that a killed process goes on where it was.
+"""How far a container's log has been copied. It is kept on disk, so that a new process continues after a kill.
 
-A position is a pair of places: everything before the one in the engine's file is before the other in the CRI file.
-It is written after the lines are. Whatever the CRI file holds beyond it was made from the engine's lines right after
-it, and is told by making them again; so a position may be old, but never wrong.
+A position is a pair of places: all lines before the place in the engine's file are before the place in the CRI file.
+It is written after the lines. Lines in the CRI file beyond it come from the engine's lines right after it, and are
+recognized by converting those again. So a position may be old, but never wrong.
 
-Files are known by their inode, and by the bytes before the place: inodes are used again. Nothing is synced to the disk,
-so a position also tells in which boot it was written: in another one it says nothing of what the files have.
+A file is identified by its inode and the bytes before the place, as inodes are reused. Nothing is synced to disk, so a
+position also has the boot in which it was written: after a reboot it does not say what the files have.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-#: How many bytes before a place are remembered by their checksum. An engine line ends with its time to the
-#: nanosecond, so they tell one place from all others.
+#: How many bytes before a place its checksum covers. An engine line ends with its time to the nanosecond, so these
+#: bytes are different at each place.
 TAIL: Final = 128
 
 _LAYOUT: Final = struct.Struct("<4sIQQQIQQI")
@@ -30,7 +30,7 @@ assert _LAYOUT.size + _CHECK.size <= _SLOT
 
 
 def bytes_before(fd: int, offset: int, most: int = TAIL) -> bytes:
-    """The last bytes before ``offset``, at most so many; fewer where the file begins or ends in them."""
+    """The last bytes before ``offset``, at most ``most``; fewer if the file begins or ends within them."""
     begin = max(0, offset - most)
     return os.pread(fd, offset - begin, begin)
 
@@ -59,12 +59,12 @@ class Position:
 
 @cache
 def this_boot() -> int:
-    """A number that this boot of the machine has and, but for one in 2**32, no other; random(4), boot_id."""
+    """A number for this boot of the machine. Two boots have the same one in 1 of 2**32 cases; random(4), boot_id."""
     return zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
 
 
 def encode(position: Position, number: int, boot: int) -> bytes:
-    """The slot of a position; of two whole slots, the one with the higher ``number`` is the newer."""
+    """The slot of a position. Of two whole slots, the one with the higher ``number`` is newer."""
     source, target = position.source, position.target
     packed = _LAYOUT.pack(
         _MAGIC, boot, number, source.inode, source.offset, source.check, target.inode, target.offset, target.check
@@ -73,7 +73,7 @@ def encode(position: Position, number: int, boot: int) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, int, Position] | None:
-    """Number, boot and position of a slot; None for one that was never or only half written."""
+    """Number, boot and position of a slot; None if it was never written, or only in part."""
     packed, check = slot[: _LAYOUT.size], slot[_LAYOUT.size : _LAYOUT.size + _CHECK.size]
     if len(check) < _CHECK.size or zlib.crc32(packed) != _CHECK.unpack(check)[0]:
         return None
@@ -84,10 +84,10 @@ def decode(slot: bytes) -> tuple[int, int, Position] | None:
 
 
 class PositionFile:
-    """The file of one container's position: two slots that are written in turn, so one of them is always whole."""
+    """The file of one container's position. Its two slots are written in turn, so one of them is always whole."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make it, in its full size: a disk that is full later does not matter. Raises OSError."""
+        """Open it, or make it in its full size, so that it can be written when the disk is full. Raises OSError."""
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -100,11 +100,11 @@ class PositionFile:
         found = [one for start in (0, _SLOT) if (one := decode(content[start : start + _SLOT]))]
         self.last: Position | None
         self._number, boot, self.last = max(found, key=lambda one: one[0], default=(0, 0, None))
-        #: Whether the machine has started anew since the last position.
+        #: Whether the machine has rebooted since the last position was written.
         self.rebooted = self.last is not None and boot != this_boot()
 
     def write(self, position: Position) -> None:
-        """Keep a new position. Raises OSError, and then the last one still holds."""
+        """Write a new position. Raises OSError; then the last one is still valid."""
         number = self._number + 1
         self._put(encode(position, number, this_boot()), number % 2 * _SLOT)
         self._number, self.last, self.rebooted = number, position, False

@@ -1,6 +1,6 @@
-"""The server's hold on the follower: starts it, starts it again when it dies, tells it what to do.
+"""The server's side of the follower: starts it, restarts it when it dies, and sends it requests.
 
-Whatever it was told is told again to its successor, so a caller only ever sees that something took longer.
+A new follower gets the requests of the dead one again, so a caller only notices that an answer takes longer.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from dockershim.errors import DeadlineExceeded, FailedPrecondition
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a follower that died is started again; longer after each one that did not live for as long.
+#: Seconds until a follower that died is restarted. The pause doubles if the follower did not live as long as the pause.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
-#: How long a request may take.
+#: Seconds that a request may take.
 _DEADLINE: Final = 20.0
-#: How long the follower may take to end once the server has let go of it.
+#: Seconds that the follower may take to end after the server has closed the connection.
 _LAST_WORDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the follower that runs: what it has copied, and what is still to be.
+    """What the running follower has copied, and what it still has to copy.
 
-    ``bytes`` are of the engine's files, ``missing`` is what at least is not in the CRI's. ``followed`` containers are
-    copied, ``blocked`` of them cannot be now. ``oldest`` is the engine's time of the oldest line to be copied, RFC 3339
-    without the zone, which is UTC; empty where nothing waits.
+    ``bytes`` and ``lines`` are of the engine's files. ``missing`` is how many bytes at least are not in the CRI logs.
+    ``blocked`` of the ``followed`` containers cannot be copied now. ``unread`` bytes are still to be copied; ``oldest``
+    is the engine's time of the first of these lines, RFC 3339 in UTC without the zone; empty if there are none.
     """
 
     bytes: int = 0
@@ -57,9 +57,9 @@ class _Died(Exception):
 
 
 class ContainerLogs:
-    """The CRI logs of this node's containers. ``folder`` keeps their positions, and must outlive a reboot.
+    """The CRI logs of this node's containers. ``folder`` has their positions, and must survive a reboot.
 
-    The follower is started with the first container, and ends with this object or with this process.
+    The follower starts with the first container, and ends with this object or with this process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,7 @@ class ContainerLogs:
         self._connected = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self.pid = 0
-        #: How often one was started after the first.
+        #: How often the follower was restarted.
         self.restarts = 0
 
     async def __aenter__(self) -> Self:
@@ -84,31 +84,31 @@ class ContainerLogs:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
 
-    # -- What the runtime asks for.
+    # -- Calls of the runtime.
 
     def source_of(self, container_id: str) -> str:
-        """The engine's file that is copied for a container, empty for one that is not followed."""
+        """The engine's file that is copied for a container; empty if the container is not followed."""
         return self._followed.get(container_id, {}).get("source", "")
 
     async def follow(self, container_id: str, source: str, target: str) -> None:
         """Copy the engine's json-file ``source`` to the CRI file ``target``, which exists when this returns.
 
-        Where it cannot be made, it will be as soon as it can. Raises ShimError.
+        If ``target`` cannot be made now, the follower makes it as soon as it can. Raises ShimError.
         """
         self._followed[container_id] = {"source": source, "target": target}
         await self._request("add", container_id)
 
     async def reopen(self, container_id: str) -> None:
-        """Copy to a new file at the same path from now on; what was written before is in the old one.
+        """Copy to a new file at the same path from now on; earlier lines are in the old one.
 
-        Raises FailedPrecondition where it cannot be made.
+        Raises FailedPrecondition if the new file cannot be made.
         """
         await self._request("reopen", container_id)
 
     async def finish(self, container_id: str, deadline: float) -> None:
-        """The container has ended: all that it wrote is in its CRI log when this returns.
+        """The container has ended: wait until all its lines are in its CRI log.
 
-        Raises ShimError where that takes longer than ``deadline`` seconds or cannot be now; it is gone on with.
+        Raises ShimError if that takes longer than ``deadline`` seconds or fails now; the follower continues anyway.
         """
         async with _in_time("finish", container_id, deadline), self._finishing.hold(container_id):
             if container_id in self._followed:
@@ -116,24 +116,24 @@ class ContainerLogs:
                 self._followed.pop(container_id, None)
 
     async def forget(self, container_id: str) -> None:
-        """The container is gone: its position is removed; its CRI log is the kubelet's. Raises ShimError."""
+        """The container is gone: remove its position. The kubelet removes its CRI log. Raises ShimError."""
         followed = self._followed.pop(container_id, None)
         if followed or (self._folder / container_id).exists():
             await self._request("forget", container_id)
 
     def known(self) -> list[str]:
-        """The containers that there are positions of."""
+        """The containers that have a position."""
         if not self._folder.exists():
             return []
         return [path.name for path in self._folder.iterdir() if not path.name.startswith(".")]
 
     async def forget_all_but(self, known: Collection[str], existing: Collection[str]) -> None:
-        """Forget those of ``known`` that are not ``existing``. Raises ShimError."""
+        """Forget the containers of ``known`` that are not in ``existing`` and not followed. Raises ShimError."""
         for container_id in set(known) - set(existing) - set(self._followed):
             await self.forget(container_id)
 
     async def statistics(self, deadline: float) -> Statistics:
-        """What the follower has done. Raises ShimError where it does not say so within ``deadline`` seconds."""
+        """The follower's statistics. Raises ShimError if it does not answer within ``deadline`` seconds."""
         if self._supervisor is None:
             return Statistics()
         answer = await self._request("statistics", "", deadline)
@@ -147,7 +147,7 @@ class ContainerLogs:
 
     async def _answer_to(self, what: str, container_id: str) -> Mapping[str, Any]:
         if self._supervisor is None:
-            # Not with the log fields of the call that happens to be the first.
+            # In a new context, so that its log lines do not have the log fields of the first call.
             self._supervisor = asyncio.create_task(
                 self._supervise(), name="log follower", context=contextvars.Context()
             )
@@ -160,7 +160,7 @@ class ContainerLogs:
         if self._writer is None:
             raise _Died
         if what == "add" and container_id not in self._followed:
-            # It was let go of while this waited for a follower.
+            # It was forgotten while this waited for a follower.
             return {}
         paths = self._followed[container_id] if what == "add" else {}
         _, answer = self._requests.begin(self._writer, {"do": what, "container": container_id, **paths})
@@ -200,7 +200,7 @@ class ContainerLogs:
         async with _process(self._folder) as (process, reader, writer):
             self.pid, self._writer = process.pid, writer
             for container_id, paths in self._followed.items():
-                # Nobody waits for these.
+                # No caller waits for the answers to these.
                 send(writer, {"id": 0, "do": "add", "container": container_id, **paths})
             self._connected.set()
             try:
@@ -217,7 +217,7 @@ class ContainerLogs:
 
 @asynccontextmanager
 async def _in_time(what: str, container_id: str, deadline: float) -> AsyncIterator[None]:
-    """A block that waits for the answer to a request. Raises DeadlineExceeded."""
+    """Limit the time of a block that waits for an answer. Raises DeadlineExceeded."""
     try:
         async with asyncio.timeout(deadline):
             yield
@@ -231,7 +231,7 @@ async def _in_time(what: str, container_id: str, deadline: float) -> AsyncIterat
 async def _process(
     folder: Path,
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """The follower and the connection to it, which ends it."""
+    """The follower process and the connection to it. Leaving the block closes the connection, and that ends it."""
     ours, theirs = socket.socketpair()
     with theirs:
         reader, writer = await asyncio.open_unix_connection(sock=ours)

@@ -1,8 +1,8 @@
 """The engine's json-files of one container, read in the order in which they were written.
 
-The engine writes ``<id>-json.log``; when that is full it becomes ``<id>-json.log.1`` and what was there ``.2``, and
-the oldest goes. A file is opened as soon as it is seen, and read to its end wherever the engine has put it since,
-also when it has no name any more.
+The engine writes ``<id>-json.log``. When that is full, the engine renames it to ``<id>-json.log.1``, the old ``.1`` to
+``.2`` and so on, and removes the oldest. A file is opened as soon as it is seen, and read to its end even if the engine
+renames or removes it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 
 from dockershim.logs.position import TAIL, Place, bytes_before
 
-#: The engine cuts what a container writes after 16 KiB; each byte of that may be written as six.
+#: The engine cuts a container's output after 16 KiB; JSON may need six bytes for each of them.
 _LONGEST_LINE: Final = 128 * 1024
-#: Before the oldest file that there is.
+#: The place before the oldest file.
 _BEGIN: Final = Place(0, 0, 0)
 
 
@@ -34,28 +34,28 @@ class _File:
 
 
 class Sources:
-    """What there is of a container's json-files from a place on; ``path`` is the newest of them."""
+    """The json-files of a container from a place on. ``path`` is the newest of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: The oldest first: it is the one that is being read. The engine writes the last one.
+        #: The oldest first. The first one is being read; the engine writes the last one.
         self._files: deque[_File] = deque()
         self._place = _BEGIN
         self._tail = b""
-        #: How many files have been opened before their making was told, as a negative number.
+        #: Minus the number of files that were opened before an event reported them.
         self._unseen = 0
 
     @property
     def place(self) -> Place:
-        """Up to where it was read: the end of the last lines that were given to ``advance``."""
+        """How far the files were read: the end of the last lines that ``advance`` got."""
         return self._place
 
     def scan(self, made: int = 0) -> int:
         """Open the files that are new. Raises OSError.
 
-        From the newest to the oldest, until one that is known: a rotation meanwhile moves files on in this very
-        direction, so none is missed. ``made`` is how many files the engine is known to have made since the last scan;
-        those that are gone already are lost, at least so many bytes as are returned.
+        It goes from the newest to the oldest, until one is known. A rotation meanwhile moves files in the same
+        direction, so none is missed. ``made`` is how many new files events have reported since the last scan. Returns
+        how many bytes at least were lost in those of them that are gone already.
         """
         known = {file.inode for file in self._files}
         found: list[_File] = []
@@ -79,7 +79,7 @@ class Sources:
         self._files.extend(reversed(found))
         if gapless or unseen <= 0:
             return 0
-        # The engine rotates files that have reached one size.
+        # The engine rotates files at a fixed size.
         return unseen * min((file.size() for file in list(self._files)[:-1]), default=0)
 
     def is_rotated(self) -> bool:
@@ -87,7 +87,7 @@ class Sources:
         try:
             inode = self._path.stat().st_ino
         except FileNotFoundError:
-            # There is none yet, or it is between two, or the container is gone.
+            # There is no file yet, the engine is just rotating, or the container is gone.
             return False
         return not self._files or inode != self._files[-1].inode
 
@@ -96,15 +96,15 @@ class Sources:
         try:
             entries = [entry.name for entry in self._path.parent.iterdir()]
         except FileNotFoundError:
-            # The engine has removed the container; what is open can be read.
+            # The engine has removed the container; the open files can still be read.
             return []
         suffixes = (entry.removeprefix(f"{name}.") for entry in entries if entry.startswith(f"{name}."))
         numbers = [int(suffix) for suffix in suffixes if suffix.isdecimal()]
-        # One more than there are, for a rotation meanwhile.
+        # One more than there are, in case of a rotation meanwhile.
         return [name, *(f"{name}.{number}" for number in range(1, max(numbers, default=0) + 2))]
 
     def seek(self, place: Place) -> bool:
-        """Go on from ``place``; where no file has it, from the oldest one, and False."""
+        """Continue from ``place``. If no file has it, return False and continue from the oldest file."""
         for file in sorted(self._files, key=lambda file: file.inode != place.inode):
             if place.offset and place.is_in(file.fd):
                 while self._files[0] is not file:
@@ -117,22 +117,22 @@ class Sources:
     def lost_at_least(self, place: Place) -> int:
         """How many bytes at least are missing between ``place``, which no file has, and the oldest file.
 
-        The engine rotates files that have reached one size, so the one that is gone was as large as the next.
+        The engine rotates files at a fixed size, so the file that is gone was as large as the next one.
         """
         rotated = [file.size() for file in list(self._files)[:-1]]
         return max(0, min(rotated, default=0) - place.offset)
 
     def read(self, limit: int) -> tuple[bytes, int]:
-        """Whole lines from the place on, about ``limit`` bytes, none where there are none; the same until ``advance``.
+        """Whole lines from the place on, about ``limit`` bytes; empty if there are none. The same until ``advance``.
 
-        The number is of bytes at the end of a finished file that are no whole line; the place is behind them.
+        Also returns how many bytes at the end of finished files are not a whole line; the place moves past them.
         """
         torn = 0
         while self._files:
             file, rotated = self._files[0], len(self._files) > 1
             size = file.size()
             if size < file.offset:
-                # Someone emptied the file to save space; the engine goes on writing at its new end.
+                # Someone emptied the file to save space; the engine continues at its new end.
                 file.offset, self._tail = 0, b""
             data = self._whole_lines(file, size, limit)
             if data or not rotated:
@@ -156,7 +156,7 @@ class Sources:
         self._tail = b""
 
     def advance(self, lines: bytes) -> None:
-        """These, the first of what ``read`` gave, are done with."""
+        """Move the place past these lines, the first that ``read`` returned."""
         file = self._files[0]
         file.offset += len(lines)
         self._tail = (self._tail + lines[-TAIL:])[-TAIL:]
@@ -169,7 +169,7 @@ class Sources:
         return self._files[-1].inode, self._files[-1].size()
 
     def has_name(self, inode: int) -> bool:
-        """Whether this open file, if it is one, has not been removed yet."""
+        """Whether the file with this inode still has a name; True also if it is not open."""
         return all(os.fstat(file.fd).st_nlink > 0 for file in self._files if file.inode == inode)
 
     def is_past(self, end: tuple[int, int]) -> bool:
@@ -180,11 +180,11 @@ class Sources:
         return True
 
     def unread(self) -> int:
-        """How many bytes there are behind the place."""
+        """The number of bytes after the place."""
         return sum(max(0, file.size() - file.offset) for file in self._files)
 
     def first_unread(self) -> bytes:
-        """The first line behind the place; empty where the engine has not yet written all of it."""
+        """The first line after the place; empty if the engine has not yet written all of it."""
         for file in self._files:
             line, end, _ = os.pread(file.fd, _LONGEST_LINE, file.offset).partition(b"\n")
             if end:
@@ -192,10 +192,10 @@ class Sources:
         return b""
 
     def drop_removed(self, most: int = 0) -> int:
-        """Give up files that the engine has removed, the oldest first, until at most ``most`` bytes of them are held.
+        """Close files that the engine has removed, the oldest first, until at most ``most`` bytes of them are held.
 
-        Unread as they are, they hold space that it means to free. How many bytes of them were not read; the place is
-        behind them.
+        Open files keep the disk space that the engine wants to free. Returns how many of their bytes were not read;
+        the place moves past them.
         """
         status = (os.fstat(file.fd) for file in list(self._files)[:-1])
         sizes = [one.st_size for one in takewhile(lambda one: one.st_nlink == 0, status)]

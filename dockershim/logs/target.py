@@ -1,4 +1,4 @@
-"""The CRI log file of one container. The kubelet owns it: it renames and removes it as it likes."""
+"""The CRI log file of one container. The kubelet owns it, and may rename or remove it at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from dockershim.logs.position import TAIL, Place, bytes_before
 
-#: How much of a log's end is given to tell where it ends.
+#: Bytes of a log's end that ``open_last`` reads.
 _LAST: Final = 1024 * 1024
 
 
@@ -26,15 +26,15 @@ class Target:
 
     @property
     def place(self) -> Place:
-        """The end of what was written for good."""
+        """The end of the lines that are known to be complete."""
         return Place(self._inode, self._length, zlib.crc32(self._tail))
 
     def open(self) -> bool:
         """Write to the file at the path from now on, a new one if there is none. Raises OSError.
 
-        False where it is the one that is open already.
+        Returns False if that file is open already.
         """
-        # A link here would be another's way to a file that root can write.
+        # O_NOFOLLOW: a symlink here could lead to any file that root can write.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o640)
         if os.fstat(fd).st_ino == self._inode and self.is_reachable():
@@ -44,7 +44,7 @@ class Target:
         return True
 
     def find(self, place: Place) -> bool:
-        """Go on from ``place`` if its file is still in the folder, under whatever name. Raises OSError."""
+        """Continue from ``place`` if its file is still in the folder, under any name. Raises OSError."""
         for candidate in self._candidates(place.inode):
             fd = os.open(candidate, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
             if place.is_in(fd):
@@ -56,9 +56,9 @@ class Target:
         return False
 
     def open_last(self) -> bytes:
-        """Go on behind the last whole line that the log has; the log's last lines, none where it has none.
+        """Continue after the last whole line of the log, and return its last lines; empty if it has none.
 
-        Where the file at the path has lost all that it had, they are in the one that the kubelet rotated last.
+        If the file at the path has lost its whole content, the lines come from the file that the kubelet rotated last.
         Raises OSError.
         """
         taken = False
@@ -84,7 +84,7 @@ class Target:
         return b""
 
     def _rotated(self) -> list[Path]:
-        """What the kubelet has renamed and not compressed yet, the newest first: it adds the time to the name."""
+        """The files that the kubelet has rotated and not compressed, newest first: their names end with the time."""
         try:
             with os.scandir(self._path.parent) as entries:
                 found = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -124,15 +124,15 @@ class Target:
             return False
 
     def beyond(self, limit: int) -> bytes:
-        """Up to ``limit`` bytes that the file has behind the place."""
+        """Up to ``limit`` bytes of the file after the place."""
         return os.pread(self._fd, limit, self._length)
 
     def accept(self, size: int) -> None:
-        """``size`` bytes that are beyond the place are written for good."""
+        """Move the place past the next ``size`` bytes: they are complete."""
         self._set_length(self._length + size)
 
     def write(self, content: bytes) -> None:
-        """Add to the file's end. Raises OSError; some of the content may be in the file then."""
+        """Append to the file. Raises OSError; some of the content may be in the file then."""
         view = memoryview(content)
         try:
             while view:
@@ -142,12 +142,12 @@ class Target:
             raise
         status = os.fstat(self._fd)
         if status.st_nlink == 0:
-            # Removed while it was written: nobody can read what is in it.
+            # The file was removed meanwhile: nobody can read what was written.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path))
         if status.st_size == self._length + len(content):
             self._length, self._tail = status.st_size, (self._tail + content[-TAIL:])[-TAIL:]
         else:
-            # Someone emptied it meanwhile.
+            # Someone emptied the file meanwhile.
             self._set_length(status.st_size)
 
     def close(self) -> None:
@@ -157,9 +157,9 @@ class Target:
 
 
 def _drop_zeros(fd: int, offset: int) -> None:
-    """Drop what a loss of power made of the file's end, which is zeros, but nothing before ``offset``.
+    """Cut zeros off the file's end, as a loss of power leaves them there, but nothing before ``offset``.
 
-    If they are not, but the end of a line that was torn, they will be written again with the rest of it.
+    Zeros that are the end of a torn line instead are written again with the rest of it.
     """
     size = end = os.fstat(fd).st_size
     while end > offset:

@@ -1,1 +1,1 @@
-"""Statistics of containers, read from cgroup files: no engine call for a container, and none that the engine counts."""
+"""Statistics of pods and containers, read from the kernel. The engine only counts layers that this process cannot."""

@@ -1,7 +1,7 @@
-"""What the kernel says of a cgroup (its documentation: cgroup-v1/, cgroup-v2 and accounting/psi).
+"""Reads the files of cgroups (kernel documentation: cgroup-v1/, cgroup-v2 and accounting/psi).
 
-The folders of a container are found once, by its first process, and its files stay open: to open one takes ten times
-as long as to read it. A file of a cgroup that has ended says so, and never has the numbers of another.
+The folders of a container are found once, by its first process, and its files stay open: opening a file takes ten times
+as long as reading it. Reading an open file of a removed cgroup fails; it never gives the numbers of another cgroup.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dockershim.stats.files import read_open, read_whole
 
 T = TypeVar("T")
 
-#: "No limit" of cgroup v1 is a number near the highest that fits.
+#: Cgroup v1 writes "no limit" as a number near the highest that fits.
 _UNLIMITED = 1 << 60
-#: For how long the rest is taken for the same while usage is.
+#: For how long details and processes are taken as unchanged while the usage is.
 _STANDSTILL = 10.0  # seconds
-#: Units of cpuacct.stat a second (USER_HZ, the same on every architecture that engines run on).
+#: Units of cpuacct.stat per second (USER_HZ, the same on every architecture that engines run on).
 _TICKS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cgroup: its ``path`` below the hierarchies' roots, its folder by controller, all the same with version 2.
+    """One cgroup: its ``path`` below the roots of the hierarchies, and its folder by controller (one for all in v2).
 
-    ``pressure`` is the folder with the pressure files, of the v2 hierarchy; empty where there is none.
+    ``pressure`` is its folder in the v2 hierarchy, which has the pressure files; empty if there is none.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Group:
     pressure: str
 
     def parent(self) -> Group:
-        """The cgroup around this one."""
+        """The parent cgroup."""
         folders = {controller: _above(folder) for controller, folder in self.folders.items()}
         return Group(_above(self.path), self.version, folders, _above(self.pressure))
 
@@ -51,7 +51,7 @@ def _above(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A line of a pressure file: ``total`` in microseconds, averages in per cent of the time."""
+    """A line of a pressure file: ``total`` in microseconds, averages in percent of the time."""
 
     total: int
     avg10: float
@@ -68,10 +68,10 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What CRI statistics need, in bytes but for ``cpu`` in nanoseconds and the counts of page faults.
+    """What CRI statistics need, in bytes, except ``cpu`` in nanoseconds and the counts of page faults.
 
-    A limit is None for none; that of swap is of swap alone. ``swap`` is None where the kernel does not account for it,
-    a pressure where the kernel measures none.
+    A limit is None if there is none; ``swap_limit`` is of swap alone. ``swap`` is None if the kernel does not account
+    for it, and a pressure is None if the kernel does not measure it.
     """
 
     cpu: int
@@ -92,13 +92,13 @@ class Usage:
 
     @property
     def working_set(self) -> int:
-        """As the kubelet defines it: memory in use that the kernel could not simply drop."""
+        """The working set as the kubelet defines it: memory in use that the kernel cannot simply drop."""
         return max(0, self.memory - self.inactive_file)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a cgroup did with one block device, by operation: ``read``, ``write`` and others that the kernel names."""
+    """A cgroup's I/O on one block device, by operation: ``read``, ``write`` and others that the kernel names."""
 
     number: str
     bytes: Mapping[str, int]
@@ -107,9 +107,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What metrics tell beyond ``Usage``: CPU times in nanoseconds, memory in bytes, all else counts.
+    """What metrics need beyond ``Usage``: CPU times in nanoseconds, memory in bytes, all else counts.
 
-    ``periods`` are those in which a CPU quota was enforced; ``threads_limit`` is None for none.
+    ``periods`` are those in which a CPU quota was enforced; ``threads_limit`` is None if there is none.
     """
 
     cpu_user: int
@@ -139,9 +139,9 @@ class HugePages:
 
 
 def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = PROC) -> Group:
-    """The cgroup of a container by its first process, wherever below it that is.
+    """The cgroup of a container, found by its first process, which may be in a cgroup below it.
 
-    Raises OSError, also where the process is another's by now, or has left the cgroup.
+    Raises OSError, also if the pid belongs to another process now, or if the process has left the cgroup.
     """
     text = (proc / str(pid) / "cgroup").read_text()
     if container_id not in text:
@@ -153,8 +153,8 @@ def parse_group(text: str, container_id: str, root: Path) -> Group:
     """The cgroup of a container that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers
     for v2).
 
-    With v1 the v2 hierarchy is beside it, without controllers. A hierarchy in which the process is not in the
-    container's cgroup is left out. Raises OSError where nothing accounts for its memory or its CPU time.
+    With v1 the v2 hierarchy is mounted too, without controllers. A hierarchy in which the process is not in the
+    container's cgroup is left out. Raises OSError if no hierarchy accounts for its memory or its CPU time.
     """
     unified, folders, path = "", {}, ""
     for line in text.splitlines():
@@ -209,15 +209,15 @@ _V2_DETAILS = {
     "io.stat": "blkio",
 }
 _PRESSURES = ("cpu.pressure", "memory.pressure", "io.pressure")
-#: Without one of these there is nothing to tell: the cgroup has ended. Any other may be missing in some kernel.
+#: If one of these cannot be read, the cgroup has ended. Some kernels do not have the other files.
 _NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "cpu.stat", "memory.current"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading(Generic[T]):
-    """A kind of reading: the names of its files by the version of cgroups, each with the controller whose it is.
+    """A kind of reading: by cgroup version, the names of its files, each with its controller.
 
-    ``parse`` is given the version and the texts of those files that are there. ``pressures`` are files of that kind.
+    ``parse`` gets the version and the texts of the files that exist. ``pressures`` are the pressure files to read.
     """
 
     names: Mapping[int, Mapping[str, str]]
@@ -226,39 +226,39 @@ class _Reading(Generic[T]):
 
 
 class Files:
-    """The open files of one cgroup. ``budget`` is shared by all: what is above it is opened for each reading."""
+    """The open files of one cgroup. All share ``budget``: files beyond it are opened for each reading."""
 
     def __init__(self, group: Group, budget: Budget) -> None:
         self.group = group
         self._budget = budget
         self._open: dict[str, int] = {}
-        #: The files as they were read last, and what they said. With 200 containers in which nothing has run it saves
+        #: The content of the files at the last reading, and what was parsed from it. With 200 idle containers it saves
         #: 28 % of the CPU of a list of statistics, and 33 % of that of a list of metrics.
         self._last: dict[_Reading[Any], tuple[dict[str, bytes], Any]] = {}
-        #: What was read after which usage, and until when it holds. It saves 38 % of the CPU of a list of metrics that
-        #: comes within ten seconds of another.
+        #: By name: the usage, what was read after it, and until when that is valid. It saves 38 % of the CPU of a list
+        #: of metrics that comes within ten seconds of another.
         self._standing: dict[str, tuple[Usage, Any, float]] = {}
 
     def usage(self) -> Usage:
-        """The usage of the cgroup and all below it. Raises OSError for one that has ended.
+        """The usage of the cgroup and all below it. Raises OSError if it has ended.
 
-        It is the same object while the files say the same, so what was made of it need not be made anew.
+        The object is the same while the files are unchanged, so callers can keep what they made of it.
         """
         return self._parsed(_USAGE)
 
     def everything(self) -> tuple[Usage, Details]:
-        """The usage of the cgroup, and the rest for metrics. Raises OSError for one that has ended."""
+        """The usage of the cgroup, and the details for metrics. Raises OSError if it has ended."""
         usage = self.usage()
         return usage, self._while_still("details", usage, lambda: self._parsed(_DETAILS))
 
     def processes_at(self, usage: Usage) -> list[int]:
-        """As ``processes``, for who has just read ``usage``."""
+        """Like ``processes``, for a caller that has just read ``usage``. Not read again while that is the same."""
         return self._while_still("processes", usage, self.processes)
 
     def processes(self) -> list[int]:
-        """The processes of the cgroup and of those below it, by their ids; a cgroup that ends meanwhile has none.
+        """The pids of the cgroup and of those below it; none if the cgroup ends meanwhile.
 
-        Of those below it ``MOST_CGROUPS`` are looked at.
+        At most ``MOST_CGROUPS`` cgroups below it are read.
         """
         folder = self.group.folders.get("pids") or self.group.folders["memory"]
         try:
@@ -270,7 +270,7 @@ class Files:
         return found
 
     def close(self) -> None:
-        """Give the files back; a reading after it opens them anew."""
+        """Close the files; the next reading opens them again."""
         for fd in self._open.values():
             os.close(fd)
         self._budget.left += len(self._open)
@@ -279,10 +279,10 @@ class Files:
         self._standing.clear()
 
     def _while_still(self, name: str, usage: Usage, read: Callable[[], T]) -> T:
-        """What ``read`` gives, which is asked only where ``usage`` is another than the last time.
+        """The result of ``read``, which is called again only if ``usage`` has changed since the last time.
 
-        While neither CPU nor memory has changed nothing has run, so nothing was counted, and no process has come or
-        gone. It is asked every ten seconds all the same, for what others do to a cgroup.
+        While CPU and memory are unchanged, nothing has run: no counter has changed, and no process has come or gone.
+        It is called every ten seconds all the same, as processes outside may change the cgroup.
         """
         known = self._standing.get(name)
         if known is None or known[0] is not usage or time.monotonic() >= known[2]:
@@ -300,7 +300,7 @@ class Files:
         return known
 
     def _read_all(self, reading: _Reading[Any]) -> dict[str, bytes]:
-        """The content of each file, without those that this kernel does not have."""
+        """The content of each file that this kernel has."""
         files = {}
         for name, folder in self._folders(reading):
             try:
@@ -317,12 +317,12 @@ class Files:
             yield from ((name, self.group.pressure) for name in reading.pressures)
 
     def _read(self, folder: str, name: str) -> bytes:
-        """A file's content, by the open file if there may be one. Raises OSError."""
+        """A file's content, read from the open file if the budget allows one. Raises OSError."""
         fd = self._descriptor(folder, name)
         return read_whole(f"{folder}/{name}") if fd is None else read_open(fd)
 
     def _descriptor(self, folder: str, name: str) -> int | None:
-        """The open file; None where no more may be open. Raises OSError."""
+        """The open file; None if the budget is used up. Raises OSError."""
         fd = self._open.get(name)
         if fd is None and self._budget.left > 0:
             fd = self._open[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -338,7 +338,7 @@ class Budget:
 
 
 def read_huge_pages(group: Group, sizes: Sequence[str]) -> tuple[HugePages, ...]:
-    """The huge pages of a cgroup; none where the kernel does not account for them."""
+    """The huge pages of a cgroup; none if the kernel does not account for them."""
     if not sizes:
         return ()
     found = []
@@ -362,7 +362,7 @@ def _read_if_there(path: str) -> bytes:
 
 
 def parse_usage_v1(files: Mapping[str, str]) -> Usage:
-    """Usage by the files of cgroup v1 by their names; of memory.stat, the counters of the whole subtree."""
+    """Usage from the files of cgroup v1, by name. From memory.stat it takes the counters of the whole subtree."""
     stat = _table(files["memory.stat"])
     limit = _limit(stat.get("hierarchical_memory_limit"))
     # v1 limits memory and swap together.
@@ -410,7 +410,7 @@ def parse_usage_v2(files: Mapping[str, str]) -> Usage:
 
 
 def parse_details_v1(files: Mapping[str, str]) -> Details:
-    """Details by the files of cgroup v1 by their names."""
+    """Details from the files of cgroup v1, by name."""
     times, throttling = _table(files.get("cpuacct.stat", "")), _table(files.get("cpu.stat", ""))
     return Details(
         cpu_user=_int(times, "user") * (10**9 // _TICKS),
@@ -432,10 +432,10 @@ def parse_details_v1(files: Mapping[str, str]) -> Details:
 
 
 def parse_details_v2(files: Mapping[str, str]) -> Details:
-    """Details by the files of cgroup v2 by their names."""
+    """Details from the files of cgroup v2, by name."""
     times, stat = _table(files["cpu.stat"]), _table(files["memory.stat"])
     events = _table(files.get("memory.events", ""))
-    # The sum came with Linux 5.18, its parts were there before.
+    # The sum exists since Linux 5.18, its parts before that.
     parts = ("kernel",) if "kernel" in stat else ("kernel_stack", "slab", "percpu", "sock")
     return Details(
         cpu_user=_int(times, "user_usec") * 1000,
@@ -457,7 +457,7 @@ def parse_details_v2(files: Mapping[str, str]) -> Details:
 def parse_pressure(text: str) -> Pressure | None:
     """Lines ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, and the same for ``full``.
 
-    Most containers wait for nothing, and their files stay as they are.
+    Cached, as the files of most containers do not change: they wait for nothing.
     """
     stalls: dict[str, Stall] = {}
     for line in text.splitlines():
@@ -494,7 +494,7 @@ _V2_OPERATIONS = {"read": ("rbytes", "rios"), "write": ("wbytes", "wios"), "disc
 
 
 def _devices_v2(text: str) -> tuple[Device, ...]:
-    """Lines ``8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0``; some have a number alone."""
+    """Lines ``8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0``; some have only the device number."""
     devices = []
     for line in text.splitlines():
         number, *pairs = line.split()
@@ -507,7 +507,7 @@ def _devices_v2(text: str) -> tuple[Device, ...]:
 
 
 def _table(text: str) -> dict[str, str]:
-    """Lines of a name and a number, which is left as it is: of 60 of them, a dozen are looked at."""
+    """Lines of a name and a number. The numbers stay texts: of 60 lines, a dozen are used."""
     words = text.split()
     return dict(zip(words[::2], words[1::2], strict=True))
 

@@ -1,4 +1,4 @@
-"""What containers and images take on disk, measured in the background: one walk at a time, mostly none."""
+"""Measures the disk usage of containers and images in the background: one walk at a time, mostly none."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
 
-#: The next look at a layer waits for this many times as long as the last one took.
+#: The next measurement of a layer waits at least this many times as long as the last one took.
 _REST: Final = 5
-#: Small trees end before their walk has come to a rest, so what follows waits for this many times as long.
+#: The walk of a small tree ends before its first rest, so the next walk waits this many times as long as it took.
 _REST_BETWEEN: Final = 9
 _LONGEST_REST_BETWEEN: Final = 1.0
-#: How long an engine has to count a layer that cannot be seen from here, and how seldom it is asked.
+#: For a layer that this process does not see: seconds that the engine may take to count it, and seconds between.
 _ENGINE_DEADLINE: Final = 60.0
 _ENGINE_EVERY: Final = 600.0
 
@@ -35,15 +35,15 @@ _ENGINE_EVERY: Final = 600.0
 class DiskUsage:
     """The measured sizes of writable layers and image layers.
 
-    A running container's layer is measured ``every`` so many seconds, and whenever it begins or ends to run; then it
-    stays as it is. An image's layer never changes, so it is measured once.
+    A running container's layer is measured after ``every`` seconds, and whenever the container starts or ends; later it
+    does not change. An image's layer never changes, so it is measured once.
     """
 
     def __init__(self, inventory: Inventory, engine: Engine, *, every: float) -> None:
         self._inventory = inventory
         self._engine = engine
         self._every = every
-        #: By container, when it is to be measured, by the monotonic clock.
+        #: By container id, when it is measured next, by the monotonic clock.
         self._due: dict[str, float] = {}
         self._layers: dict[str, LayerUsage] = {}
         self._image_folders: dict[str, Tree | None] = {}
@@ -68,11 +68,11 @@ class DiskUsage:
     # -- answers ---------------------------------------------------------------------------------------------
 
     def writable_layer(self, container_id: str) -> LayerUsage | None:
-        """What was last measured; None until it was."""
+        """The last measurement of a container's layer; None before the first one."""
         return self._layers.get(container_id)
 
     def writable_layers(self) -> LayerUsage | None:
-        """All containers' together; None until one was measured, and as old as the oldest measure."""
+        """The sum of all containers, as old as the oldest measurement; None before the first one."""
         layers = list(self._layers.values())
         if not layers:
             return None
@@ -83,7 +83,7 @@ class DiskUsage:
         )
 
     def image_inodes(self, folders: AbstractSet[str]) -> int | None:
-        """The inodes of the image layers in these folders, which are all there are; None until all are measured."""
+        """The inodes of the image layers in ``folders``, which names all of them; None until all are measured."""
         self._image_folders = {folder: self._image_folders.get(folder) for folder in folders}
         self._wake.set()
         trees = self._image_folders.values()
@@ -120,7 +120,7 @@ class DiskUsage:
                 await self._wake.wait()
 
     async def _work(self, now: float) -> bool:
-        """Measure what has waited longest; whether there was anything."""
+        """Measure the layer that has waited longest. Returns whether one was due."""
         container_id = min(self._due, key=self._due.__getitem__, default="")
         if container_id and self._due[container_id] <= now:
             await self._measure_container(container_id)
@@ -139,7 +139,7 @@ class DiskUsage:
         if not isinstance(record, ContainerRecord):
             self._due.pop(container_id, None)
             return
-        # Before the walk: a change of state during it asks for another.
+        # Set before the walk, so that a change of state during it can make another one due.
         self._due[container_id] = math.inf
         tree = await self._measure(record.upper_dir) if record.upper_dir else None
         if tree is not None:
@@ -158,7 +158,7 @@ class DiskUsage:
             self._due[container_id] = min(self._due.get(container_id, math.inf), ended + rest)
 
     async def _measure(self, folder: str) -> Tree | None:
-        """None for a folder that is not there, or that this process does not see."""
+        """Walk a folder; None if it does not exist or this process does not see it."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, measure, folder, Pace(self._stop))
         except (OSError, Stopped):
@@ -170,7 +170,7 @@ class DiskUsage:
                 f"/containers/{container_id}/json", params={"size": "1"}, deadline=_ENGINE_DEADLINE
             )
         except (NotFound, Unavailable):
-            # An engine that is away is told of once, not for each container.
+            # An outage of the engine is logged once elsewhere, not for each container.
             return None
         except ShimError as error:
             logger.warning("container %s: its writable layer cannot be measured: %s", container_id, error)

@@ -1,18 +1,18 @@
-"""Files of the kernel, which have no size before they are read."""
+"""Reads files of the kernel, whose size is not known before they are read."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-#: Almost every file is shorter. A larger buffer would be taken from the system, and given back, for each reading.
+#: Almost every file is shorter. Python would allocate a larger buffer from the system for each reading.
 _PAGE: Final = 4096
-#: What is shorter than this was read to its end: of a longer file the kernel gives as many lines as a page holds.
+#: A shorter part is the end of the file: from a longer file the kernel returns as many lines as fit into a page.
 _SHORT: Final = _PAGE - 512
 
 
 def read_whole(path: str, folder: int | None = None) -> bytes:
-    """A file's content, to its end, by plain system calls: a Path or a file object costs as much again.
+    """A file's content, to its end, by plain system calls: a Path or a file object doubles the cost.
 
     ``path`` may be relative to the open ``folder``. Raises OSError.
     """

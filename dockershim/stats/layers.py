@@ -1,4 +1,4 @@
-"""Layers on disk: a container's writable one, and the engine's store of those of images."""
+"""Layers on disk: the writable layer of a container, and the engine's store of image layers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 _CHAIN_ID = re.compile(r"[0-9a-f]{64}")
 _CACHE_ID = re.compile(r"[0-9a-z]+")
-#: Storage drivers that keep the files of a layer in a folder of its own, as they are.
+#: Storage drivers that keep the files of each layer unchanged in a folder of its own.
 _OVERLAYS = frozenset({"overlay2", "fuse-overlayfs"})
 
 
 @dataclass(frozen=True, slots=True)
 class LayerUsage:
-    """A container's writable layer at a time (nanoseconds since the epoch). An engine tells no ``inodes``."""
+    """A container's writable layer at a time (nanoseconds since the epoch). The engine does not count ``inodes``."""
 
     measured_at: int
     bytes: int
@@ -25,7 +25,7 @@ class LayerUsage:
 class ImageLayers:
     """``size`` is the sum of all layers as the engine counts them, each once, in bytes.
 
-    ``folders`` are those with each layer's files; none for a storage driver that keeps them otherwise.
+    ``folders`` have the files of each layer; empty for a storage driver that keeps them in another way.
     """
 
     size: int
@@ -33,10 +33,10 @@ class ImageLayers:
 
 
 def read_layers(root: Path, driver: str) -> ImageLayers | None:
-    """The layers of the store below an engine's root folder; None where it is not there, as with containerd's.
+    """The layers in the store below the engine's root folder; None if there is none, as with containerd's image store.
 
-    ``image/<driver>/layerdb/sha256/<chain id>/`` of each layer has its ``size`` and its ``cache-id``, the name of its
-    folder. It has been so since Docker 1.10.
+    ``image/<driver>/layerdb/sha256/<chain id>/`` of each layer has its ``size`` and its ``cache-id``, which names its
+    folder. This is so since Docker 1.10.
     """
     store = root / "image" / driver / "layerdb" / "sha256"
     size = 0
@@ -50,7 +50,7 @@ def read_layers(root: Path, driver: str) -> ImageLayers | None:
             size += int((chain / "size").read_text())
             cache_id = (chain / "cache-id").read_text()
         except (OSError, ValueError):
-            # The engine is making or removing it.
+            # The engine is making or removing this layer.
             continue
         if driver in _OVERLAYS and _CACHE_ID.fullmatch(cache_id):
             folders.add(str(root / driver / cache_id / "diff"))

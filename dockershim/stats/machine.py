@@ -1,4 +1,4 @@
-"""What metrics have of the node: its huge pages, its block devices, and the file system of writable layers."""
+"""What metrics need to know about the node: its huge pages, block devices, and the file system of writable layers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _HUGE_PAGES: Final = Path("/sys/kernel/mm/hugepages")
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """Sizes of huge pages, and the file system of writable layers, None where it cannot be seen."""
+    """Sizes of huge pages, and the file system of writable layers; None if this process does not see it."""
 
     huge_page_sizes: tuple[str, ...]
     file_system: FileSystem | None
 
 
 class Machine:
-    """The node; what it keeps between readings does not change while it runs."""
+    """The node. It keeps between readings what does not change while the node runs."""
 
     def __init__(self) -> None:
         self._huge_pages = HugePageSizes()
@@ -49,7 +49,7 @@ class Machine:
         return known
 
     def _file_system(self, folder: str) -> FileSystem | None:
-        """The file system of a folder; None where this process does not see it."""
+        """The file system of a folder; None if this process does not see it."""
         try:
             # A Path costs more than the call.
             found, device = os.statvfs(folder), os.stat(folder).st_dev  # noqa: PTH116
@@ -63,7 +63,7 @@ class Machine:
         )
 
     def _mounted_device(self, number: str) -> str:
-        """What is mounted with this device number, which is found out once: a node has hundreds of mounts."""
+        """What is mounted with this device number. Looked up once, as a node has hundreds of mounts."""
         known = self._mounted.get(number)
         if known is None:
             known = self._mounted[number] = mounted_device(_MOUNTS.read_text(), number) or self.device_name(number)
@@ -71,17 +71,17 @@ class Machine:
 
 
 class HugePageSizes:
-    """The sizes of which a node has huge pages. Which there may be is known from its boot on; their counts are read."""
+    """The sizes of huge pages that a node has. The possible sizes are fixed at boot; each reading reads the counts."""
 
     def __init__(self, folder: Path = _HUGE_PAGES) -> None:
         self._counts = sorted(_open_counts(folder))
 
     def read(self) -> tuple[str, ...]:
-        """As the names of cgroup files have them: ``2MB``, ``1GB``."""
+        """The sizes as they are in the names of cgroup files: ``2MB``, ``1GB``."""
         return tuple(size for size, fd in self._counts if int(read_open(fd)) > 0)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for _, fd in self._counts:
             os.close(fd)
         self._counts.clear()
@@ -96,7 +96,7 @@ def _open_counts(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def mounted_device(mounts: str, number: str) -> str:
-    """What is mounted with this device number, by /proc/self/mountinfo (proc_pid_mountinfo(5)); empty for nothing."""
+    """What is mounted with this device number in /proc/self/mountinfo (proc_pid_mountinfo(5)); empty if nothing is."""
     for line in mounts.splitlines():
         fields = line.split()
         if fields[2] == number:

@@ -1,4 +1,4 @@
-"""What was read, as messages of the CRI. Pure."""
+"""Converts readings to CRI messages. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dockershim.stats.network import Interface
 
 
 def set_moment(stats: cri.ContainerStats | cri.LinuxPodSandboxStats, now: int, nano_cores: int | None) -> None:
-    """Put into a message of this module what is another at each reading.
+    """Put into a message of this module what is different at each reading.
 
-    That is the time of everything in it, in nanoseconds since the epoch, and the rate of CPU, None where none is known.
+    That is the time of each part, in nanoseconds since the epoch, and the CPU rate, None if it is not known.
     """
     for _, part in stats.ListFields():
         part.timestamp = now
@@ -25,7 +25,7 @@ def set_moment(stats: cri.ContainerStats | cri.LinuxPodSandboxStats, now: int, n
 
 
 def to_cri_container_stats(usage: Usage) -> cri.ContainerStats:
-    """ContainerStats of a container that runs, without attributes and layer, and what ``set_moment`` puts in."""
+    """ContainerStats of a running container, without attributes and layer, and without what ``set_moment`` puts in."""
     stats = cri.ContainerStats(cpu=_to_cri_cpu(usage), memory=_to_cri_memory(usage), io=_to_cri_io(usage))
     if usage.swap is not None:
         stats.swap.swap_usage_bytes.value = usage.swap
@@ -37,7 +37,7 @@ def to_cri_container_stats(usage: Usage) -> cri.ContainerStats:
 def to_cri_pod_stats(
     usage: Usage, processes: int, interfaces: Sequence[Interface], default: str
 ) -> cri.LinuxPodSandboxStats:
-    """LinuxPodSandboxStats of a pod that runs, without containers, and what ``set_moment`` puts in.
+    """LinuxPodSandboxStats of a running pod, without containers, and without what ``set_moment`` puts in.
 
     ``default`` is as for ``to_cri_network``.
     """
@@ -55,7 +55,7 @@ def _to_cri_cpu(usage: Usage) -> cri.CpuUsage:
 
 
 def _to_cri_memory(usage: Usage) -> cri.MemoryUsage:
-    """MemoryUsage. What is available is told only where there is a limit."""
+    """MemoryUsage. It has ``available_bytes`` only if there is a limit."""
     working_set, limit = usage.working_set, usage.memory_limit
     return cri.MemoryUsage(
         working_set_bytes={"value": working_set},
@@ -91,7 +91,7 @@ def to_cri_layer(layer: LayerUsage, folder: str) -> cri.FilesystemUsage:
 
 
 def to_cri_file_system(folder: str, measured_at: int, size: int | None, inodes: int | None) -> cri.FilesystemUsage:
-    """FilesystemUsage of what is below a folder, in bytes and inodes; None for what is not known."""
+    """FilesystemUsage of everything below a folder, in bytes and inodes; None for a number that is not known."""
     return cri.FilesystemUsage(
         timestamp=measured_at,
         fs_id=cri.FilesystemIdentifier(mountpoint=folder),
@@ -101,7 +101,7 @@ def to_cri_file_system(folder: str, measured_at: int, size: int | None, inodes: 
 
 
 def to_cri_network(interfaces: Sequence[Interface], default: str) -> cri.NetworkUsage:
-    """NetworkUsage; ``default`` is the name of the interface that CNI made, and stands apart from all others."""
+    """NetworkUsage. ``default`` is the name of the interface that CNI made, which has a field of its own."""
     usage = cri.NetworkUsage()
     for interface in interfaces:
         target = usage.default_interface if interface.name == default else usage.interfaces.add()
@@ -114,7 +114,7 @@ def to_cri_network(interfaces: Sequence[Interface], default: str) -> cri.Network
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """All together, for a pod without a cgroup of its own: its limit and its pressure are nobody's to tell."""
+    """The sum, for a pod without a cgroup of its own. Such a pod has no limit and no pressure."""
     all_of_them = list(usages)
     return Usage(
         cpu=sum(one.cpu for one in all_of_them),

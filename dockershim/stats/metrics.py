@@ -1,8 +1,8 @@
-"""cAdvisor's metrics of pods and containers: which there are, and their values by what was read. Pure.
+"""cAdvisor's metrics of pods and containers: the catalogue, and the values from what was read. Pure.
 
-Names, types and labels are those of a kubelet's /metrics/cadvisor, so whoever has read them there reads these without
-a change when the kubelet runs with the feature PodAndContainerStatsFromCRI. The CRI carries whole numbers only: what
-counts seconds is cut to whole seconds.
+Names, types and labels are those of a kubelet's /metrics/cadvisor, so dashboards for it work without a change when the
+kubelet runs with the feature PodAndContainerStatsFromCRI. The CRI has whole numbers only, so seconds are cut to whole
+seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dockershim.stats.cgroup import Details, HugePages, Pressure, Usage
 from dockershim.stats.network import Interface
 from dockershim.stats.processes import Open
 
-#: What every metric is labelled with: the cgroup, the engine's name of the container, its image, and whose it is.
+#: The labels of every metric: the cgroup, the engine's name of the container, its image, and its pod and name.
 LABELS: Final = ("id", "name", "image", "namespace", "pod", "container")
 _SECOND: Final = 10**9
 _MICROSECONDS: Final = 10**6
@@ -27,7 +27,7 @@ _DEFAULT_SHARES: Final = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric; ``labels`` come behind those that every metric has."""
+    """One metric. Its own ``labels`` come after those that every metric has."""
 
     name: str
     help: str
@@ -131,14 +131,14 @@ CATALOGUE: Final = tuple(_CATALOGUE)
 
 #: A metric, its value, and the values of its own labels.
 Sample = tuple[Metric, int, tuple[str, ...]]
-#: The values of samples, with their wire form.
+#: By metric and own labels: the value of a sample and its wire form.
 _Samples = dict[tuple[Metric, tuple[str, ...]], tuple[int, bytes]]
 Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of writable layers: its device, what it holds in bytes, and its inodes."""
+    """The file system of writable layers: its device, its size in bytes, and its inodes."""
 
     device: str
     size: int
@@ -147,10 +147,10 @@ class FileSystem:
 
 
 class Devices(Protocol):
-    """Who knows the names of block devices."""
+    """Knows the names of block devices."""
 
     def device_name(self, number: str) -> str:
-        """The name of one, as ``/dev/sda`` for ``8:0``."""
+        """The name of a block device, as ``/dev/sda`` for ``8:0``."""
         ...
 
 
@@ -164,7 +164,7 @@ def container(
     started_at: int,
     devices: Devices,
 ) -> Iterator[Sample]:
-    """All of a container but its writable layer and when it was seen: the parameters are those of the parts."""
+    """All samples of a container except its writable layer and ``seen``. The parameters are those of the parts."""
     yield from resources(usage, details, pages, quota(host_config) > 0, devices)
     yield from processes(count, details.threads, details.threads_limit, held)
     yield from spec(host_config, started_at)
@@ -173,7 +173,7 @@ def container(
 def resources(
     usage: Usage, details: Details, pages: Sequence[HugePages], limited: bool, devices: Devices
 ) -> Iterator[Sample]:
-    """What a cgroup uses; ``limited`` tells whether it has a quota of CPU."""
+    """What a cgroup uses; ``limited`` tells whether it has a CPU quota."""
     yield from cpu(usage, details, limited=limited)
     yield from memory(usage, details)
     yield from huge_pages(pages)
@@ -193,7 +193,7 @@ def cpu(usage: Usage, details: Details, *, limited: bool) -> Iterator[Sample]:
 
 
 def memory(usage: Usage, details: Details) -> Iterator[Sample]:
-    """Memory. The counters of a cgroup are those of all below it, so both scopes of failures are the same."""
+    """Memory. The counters of a cgroup include all cgroups below it, so both scopes of failures are the same."""
     yield _MEMORY_USAGE, usage.memory, ()
     yield _MEMORY_WORKING_SET, usage.working_set, ()
     yield _MEMORY_RSS, usage.rss, ()
@@ -220,7 +220,7 @@ def huge_pages(pages: Iterable[HugePages]) -> Iterator[Sample]:
 
 
 def pressure(usage: Usage) -> Iterator[Sample]:
-    """Time that tasks waited, of those resources that the kernel measures."""
+    """Time that tasks waited, for the resources that the kernel measures."""
     yield from _stalls("cpu", usage.cpu_pressure)
     yield from _stalls("memory", usage.memory_pressure)
     yield from _stalls("io", usage.io_pressure)
@@ -248,7 +248,7 @@ def network(interfaces: Iterable[Interface]) -> Iterator[Sample]:
 
 
 def disk_operations(details: Details, devices: Devices) -> Iterator[Sample]:
-    """What went to and came from block devices."""
+    """Reads and writes of block devices."""
     for one in details.devices:
         device = devices.device_name(one.number)
         major, _, minor = one.number.partition(":")
@@ -270,7 +270,7 @@ def file_system(used: int, found: FileSystem) -> Iterator[Sample]:
 
 
 def processes(count: int, threads: int, threads_limit: int | None, held: Open | None) -> Iterator[Sample]:
-    """Processes and what they hold open, None where that was not counted yet."""
+    """Processes and their open files; ``held`` is None if these were not counted yet."""
     yield _PROCESSES, count, ()
     yield _THREADS, threads, ()
     yield _THREADS_LIMIT, threads_limit or 0, ()
@@ -282,7 +282,7 @@ def processes(count: int, threads: int, threads_limit: int | None, held: Open | 
 
 
 def quota(host_config: Mapping[str, Any]) -> int:
-    """The CPU quota in microseconds a period; 0 for none."""
+    """The CPU quota in microseconds per period; 0 for none."""
     if nano_cpus := int(host_config.get("NanoCpus") or 0):
         return nano_cpus * _period(host_config) // 10**9
     return max(0, int(host_config.get("CpuQuota") or 0))
@@ -293,7 +293,7 @@ def _period(host_config: Mapping[str, Any]) -> int:
 
 
 def spec(host_config: Mapping[str, Any], started_at: int) -> Iterator[Sample]:
-    """What the container was given, by the engine's HostConfig, and its start in nanoseconds since the epoch."""
+    """The container's limits from the engine's HostConfig, and its start in nanoseconds since the epoch."""
     yield _SPEC_PERIOD, _period(host_config), ()
     if found := quota(host_config):
         yield _SPEC_QUOTA, found, ()
@@ -305,16 +305,16 @@ def spec(host_config: Mapping[str, Any], started_at: int) -> Iterator[Sample]:
 
 
 def seen(now: int) -> Iterator[Sample]:
-    """That the container is there at ``now``, in seconds since the epoch."""
+    """The container exists at ``now``, in seconds since the epoch."""
     yield _LAST_SEEN, now, ()
 
 
 class Series:
     """The samples of one pod or container as CRI messages in their wire form.
 
-    There are 60 of them for each container, and most are what they were the last time: those are not encoded again,
-    and not even made where what they are made of is the same. ``labels`` are the values of LABELS. The timestamp stays
-    out: api.proto wants none for a value that is not cached.
+    A container has 60 of them, and most do not change: an unchanged sample is not encoded again, and not even made if
+    its source is unchanged. ``labels`` are the values of LABELS. Samples have no timestamp: api.proto wants none for a
+    value that is not cached.
     """
 
     def __init__(self, labels: tuple[str, str, str, str, str, str]) -> None:
@@ -322,9 +322,9 @@ class Series:
         self._known: dict[Callable[..., Iterable[Sample]], tuple[tuple[Any, ...], _Samples, bytes]] = {}
 
     def encode(self, make: Callable[[*Ts], Iterable[Sample]], *source: *Ts) -> bytes:
-        """The field ``metrics``, of PodSandboxMetrics and of ContainerMetrics alike: the samples of ``make(*source)``.
+        """The samples of ``make(*source)``, as the field ``metrics`` of both PodSandboxMetrics and ContainerMetrics.
 
-        ``make`` has to be a function that makes the same of the same.
+        ``make`` must return the same samples for the same source.
         """
         known = self._known.get(make)
         if known is not None and known[0] == source:
@@ -342,7 +342,7 @@ class Series:
         return wire
 
     def _encode(self, metric: Metric, value: int, labels: tuple[str, ...]) -> bytes:
-        """A list of one. The library takes 1.6 ms more than code of ours would, for 40 containers that have all run."""
+        """A list with one sample. Own code instead of the library would save 1.6 ms for 40 containers that all ran."""
         message = cri.ContainerMetrics()
         values = (*self._labels, *labels)
         message.metrics.add(name=metric.name, metric_type=metric.kind, label_values=values).value.value = value
@@ -350,7 +350,7 @@ class Series:
 
 
 def encode_container(container_id: str, metrics: Iterable[bytes]) -> bytes:
-    """The field ``container_metrics`` of PodSandboxMetrics, of an id and what ``Series`` has encoded."""
+    """The field ``container_metrics`` of PodSandboxMetrics, from an id and what ``Series`` has encoded."""
     return field(3, cri.ContainerMetrics(container_id=container_id).SerializeToString(), *metrics)
 
 

@@ -13,7 +13,7 @@ _LOOPBACK = "lo"
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Bytes, packets, errors and drops since the interface was made, received and sent."""
+    """Bytes, packets, errors and drops, received and sent, since the interface was made."""
 
     name: str
     received: int
@@ -27,16 +27,16 @@ class Interface:
 
 
 class Network:
-    """A pod's network by one of its processes. Raises OSError, also where the process is another's by now.
+    """A pod's network, found by one of its processes. Raises OSError, also if the pid is another process now.
 
-    ``namespaces`` are the inodes that the pod's namespace can have: a process that is in another one has only got the
-    number of the pod's. The file of the counters stays open, which takes a third of the time of opening it for each
-    reading. **While it is open the namespace and its interfaces cannot end**: it has to be closed when the pod ends.
+    ``namespaces`` are the inodes that the pod's netns can have: a process in another netns has only got the same pid
+    later. The file of the counters stays open; that takes a third of the time of opening it for each reading. **While
+    it is open the netns and its interfaces cannot end**: it must be closed when the pod ends.
     """
 
     def __init__(self, pid: int, namespaces: Collection[int]) -> None:
         self._last: tuple[bytes, tuple[Interface, ...]] = b"", ()
-        # An open folder in /proc is that of one process for ever.
+        # An open folder in /proc belongs to the same process for ever.
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if os.stat("ns/net", dir_fd=folder).st_ino not in namespaces:
@@ -53,12 +53,12 @@ class Network:
         return self._last[1]
 
     def close(self) -> None:
-        """Give the file back, and the namespace with it."""
+        """Close the file, which releases the netns."""
         os.close(self._file)
 
 
 def parse_interfaces(text: str) -> tuple[Interface, ...]:
-    """Two lines of headings, then for each interface its name and 16 numbers, eight of each direction."""
+    """Two heading lines, then for each interface its name and 16 numbers, eight for each direction."""
     found = []
     for line in text.splitlines()[2:]:
         name, _, numbers = line.rpartition(":")

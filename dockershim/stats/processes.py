@@ -1,4 +1,4 @@
-"""What the processes of a container hold open. It takes a look at each file descriptor, so it is looked at seldom."""
+"""Counts the open files of a container's processes. It must look at each file descriptor, so it counts seldom."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-#: What looking may take of one CPU: the next look waits for this many times as long as the last one took.
+#: The next count waits this many times as long as the last one took, which bounds the share of one CPU.
 _REST: Final = 20
-#: And it is no more often than cAdvisor has looked.
+#: At the least it waits as long as cAdvisor did.
 _SHORTEST_REST: Final = 10.0  # seconds
-#: A container that opens more is not looked at any further; its sockets are at least as many.
+#: Sockets are counted among this many descriptors only; a container with more may have more sockets than are counted.
 _MOST_DESCRIPTORS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """``descriptors`` and ``sockets`` of all processes together; ``limit`` is what the first one may open."""
+    """``descriptors`` and ``sockets`` of all processes together; ``limit`` is how many the first one may open."""
 
     descriptors: int
     sockets: int
@@ -28,23 +28,23 @@ class Open:
 
 
 class OpenFiles:
-    """The counts of a container, at most as old as they are dear."""
+    """The counts of a container. The longer a count takes, the longer it is kept."""
 
     __slots__ = ("_due", "last")
 
     def __init__(self) -> None:
-        #: What was counted last; None where nothing was.
+        #: The last count; None before the first.
         self.last: Open | None = None
         self._due = 0.0
 
     def is_due(self) -> bool:
-        """Whether ``count`` would look."""
+        """Whether ``count`` would count again."""
         return self.last is None or time.monotonic() >= self._due
 
     def count(self, pids: Collection[int], first: int) -> Open:
-        """What these processes of the container hold; one that ends meanwhile holds nothing.
+        """The open files of these processes of the container; a process that ends meanwhile has none.
 
-        ``first`` is the container's first process, whose number is another's if it is not among them.
+        ``first`` is the container's first process; if it is not among ``pids``, another process has that pid now.
         """
         begun = time.monotonic()
         if self.last is None or begun >= self._due:
@@ -55,10 +55,10 @@ class OpenFiles:
 
 
 def count(pids: Iterable[int]) -> Open:
-    """What these processes hold open."""
+    """The open files of these processes."""
     descriptors = sockets = 0
     for pid in pids:
-        # One that has ended, or that the kernel does not let us look into.
+        # Suppressed: the process has ended, or the kernel does not allow to look into it.
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 descriptors += 1
@@ -76,7 +76,7 @@ def _is_socket(path: str) -> bool:
 
 
 def open_files_limit(pid: int) -> int | None:
-    """How many files a process may open (the soft limit); None for no limit, or where it cannot be told."""
+    """How many files a process may open (the soft limit); None for no limit, or if it cannot be read."""
     try:
         soft, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except OSError:

@@ -1,12 +1,12 @@
-"""How much CPU is used now, from what was used at two moments."""
+"""The current CPU usage, computed from the CPU time at two moments."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: A rate over less than this says more of the scheduler than of the container.
+#: A rate over less than this says more about the scheduler than about the container.
 SHORTEST: Final = 10**9
-#: For so long after its start a container's life is a fair sample.
+#: For this long after its start, a container's whole life is a fair sample.
 YOUNG: Final = 60 * 10**9
 
 
@@ -20,9 +20,9 @@ class Sample(NamedTuple):
 class Rate:
     """The CPU in use by a container or pod, in billionths of a core.
 
-    Whoever reads its counter gives it here. The rate is that since an earlier reading which is at least a second old,
-    so those who ask often or at the same time disturb each other in nothing. Of a container that was just started the
-    first reading has its start to compare with, where it had used nothing.
+    Each reading of its counter is passed here. The rate is since an earlier reading that is at least a second old, so
+    callers that ask often or at the same time do not disturb each other. The first reading of a container that has just
+    started is compared with its start, when it had used nothing.
     """
 
     __slots__ = ("_base", "_last")
@@ -32,13 +32,13 @@ class Rate:
         self._last: Sample | None = None
 
     def up_to(self, now: Sample, started_at: int) -> int | None:
-        """The rate up to ``now``; None where nothing can be compared. ``started_at`` is by the same clock, or 0."""
+        """The rate up to ``now``; None if there is no earlier sample. ``started_at`` is by the same clock, or 0."""
         base, last = self._base, self._last
         if last is None:
             base = Sample(started_at, 0) if started_at and now.at - started_at < YOUNG else None
             last = now
         elif now.cpu < last.cpu:
-            # Another cgroup has the name by now.
+            # Another cgroup has the same name now.
             base, last = None, now
         elif now.at - last.at >= SHORTEST:
             base, last = last, now

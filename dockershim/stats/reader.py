@@ -1,4 +1,4 @@
-"""Reads the statistics of pods and containers from the kernel: no engine call, and nothing that the engine counts."""
+"""Reads the statistics of pods and containers from the kernel, without calls of the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _INFRA = "POD"
-#: A page of the kernel's each, and enough for 300 containers.
+#: Each takes a page of the kernel's memory. These are enough for 300 containers.
 _MOST_FILES = 6144
 
 
@@ -42,14 +42,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PodReading:
-    """``linux`` is LinuxPodSandboxStats without containers; ``containers`` as ``Reader.container`` gives them."""
+    """``linux`` is LinuxPodSandboxStats without containers; ``containers`` are results of ``Reader.container``."""
 
     linux: bytes
     containers: Sequence[bytes]
 
 
 class _Told:
-    """The statistics that were told last of a container or pod, and what they were made of."""
+    """The last statistics message of a container or pod, and what it was made of."""
 
     __slots__ = ("_message", "_rate", "_source")
 
@@ -65,7 +65,7 @@ class _Told:
         usage: Usage,
         *more: *Ts,
     ) -> bytes:
-        """What ``make(usage, *more)`` makes of what was read just now; it is made anew for another source only."""
+        """The message of ``make(usage, *more)`` with the current time. ``make`` is called only for a new source."""
         now = time.time_ns()
         if self._source != (usage, *more):
             self._source, self._message = (usage, *more), make(usage, *more)
@@ -98,8 +98,8 @@ class _Cgroup:
 class _Pod:
     """What is kept of a pod while its infra container runs.
 
-    ``series`` is of the infra container. ``own`` is None for a pod without a cgroup of its own, ``network`` while the
-    pod's is not read.
+    ``series`` is of the infra container. ``own`` is None for a pod without a cgroup of its own; ``network`` is None
+    until the pod's network is read.
     """
 
     infra: Files
@@ -117,9 +117,9 @@ class _Pod:
 
 
 class Reader:
-    """What it keeps between readings makes it one for one thread alone: open files, CPU samples, counts.
+    """Reads statistics and metrics. Only one thread may use it: it keeps open files, CPU samples and counts.
 
-    A container that has ended since it was listed is one that does not run, which the next list shows.
+    A container that has ended since it was listed counts as not running, which the next list shows too.
     """
 
     def __init__(self, pins: Pins) -> None:
@@ -130,7 +130,7 @@ class Reader:
         self._pods: dict[str, _Pod] = {}
 
     def forget(self, record_id: str) -> None:
-        """Close what is open of a sandbox or container: it has ended, or runs by another process."""
+        """Close the files of a sandbox or container: it has ended, or has another first process."""
         kept = self._containers.pop(record_id, None) or self._pods.pop(record_id, None)
         if kept is not None:
             kept.close()
@@ -166,7 +166,7 @@ class Reader:
         return PodReading(linux, [wire for _, wire in read])
 
     def _interfaces(self, sandbox: SandboxRecord, kept: _Pod) -> tuple[Interface, ...]:
-        """Those of a pod with a network of its own."""
+        """The interfaces of a pod; none for a pod on the host network."""
         if sandbox.host_network:
             return ()
         try:
@@ -184,7 +184,7 @@ class Reader:
     # -- metrics ---------------------------------------------------------------------------------------------
 
     def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[OpenFiles, list[int], int]]:
-        """What is to be counted: the open files of a container, its processes, and the first of these."""
+        """What must be counted: the OpenFiles of a container, its pids, and its first process."""
         return [
             (kept.open_files, kept.files.processes(), record.pid)
             for pod in pods
@@ -193,23 +193,23 @@ class Reader:
         ]
 
     def count_open_files(self, due: Iterable[tuple[OpenFiles, list[int], int]]) -> None:
-        """Count what ``due_open_files`` has named. Any thread may do it."""
+        """Count what ``due_open_files`` has returned. Any thread may do it."""
         for open_files, pids, first in due:
             open_files.count(pids, first)
 
     def node_reading(self, folder: str) -> NodeReading:
-        """What metrics have of the node. ``folder`` is the engine's, on whose file system writable layers are."""
+        """What metrics need of the node. Writable layers are on the file system of the engine's ``folder``."""
         return self._machine.read(folder)
 
     def pod_metrics(self, pod: Pod, layers: Mapping[str, int], node: NodeReading) -> bytes:
-        """The field ``pod_metrics`` for a pod. ``layers`` are the bytes of writable layers that are known."""
+        """The field ``pod_metrics`` for a pod. ``layers`` are the known sizes of writable layers, in bytes."""
         parts = self._own_metrics(pod.sandbox, node)
         for record in pod.containers:
             parts.append(self._container_metrics(record, layers.get(record.id), node))
         return metrics.encode_pod(pod.sandbox.id, parts)
 
     def _own_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
-        """The pod's own metrics: its network under its infra container, its cgroup's under no container, as ever."""
+        """The pod's own metrics, as in cAdvisor: its network is under its infra container, its cgroup under none."""
         kept = self._kept_of_pod(sandbox)
         if kept is None:
             return []
@@ -220,7 +220,7 @@ class Reader:
         return found
 
     def _container_metrics(self, record: ContainerRecord, layer: int | None, node: NodeReading) -> bytes:
-        """The field ``container_metrics``, empty for a container that does not run."""
+        """The field ``container_metrics``; empty for a container that does not run."""
         kept = self._kept_of(record)
         read = None if kept is None else _or_none(kept.files, Files.everything)
         if kept is None or read is None:
@@ -241,7 +241,7 @@ class Reader:
     # -- both ------------------------------------------------------------------------------------------------
 
     def _kept_of(self, record: ContainerRecord) -> _Container | None:
-        """What is kept of a container that runs; its cgroup is the same for as long as it exists."""
+        """What is kept of a running container. Its cgroup does not change while it exists."""
         kept = self._containers.get(record.id)
         if kept is None and runs(record):
             with contextlib.suppress(OSError):
@@ -250,7 +250,7 @@ class Reader:
         return kept
 
     def _kept_of_pod(self, sandbox: SandboxRecord) -> _Pod | None:
-        """What is kept of a pod whose infra container runs; its own cgroup is the one around that of this container."""
+        """What is kept of a pod whose infra container runs. The pod's cgroup is the parent of this container's."""
         kept = self._pods.get(sandbox.id)
         if kept is None and runs(sandbox):
             with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ class Reader:
 
 
 def runs(record: ContainerRecord | SandboxRecord) -> bool:
-    """Whether there are processes of a sandbox or container that can be looked at."""
+    """Whether a sandbox or container has processes that can be read."""
     return record.pid != 0 and (isinstance(record, SandboxRecord) or record.state == cri.CONTAINER_RUNNING)
 
 
@@ -280,7 +280,7 @@ def _series(record: ContainerRecord, group: Group) -> metrics.Series:
 
 
 def _pod_usage(pod: _Pod, containers: list[Usage]) -> Usage | None:
-    """That of the pod's own cgroup; without one, of its containers together. None if it does not run."""
+    """The usage of the pod's own cgroup; without one, the sum of its containers. None if it does not run."""
     if pod.own is not None:
         return _or_none(pod.own.files, Files.usage)
     infra = _or_none(pod.infra, Files.usage)
@@ -288,16 +288,16 @@ def _pod_usage(pod: _Pod, containers: list[Usage]) -> Usage | None:
 
 
 def _or_none(files: Files, read: Callable[[Files], T]) -> T | None:
-    """What was read; None for a cgroup that has ended."""
+    """The result of ``read``; None if the cgroup has ended."""
     try:
         return read(files)
     except OSError:
-        # The next reading opens them anew, if they are there.
+        # The next reading opens the files again, if they exist.
         files.close()
         return None
 
 
 def _files_kept_open() -> int:
-    """Half of what this process may open, and no more than takes 24 MiB of the kernel's memory."""
+    """Half of what this process may open, and at most what takes 24 MiB of the kernel's memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)

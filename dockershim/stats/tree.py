@@ -1,4 +1,4 @@
-"""How much a tree of files takes on its disk, by a walk that takes its time and that no tree can lead astray."""
+"""Measures how much disk space a tree of files takes, by a slow walk that never leaves the tree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 
 _BLOCK: Final = 512  # bytes, the unit of st_blocks whatever the file system's own
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: So many entries are looked at in one go, in about a millisecond.
+#: How many entries the walk reads between two rests; they take about a millisecond.
 _ENTRIES_IN_ONE_GO: Final = 256
-#: What a walk remembers at most: folders that it is in, and folders that it has yet to enter.
+#: How many folders a walk remembers at most: those that it is in, and those that it has yet to enter.
 _MOST_REMEMBERED: Final = 100_000
-#: Of ten parts of time a walk works one.
+#: A rest takes this many times as long as the work before it, so a walk works a tenth of the time.
 _REST: Final = 9
 _LONGEST_REST: Final = 1.0  # seconds
 
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a tree takes: allocated bytes, and inodes. At least that much if it is not ``whole``."""
+    """What a tree takes: allocated bytes, and inodes. If it is not ``whole``, the tree may take more."""
 
     bytes: int
     inodes: int
@@ -35,10 +35,10 @@ class Tree:
 
 
 class Pace:
-    """Rests after each piece of work, nine times as long as it took; the disk is then other processes'.
+    """Rests after each piece of work, nine times as long as that took, so that other processes can use the disk.
 
-    The thread keeps its scheduling priority: one that holds the interpreter's lock and is not let run on a busy node
-    would hold up the whole server.
+    The thread keeps its scheduling priority: on a busy node, a thread of low priority that does not get to run while it
+    holds the interpreter's lock would block the whole server.
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -46,7 +46,7 @@ class Pace:
         self._begun = time.monotonic()
 
     def __call__(self) -> None:
-        """Rest. Raises Stopped when the walk is to end."""
+        """Rest. Raises Stopped when the walk must end."""
         worked = time.monotonic() - self._begun
         if self._stop.wait(min(worked * _REST, _LONGEST_REST)):
             raise Stopped
@@ -54,11 +54,11 @@ class Pace:
 
 
 def measure(root: str, pace: Callable[[], None]) -> Tree:
-    """Walk a folder and all below it on the same file system. Raises OSError for a root that is no folder.
+    """Walk a folder and all below it on the same file system. Raises OSError if ``root`` is not a folder.
 
-    No link is followed: each folder is opened by its name in the one around it, and the way up is taken only to the
-    folder that the walk came from. So whoever moves folders meanwhile ends the walk early, and never makes it leave
-    the tree. One folder is open at a time, however deep the tree. A file with several names counts as that many parts.
+    No symlink is followed: each folder is opened by its name in its parent, and the walk goes up only to the folder
+    that it came from. So moving a folder meanwhile can end the walk early, but cannot make it leave the tree. Only one
+    folder is open at a time, at any depth. Each name of a file with several hard links counts as a part of the file.
     """
     with _Walk(root, pace) as walk:
         return walk.run()
@@ -97,7 +97,7 @@ class _Walk:
             self._remembered -= 1
 
     def _enter(self, name: str) -> int | None:
-        """Go to a folder below; its inode, or None if it is gone or of another file system."""
+        """Go to a folder below and return its inode; None if it is gone or on another file system."""
         try:
             below = os.open(name, _FOLDER, dir_fd=self._folder)
         except OSError:
@@ -110,7 +110,7 @@ class _Walk:
         return found.st_ino
 
     def _leave_for(self, inode: int) -> bool:
-        """Go up to the folder that the walk came from; whether it is still there."""
+        """Go up to the parent. Returns whether it is still the folder that the walk came from."""
         try:
             above = os.open("..", _FOLDER, dir_fd=self._folder)
         except OSError:
@@ -126,7 +126,7 @@ class _Walk:
         self._folder = folder
 
     def _folders_here(self) -> list[str]:
-        """Count everything in this folder; the names of the folders in it."""
+        """Count everything in this folder; return the names of the folders in it."""
         folders = []
         for name, found in self._entries():
             self._count(found)
@@ -152,11 +152,11 @@ class _Walk:
                     if found.st_dev == self._device:
                         yield entry.name, found
         except OSError:
-            # The folder was removed while it was read, or the disk fails: what was counted is there.
+            # The folder was removed while it was read, or the disk fails; the counts so far are kept.
             self._whole = False
 
     def _count(self, found: os.stat_result) -> None:
-        # Each name of a file brings its part, which needs no memory of the inodes that were seen.
+        # Each name of a file counts its part, so the walk need not remember inodes.
         names = 1 if stat.S_ISDIR(found.st_mode) else max(1, found.st_nlink)
         self._bytes += found.st_blocks * _BLOCK / names
         self._inodes += 1 / names

@@ -1,5 +1,5 @@
-"""Runtime hooks: programs beside the server that see pods and containers on their way, and may change them.
+"""Runtime hooks: hook servers are programs beside the server that see, and may change, requests of the kubelet.
 
-The protocol is that of koordinator's koord-runtime-proxy; docs/hooks.md says what is fired when, and what an answer
-may change. Nothing but ``config`` and ``folder`` is imported before a hook server is configured.
+The protocol is that of koordinator's koord-runtime-proxy. docs/hooks.md says when each hook is called, and what an
+answer may change. Only ``config`` and ``folder`` are imported before a hook server is configured.
 """

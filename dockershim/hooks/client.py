@@ -1,4 +1,4 @@
-"""The client of hook servers: gRPC over unix sockets, with nothing taken on trust but the length of an answer."""
+"""The client of hook servers: gRPC over unix sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dockershim.hooks.config import Hook, HookServer
 
 logger = logging.getLogger(__name__)
 
-#: gRPC's own default, to which the hook servers on the other side are bound as well.
+#: gRPC's default, which limits the hook servers on the other side too.
 LONGEST_MESSAGE: Final = 4 << 20
 _LONGEST_REASON: Final = 500
 _SERVICE: Final = "runtime.v1alpha1.RuntimeHookService"
@@ -24,17 +24,17 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LONGEST_MESSAGE),
     ("grpc.max_send_message_length", LONGEST_MESSAGE),
     ("grpc.enable_http_proxy", 0),
-    # A channel made after a failure dials at once, whatever the one before it has learnt of its peer.
+    # A new channel after a failure then connects at once, and does not share the back-off of the old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
-#: After these the next call dials anew: waiting longer and longer between two attempts, as a channel does, would keep
-#: pods from a hook server that is back.
+#: After these the next call makes a new channel. The back-off of the old channel would keep pods from a hook server
+#: that is back.
 _DIAL_AGAIN: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class HookClients:
-    """A connection for each endpoint, made when it is first called."""
+    """A connection for each endpoint, made at its first call."""
 
     def __init__(self, timeout: Callable[[], float]) -> None:
         self._timeout = timeout
@@ -42,7 +42,7 @@ class HookClients:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def call(self, server: HookServer, hook: Hook, request: bytes) -> bytes:
-        """The answer, not yet parsed. Raises HookFailure for whatever keeps it from coming in time."""
+        """Call a hook server and return the answer, not yet parsed. Raises HookFailure if none comes in time."""
         channel = self._channel(server.endpoint)
         ask = channel.unary_unary(f"/{_SERVICE}/{hook}Hook", request_serializer=bytes, response_deserializer=bytes)
         try:
@@ -55,11 +55,11 @@ class HookClients:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled this task: its channel was closed, which cancels what is still under way on it.
+            # This task was not cancelled, but its channel was closed, which cancels the calls on it.
             raise HookFailure("the connection was closed") from None
 
     def keep_only(self, endpoints: Set[str]) -> None:
-        """Close the connections to all others, each after the calls that are under way on it."""
+        """Close the connections to all other endpoints, each after its calls under way."""
         for endpoint in self._channels.keys() - endpoints:
             self._drop(endpoint)
 

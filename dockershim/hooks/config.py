@@ -1,4 +1,4 @@
-"""The configuration of hook servers: a file of JSON for each, in one folder."""
+"""The configuration of hook servers: one JSON file for each, in one folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hook(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a hook that fails means for the call it belongs to; NONE is the same as IGNORE."""
+    """What the failure of a hook does to its CRI call; NONE is the same as IGNORE."""
 
     FAIL = "Fail"
     IGNORE = "Ignore"
@@ -38,14 +38,14 @@ class FailurePolicy(StrEnum):
 
 
 class ConfigError(Exception):
-    """A file that configures no hook server; the text has its name and why."""
+    """A file that is not a valid configuration; the text has its name and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookServer:
-    """``name`` is its file's; ``endpoint`` the path of its unix socket.
+    """``name`` is the name of its file; ``endpoint`` is the path of its unix socket.
 
-    ``unknown`` are the hooks asked for that do not exist. They are never fired, but no reason to do without the others.
+    ``unknown`` are configured hooks that do not exist. They are ignored; the others work.
     """
 
     name: str
@@ -57,16 +57,16 @@ class HookServer:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a folder holds: the hook servers in the order of their files' names, and each problem in a line."""
+    """What a folder contains: the hook servers in the order of their files' names, and one line for each problem."""
 
     servers: tuple[HookServer, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def read_folder(folder: Path, before: Reading) -> Reading:
-    """Read every ``*json`` file of ``folder``; sub-folders are left out, and a folder that is missing is empty.
+    """Read every ``*json`` file of ``folder``. Sub-folders are ignored; a missing folder counts as empty.
 
-    For a file that cannot be used, what ``before`` had by its name stays in force. Never raises for what is there.
+    If a file cannot be used, the hook server that ``before`` had by its name stays in force. Never raises.
     """
     known = {server.name: server for server in before.servers}
     servers: list[HookServer] = []
@@ -104,7 +104,7 @@ def _read_file(folder: Path, name: str) -> HookServer:
 
 
 def parse(name: str, content: bytes) -> HookServer:
-    """The hook server of one file. Keys that are not known are ignored. Raises ConfigError."""
+    """The hook server of one file. Unknown keys are ignored. Raises ConfigError."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The folder of hook servers, and what is in force of it."""
+"""Watches the folder of hook servers and puts its content in force."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HooksInForce:
 async def hook_servers(
     hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]
 ) -> AsyncIterator[None]:
-    """Keep ``hooks`` by what is in ``folder``. ``timeout`` tells how many seconds a hook server has for an answer."""
+    """Keep ``hooks`` in step with ``folder``. ``timeout`` returns how many seconds a hook server may take to answer."""
     in_force = _InForce(hooks, pods, folder, timeout)
     async with FolderWatch(folder, in_force.read, in_force.apply):
         in_force.apply()
@@ -51,7 +51,7 @@ class _InForce:
         self._made: tuple[Hooks, HookClients] | None = None
 
     def read(self) -> bool:
-        """Read the folder; whether other hook servers are in force now."""
+        """Read the folder. Returns whether the hook servers have changed."""
         before = self._reading
         self._reading = read_folder(self._folder, before)
         if self._reading.problems != before.problems:
@@ -60,7 +60,7 @@ class _InForce:
         return self._reading.servers != before.servers
 
     def apply(self) -> None:
-        """Let the next calls be served by what was read."""
+        """Put the hook servers that were read in force."""
         servers = self._reading.servers
         if servers:
             hooks, clients = self._made = self._made or self._make()
@@ -74,7 +74,7 @@ class _InForce:
             logger.info("hook servers: none")
 
     def _make(self) -> tuple[Hooks, HookClients]:
-        # Late: a node without hook servers does not pay for what serves them.
+        # Imported only here, so that a node without hook servers does not pay for them.
         from dockershim.hooks.client import HookClients
         from dockershim.hooks.points import Hooks
 

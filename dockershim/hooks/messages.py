@@ -1,7 +1,7 @@
-"""What hook servers are told, and what their answers change. Pure.
+"""The requests that hook servers get, and what their answers change. Pure.
 
-What is told of a pod or container is a request of the hooks' API. An answer changes that request, so that the next
-hook server sees it; what differs at the end from what was told first goes into the call of the CRI.
+A request of the hooks' API describes a pod or container (``told``). Each answer changes that request, and the next hook
+server gets the result. The differences between the first and the last one (``merged``) go into the CRI request.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dockershim.translate.sandbox import check_cgroup_parent
 
 #: A pod with this label (koordinator's documentation also says annotation) has no hooks.
 SKIP: Final = ("runtimeproxy.koordinator.sh/skip-hookserver", "true")
-#: What Kubernetes allows for all annotations of a pod.
+#: Bytes that Kubernetes allows for all annotations of a pod.
 _LONGEST_MAP: Final = 256 * 1024
-#: The kernel's MAX_ARG_STRLEN: a container with a longer variable could not be started.
+#: The kernel's MAX_ARG_STRLEN: a container with a longer variable cannot start.
 _LONGEST_VARIABLE: Final = 128 * 1024 - 1
 _LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
-#: As many digits as the field of a limit holds.
+#: At most as many digits as the field of a limit can have.
 _LIMIT: Final = re.compile(r"[0-9]{1,19}")
 _SET_ABOVE_ZERO: Final = ("cpu_period", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
 _CPUSETS: Final = ("cpuset_cpus", "cpuset_mems")
@@ -39,7 +39,7 @@ _PLAIN_FIELDS: Final = (*_SET_ABOVE_ZERO, "cpu_quota", "oom_score_adj", *_CPUSET
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What is told of a pod once it is there. Overhead and resources are None where the kubelet gave none."""
+    """What hook servers learn about an existing pod. Overhead and resources are None if the kubelet gave none."""
 
     name: SandboxName
     runtime_handler: str = ""
@@ -51,13 +51,13 @@ class Pod:
 
 
 def skips_hooks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a pod wants no hooks."""
+    """Whether a pod opts out of hooks."""
     key, value = SKIP
     return labels.get(key) == value or annotations.get(key) == value
 
 
 def pod_of_record(record: SandboxRecord, checkpoint: Checkpoint | None) -> Pod:
-    """A pod that the engine has. ``checkpoint`` knows the whole cgroup parent where an older label does not."""
+    """A pod that the engine has. ``checkpoint`` has the whole cgroup parent if an older label does not."""
     kept = record.extra.cgroup_parent or (checkpoint.cgroup_parent if checkpoint else "")
     return Pod(
         record.name,
@@ -90,11 +90,11 @@ def _kept_resources(kept: Mapping[str, Any] | None) -> hooks.LinuxContainerResou
         return None
 
 
-# -- What is told.
+# -- Requests to hook servers.
 
 
 def to_pod_request(pod: Pod) -> hooks.PodSandboxHookRequest:
-    """PodSandboxHookRequest of a pod that is there."""
+    """PodSandboxHookRequest of an existing pod."""
     return hooks.PodSandboxHookRequest(
         pod_meta=_pod_meta(pod.name),
         runtime_handler=pod.runtime_handler,
@@ -107,7 +107,7 @@ def to_pod_request(pod: Pod) -> hooks.PodSandboxHookRequest:
 
 
 def to_new_pod_request(request: cri.RunPodSandboxRequest) -> hooks.PodSandboxHookRequest:
-    """PodSandboxHookRequest of a pod that is to be made."""
+    """PodSandboxHookRequest of a pod that RunPodSandbox is about to make."""
     config, metadata = request.config, request.config.metadata
     linux = config.linux
     pod = Pod(
@@ -123,9 +123,9 @@ def to_new_pod_request(request: cri.RunPodSandboxRequest) -> hooks.PodSandboxHoo
 
 
 def to_new_container_request(request: cri.CreateContainerRequest, pod: Pod) -> hooks.ContainerResourceHookRequest:
-    """ContainerResourceHookRequest of a container that is to be made; it has no id yet.
+    """ContainerResourceHookRequest of a container that is about to be made; it has no id yet.
 
-    Raises InvalidArgument for variables that no engine takes.
+    Raises InvalidArgument for variables that the engine does not take.
     """
     config = request.config
     told = _of_pod(pod)
@@ -139,7 +139,7 @@ def to_new_container_request(request: cri.CreateContainerRequest, pod: Pod) -> h
 
 
 def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerResourceHookRequest:
-    """ContainerResourceHookRequest of a container that is there, with the resources that it has now."""
+    """ContainerResourceHookRequest of an existing container, with its current resources."""
     told = _of_pod(pod)
     told.container_meta.name = record.name.name
     told.container_meta.attempt = record.name.attempt
@@ -155,8 +155,8 @@ def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerRe
 def to_update_request(
     record: ContainerRecord, pod: Pod, resources: cri.LinuxContainerResources
 ) -> hooks.ContainerResourceHookRequest:
-    """ContainerResourceHookRequest of a container whose resources are to be changed: those that it has, and what the
-    CRI's request sets of them but for ``oom_score_adj`` and ``hugepage_limits``."""
+    """ContainerResourceHookRequest of a resource update: the current resources, with those that the CRI request sets,
+    except ``oom_score_adj`` and ``hugepage_limits``."""
     told = to_container_request(record, pod)
     into = told.container_resources
     _merge_above_zero(into, resources)
@@ -193,7 +193,7 @@ def _cri_resources(resources: hooks.LinuxContainerResources) -> cri.LinuxContain
 
 
 def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, str]) -> None:
-    """What ``to_cgroup_files`` made of limits that the engine has no field for."""
+    """Add the limits that the engine has no field for, from the files that ``to_cgroup_files`` made of them."""
     for name, value in files.items():
         controller, _, rest = name.partition(".")
         size, _, kind = rest.partition(".")
@@ -203,11 +203,11 @@ def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, s
             into.unified[name] = value
 
 
-# -- What an answer changes.
+# -- Answers of hook servers.
 
 
 def merge_pod(told: hooks.PodSandboxHookRequest, answer: hooks.PodSandboxHookResponse) -> hooks.PodSandboxHookRequest:
-    """What was told, as the answer changes it."""
+    """The request ``told`` with the changes of ``answer``."""
     merged = hooks.PodSandboxHookRequest()
     merged.CopyFrom(told)
     merged.labels.update(answer.labels)
@@ -221,7 +221,7 @@ def merge_pod(told: hooks.PodSandboxHookRequest, answer: hooks.PodSandboxHookRes
 def merge_container(
     told: hooks.ContainerResourceHookRequest, answer: hooks.ContainerResourceHookResponse
 ) -> hooks.ContainerResourceHookRequest:
-    """What was told, as the answer changes it."""
+    """The request ``told`` with the changes of ``answer``."""
     merged = hooks.ContainerResourceHookRequest()
     merged.CopyFrom(told)
     merged.container_annotations.update(answer.container_annotations)
@@ -235,8 +235,8 @@ def merge_container(
 
 
 def _merge_resources(into: hooks.LinuxContainerResources, answer: hooks.LinuxContainerResources) -> None:
-    """koord-runtime-proxy's rule: an answer with resources says all of ``cpuset_cpus``, ``cpuset_mems`` and
-    ``oom_score_adj``, and of the others what is to change."""
+    """koord-runtime-proxy's rule: an answer with resources always sets ``cpuset_cpus``, ``cpuset_mems`` and
+    ``oom_score_adj``; of the other fields it sets only those that change."""
     _merge_above_zero(into, answer)
     for name in _CPUSETS:
         setattr(into, name, getattr(answer, name))
@@ -256,7 +256,7 @@ def _merge_above_zero(
 
 
 def check_pod(told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest, cgroup_driver: str) -> None:
-    """What only holds for changes by a hook server. Raises InvalidArgument naming the field."""
+    """Rules that apply only to changes by a hook server. Raises InvalidArgument naming the field."""
     _check_map(told.labels, merged.labels, "labels")
     _check_map(told.annotations, merged.annotations, "annotations")
     if merged.cgroup_parent != told.cgroup_parent:
@@ -266,7 +266,7 @@ def check_pod(told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookReq
 def check_container(
     told: hooks.ContainerResourceHookRequest, merged: hooks.ContainerResourceHookRequest, cgroup_driver: str
 ) -> None:
-    """What only holds for changes by a hook server. Raises InvalidArgument naming the field."""
+    """Rules that apply only to changes by a hook server. Raises InvalidArgument naming the field."""
     _check_map(told.container_annotations, merged.container_annotations, "container_annotations")
     if merged.pod_cgroup_parent != told.pod_cgroup_parent:
         check_cgroup_parent(merged.pod_cgroup_parent, cgroup_driver, "pod_cgroup_parent")
@@ -284,13 +284,13 @@ def _check_map(told: Mapping[str, str], merged: Mapping[str, str], name: str) ->
         raise InvalidArgument(f"{name}: more than {_LONGEST_MAP} bytes")
 
 
-# -- What becomes of the call.
+# -- The changed CRI requests.
 
 
 def change_run_pod_sandbox(
     request: cri.RunPodSandboxRequest, told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest
 ) -> cri.RunPodSandboxRequest:
-    """RunPodSandboxRequest with what differs between ``told`` and ``merged``."""
+    """RunPodSandboxRequest with the differences between ``told`` and ``merged``."""
     changed = cri.RunPodSandboxRequest()
     changed.CopyFrom(request)
     changed.config.labels.update(merged.labels)
@@ -307,7 +307,7 @@ def change_create_container(
     told: hooks.ContainerResourceHookRequest,
     merged: hooks.ContainerResourceHookRequest,
 ) -> cri.CreateContainerRequest:
-    """CreateContainerRequest with what differs between ``told`` and ``merged``, in the cgroup parent of the latter."""
+    """CreateContainerRequest with the differences between ``told`` and ``merged``, and the latter's cgroup parent."""
     changed = cri.CreateContainerRequest()
     changed.CopyFrom(request)
     config = changed.config
@@ -317,7 +317,7 @@ def change_create_container(
     if merged.container_resources != told.container_resources:
         config.linux.resources.CopyFrom(_cri_resources(merged.container_resources))
     if merged.container_envs != told.container_envs:
-        # In the order they had, and what is new behind them: one may be made of another.
+        # In their old order, new ones at the end: a variable may refer to an earlier one.
         before = [env.key for env in config.envs if env.key in merged.container_envs]
         del config.envs[:]
         for key in dict.fromkeys((*before, *sorted(merged.container_envs))):
@@ -330,9 +330,9 @@ def change_update(
     told: hooks.ContainerResourceHookRequest,
     merged: hooks.ContainerResourceHookRequest,
 ) -> cri.LinuxContainerResources:
-    """The resources of UpdateContainerResourcesRequest with what differs between ``told`` and ``merged``.
+    """The resources of UpdateContainerResourcesRequest with the differences between ``told`` and ``merged``.
 
-    The rest is not asked for again: an update leaves alone what it does not name.
+    Other resources need not be repeated: an update does not change what it does not name.
     """
     changed = cri.LinuxContainerResources()
     changed.CopyFrom(resources)

@@ -1,4 +1,4 @@
-"""The seven points in the calls of the CRI at which hook servers are asked or told."""
+"""The seven points in CRI calls at which hook servers are called."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 Told = TypeVar("Told", hooks.PodSandboxHookRequest, hooks.ContainerResourceHookRequest)
 CRIRequest = TypeVar("CRIRequest")
 
-#: Raises ShimError for a request of the CRI, changed by a hook server, that cannot be carried out.
+#: Raises ShimError if a CRI request that a hook server has changed cannot be carried out.
 Check = Callable[[CRIRequest], Awaitable[object]]
 
 
 class Hooks:
-    """``servers`` are asked in their order, each seeing what those before it changed.
+    """Calls ``servers`` in their order; each sees what those before it changed.
 
-    A Pre hook raises HookFailure where a server with the policy Fail fails. A Post hook never raises.
+    A Pre hook raises HookFailure if a server with the policy Fail fails. A Post hook never raises.
     """
 
     def __init__(self, pods: Pods, clients: HookClients) -> None:
@@ -59,7 +59,7 @@ class Hooks:
         return change(await self._ask_about_pod(hook, told, check_merged))
 
     async def post_stop_pod_sandbox(self, stopped: Pod) -> None:
-        """After StopPodSandbox, whether it succeeded or not. Of a repeated one hook servers learn nothing."""
+        """After StopPodSandbox, whether it succeeded or not. A repeated stop does not call hook servers again."""
         hook = Hook.POST_STOP_POD_SANDBOX
         if not self._serve(hook) or (pod := _to_message(stopped)) is None:
             return
@@ -75,7 +75,7 @@ class Hooks:
         cgroup_driver: str,
         check: Check[cri.CreateContainerRequest],
     ) -> cri.CreateContainerRequest:
-        """The request as hook servers change it, and in the cgroup parent that one may have given to its pod."""
+        """The request as hook servers change it, with the cgroup parent that one may have given to the pod."""
         hook = Hook.PRE_CREATE_CONTAINER
         pod = messages.pod_of_record(sandbox, self._pods.checkpoints.by_id.get(sandbox.id))
         if messages.skips_hooks(pod.labels, pod.annotations):
@@ -92,7 +92,7 @@ class Hooks:
         return change(await self._ask_about_container(hook, told, check_merged))
 
     async def pre_start_container(self, record: ContainerRecord) -> None:
-        """The container is made already: an answer changes nothing but what the next hook server is told."""
+        """The container exists already, so an answer changes only the request to the next hook server."""
         hook = Hook.PRE_START_CONTAINER
         if pod := self._served_pod(hook, record):
             await self._ask_about_container(hook, messages.to_container_request(record, pod), _unchecked)
@@ -136,7 +136,7 @@ class Hooks:
         return any(hook in server.hooks for server in self.servers)
 
     def _served_pod(self, hook: Hook, record: ContainerRecord) -> messages.Pod | None:
-        """The pod of a container, where a hook server is to be called about it."""
+        """The pod of a container; None if no hook server is to be called."""
         if not self._serve(hook):
             return None
         pod = _to_message(self._pods.peek(record.sandbox_id)) or messages.Pod(record.name.pod)
@@ -155,7 +155,7 @@ class Hooks:
     async def _ask(
         self, hook: Hook, told: Told, response: type[Message], merge: Callable[[Told, Any], Told], check: Check[Told]
     ) -> Told:
-        """``told`` with what the answers change."""
+        """The request ``told`` with the changes of all answers."""
         for server in self.servers:
             if hook not in server.hooks:
                 continue
@@ -198,11 +198,11 @@ class Hooks:
 
 
 async def _unchecked(_: object) -> None:
-    """There is nothing that the answer could change."""
+    """For hooks whose answer changes nothing."""
 
 
 def _to_message(pod: Pod) -> messages.Pod | None:
-    """What hook servers are told of a pod; None where nothing is known of it."""
+    """A pod as hook servers see it; None if the engine and the checkpoints do not have it."""
     if pod.record is not None:
         return messages.pod_of_record(pod.record, pod.checkpoint)
     return messages.pod_of_checkpoint(pod.checkpoint) if pod.checkpoint is not None else None

@@ -1,10 +1,9 @@
 """The engine's HTTP API over its unix socket or over TCP with TLS.
 
-One ``Engine`` is one engine. The API version is negotiated at the first call and again after the engine was
-away, because it may have come back as another version. Every call has a deadline; a cancelled call closes its
-connection, which cancels it in the engine too. Calls that change nothing are repeated on a lost connection, a
-POST never: the engine may have carried it out. A DELETE is repeated once where the connection was an old one
-(RFC 9112, 9.3.1); it then says NotFound, or what else a second DELETE says.
+The client negotiates the API version at the first call, and again after the engine was away, as it may have come back
+as another version. Every call has a deadline. A cancelled call closes its connection, which cancels it in the engine
+too. A GET is repeated when its connection is lost; a POST is not, as the engine may have carried it out. A DELETE on a
+reused connection is repeated once (RFC 9112, 9.3.1), and may then raise NotFound or what else a second DELETE raises.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dockershim.engine.errors import error_from_response
 from dockershim.engine.kinds import kind_of_call
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
 
-#: Docker 20.10, the oldest engine that is supported, and the newest API whose changes were read.
+#: The API of Docker 20.10, the oldest supported engine; and the newest API whose changes we have reviewed.
 OLDEST_API = (1, 41)
 NEWEST_API = (1, 51)
 
@@ -63,10 +62,10 @@ class TLS:
 
 
 class Engine:
-    """A Docker Engine's API. ``endpoint`` is ``unix:///path``, ``tcp://host:port`` or ``https://host:port``.
+    """The API of one Docker Engine. ``endpoint`` is ``unix:///path``, ``tcp://host:port`` or ``https://host:port``.
 
-    ``request_timeout`` gives the deadline in seconds of calls that name none; it is asked for each call so that
-    a reload of the configuration takes effect. ``calls`` is told of each call by its kind.
+    ``request_timeout`` returns the default deadline in seconds. Each call asks it, so that a reload of the
+    configuration takes effect. ``calls`` measures each call by its kind.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Engine:
         calls: Calls | None = None,
     ) -> None:
         self.endpoint = endpoint
-        #: How an endpoint is spoken to that is no plain one.
+        #: None for an endpoint without TLS.
         self.tls = _tls_context(endpoint, tls)
         self._request_timeout = request_timeout
         self._calls = calls
@@ -132,10 +131,10 @@ class Engine:
         return min(offered, NEWEST_API)
 
     def _notice_version(self, response: aiohttp.ClientResponse, known: str, what: str) -> None:
-        """An engine that was replaced while no call was under way shows it by the header of its next answer.
+        """Negotiate again if the answer's header shows that the engine was replaced while no call was under way.
 
-        It may refuse the version in use, in the same way as a request that is wrong; then nothing was carried out.
-        Raises Unavailable in that case.
+        The new engine may refuse the API version in use with 400, as it does a bad request. It has carried out
+        nothing then. Raises Unavailable in that case.
         """
         newest = response.headers.get("Api-Version", known)
         if not known or newest == known:
@@ -146,9 +145,9 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def deadline(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """A block that raises DeadlineExceeded after ``seconds``, or after as long as a call may take.
+        """A block that raises DeadlineExceeded after ``seconds``, by default after the request timeout.
 
-        Raises Unavailable when it is given up before.
+        Raises Unavailable if ``give_up`` ends it before.
         """
         limit = seconds if seconds is not None else self._request_timeout()
         timeout = asyncio.timeout(limit)
@@ -164,16 +163,16 @@ class Engine:
             del self._waiting[timeout]
 
     def give_up(self, reason: str) -> None:
-        """End all calls under way that have a deadline, with Unavailable. Streams go on; their readers know a stall."""
+        """End all calls that have a deadline with Unavailable. Streams continue: their readers detect a stall."""
         now = asyncio.get_running_loop().time()
         for timeout in self._waiting:
-            # One that has just run out by itself cannot be moved any more.
+            # A timeout that has just expired by itself cannot be rescheduled.
             if not timeout.expired():
                 self._waiting[timeout] = reason
                 timeout.reschedule(now)
 
     def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[object]:
-        """A block that is one call, from its begin to what is to be known of its end."""
+        """Measure a block as one call."""
         return measured(self._calls, kind_of_call(method, path))
 
     async def version(self) -> str:
@@ -181,7 +180,7 @@ class Engine:
         return str((await self.get("/version")).get("Version", ""))
 
     async def ping(self, deadline: float) -> None:
-        """See that the engine answers. Raises Unavailable or DeadlineExceeded."""
+        """Check that the engine answers. Raises Unavailable or DeadlineExceeded."""
         with self.counted("GET", "/_ping"):
             async with self.deadline("GET /_ping", deadline):
                 response = await self._open("GET", "/_ping")
@@ -208,7 +207,7 @@ class Engine:
         params: Mapping[str, str] | None = None,
         deadline: float | None = None,
     ) -> JSON:
-        """The JSON answer of a POST (None where it has none). "Not modified" counts as done. Never repeated."""
+        """The JSON answer of a POST (None if it has none). "Not modified" counts as success. Never repeated."""
         with self.counted("POST", path):
             async with self.deadline(f"POST {path}", deadline):
                 return await self._call("POST", path, params=params, body=body)
@@ -216,7 +215,7 @@ class Engine:
     async def delete(
         self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> JSON:
-        """The JSON answer of a DELETE (None where it has none)."""
+        """The JSON answer of a DELETE (None if it has none)."""
         with self.counted("DELETE", path):
             async with self.deadline(f"DELETE {path}", deadline):
                 return await self._call("DELETE", path, params=params)
@@ -233,12 +232,12 @@ class Engine:
             raise
 
     async def _is_leaving(self) -> bool:
-        """An engine that was told to end lets nobody new in, and fails what is under way in many words."""
+        """Whether the engine is shutting down: it then refuses new connections and fails calls with various errors."""
         connector, base = _connector(self.endpoint, self.tls)
         try:
             async with (
                 asyncio.timeout(_CONNECT_TIMEOUT),
-                # The connections that there are may be served to the last.
+                # A new connection: the engine may serve existing ones until it ends.
                 aiohttp.ClientSession(connector=connector) as session,
                 session.get(f"{base}/_ping"),
             ):
@@ -282,7 +281,7 @@ class Engine:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A call whose answer is read as it comes, from ``response.content``; leaving the block closes it.
 
-        It has no deadline of its own: the reader knows what a stall is. Raises as the other calls do.
+        It has no deadline: its reader detects a stall. Raises the same errors as the other calls.
         """
         with self.counted(method, path):
             response = await self._open(method, path, params=params, json=json, data=data, headers=headers)
@@ -306,7 +305,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _border(self, what: str) -> Any:
-        """No exception of the HTTP library leaves this module."""
+        """Turn the HTTP library's exceptions into ours, so that none of them leaves this module."""
         try:
             yield
         except aiohttp.ClientConnectorError as error:

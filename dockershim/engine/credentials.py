@@ -1,7 +1,7 @@
-"""Credentials for registries: those of a request, or else those that the node's docker configuration has.
+"""Credentials for registries: those of a PullImage request, or else those in the node's docker configuration.
 
-The ``docker`` package reads the configuration files. It is imported when there is one: it takes 11 MB of memory.
-Its way to run a credential helper cannot be given a time limit, so that part of the protocol is here
+The ``docker`` package reads the configuration files. It takes 11 MB of memory, so it is imported only if there is a
+file. Its code for credential helpers has no time limit, so this module runs them itself
 (github.com/docker/docker-credential-helpers: the registry on stdin, JSON on stdout).
 """
 
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 _KUBELET_FILE: Final = Path("/var/lib/kubelet/config.json")
 # Docker Hub's name in configuration files and credential stores.
 _HUB: Final = "https://index.docker.io/v1/"
-# A file or helper that cannot be read or run, and JSON that has not the shape it should have.
+# Raised for a file or helper that cannot be read or run, and for JSON of the wrong shape.
 _UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
 _TOKEN_USER: Final = "<token>"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a registry is shown; of three kinds, of which the engine prefers the last that is there."""
+    """A password, an identity token or a registry token. Of several the engine prefers the last one."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -58,7 +58,7 @@ class Credentials:
 def from_cri(auth: api_pb2.AuthConfig) -> Credentials | None:
     """The credentials of a PullImage request, None if it has none.
 
-    ``auth.auth``, base64 of "user:password", counts where the two fields are empty. Raises InvalidArgument if it is
+    ``auth.auth``, base64 of "user:password", is used if the username is empty. Raises InvalidArgument if it is
     something else.
     """
     username, password = auth.username, auth.password
@@ -82,9 +82,9 @@ def _decode_basic(text: str) -> tuple[str, str]:
 
 
 def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where docker clients and kubelets keep a node's credentials, in the order they are asked.
+    """The files in which docker clients and kubelets keep a node's credentials, in the order of the lookup.
 
-    DOCKER_CONFIG, a folder, stands in for ~/.docker.
+    The folder DOCKER_CONFIG replaces ~/.docker.
     """
     folder = environment.get("DOCKER_CONFIG") or Path(environment.get("HOME") or "/", ".docker")
     return (Path(folder, "config.json"), _KUBELET_FILE)
@@ -93,8 +93,8 @@ def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
 class NodeCredentials:
     """The credentials in docker configuration files, plain or by credential stores and helpers.
 
-    The files are read each time: they change under a running node. What is wrong with one is logged, and the next one
-    asked: a registry may well need no credentials. ``helper_timeout`` is in seconds.
+    The files are read each time, as they change while the node runs. A problem with one is logged, and the next one is
+    tried: a registry may need no credentials. ``helper_timeout`` is in seconds.
     """
 
     def __init__(self, files: Sequence[Path], helper_timeout: float = 10.0) -> None:
@@ -102,7 +102,7 @@ class NodeCredentials:
         self._helper_timeout = helper_timeout
 
     async def find(self, registry: str) -> Credentials | None:
-        """``registry`` is a reference's domain: "docker.io", "registry.example:5000"."""
+        """The credentials for the domain of an image reference: "docker.io", "registry.example:5000"."""
         for path in self._files:
             if await asyncio.to_thread(path.is_file):
                 try:
@@ -145,19 +145,19 @@ class NodeCredentials:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        # A helper exits with an error also where it simply has nothing; the words of which differ between helpers.
+        # A helper also exits with an error if it has no credentials; its message differs between helpers.
         return _from_helper(json.loads(output)) if process.returncode == 0 else None
 
 
 def _read(path: Path, registry: str) -> tuple[str | None, Mapping[str, Any]]:
-    """The helper to ask for the registry, if any, and the entry that is in the file itself. Blocks."""
+    """The helper for the registry, if any, and the registry's entry in the file itself. Blocks."""
     from docker.auth import AuthConfig, load_config
     from docker.errors import DockerException
 
     try:
         config = load_config(config_path=os.fspath(path))
         helper = config.get_credential_store(registry)
-        # Without the stores, so that this only reads.
+        # Without the credential stores, so that this runs no helper.
         return helper, AuthConfig({"auths": config.auths}).resolve_authconfig(registry) or {}
     except DockerException as error:
         raise ValueError(error) from error

@@ -1,4 +1,4 @@
-"""The border between an engine's HTTP answers and this project's errors: the only place that knows both."""
+"""Converts the engine's HTTP errors to this project's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dockershim.errors import (
     Unsupported,
 )
 
-#: An engine's message can quote a whole OCI runtime log; a caller needs the start of it.
+#: The engine's message can quote a whole OCI runtime log; a caller needs only its start.
 _LONGEST_MESSAGE = 2048
 
 _BY_STATUS: dict[int, type[ShimError]] = {
@@ -33,7 +33,7 @@ _BY_STATUS: dict[int, type[ShimError]] = {
 
 
 def error_message(body: bytes) -> str:
-    """The text of an engine's error body: ``{"message": …}``, or the body itself where it is none."""
+    """The text of the engine's error body: the message in ``{"message": …}``, or else the body itself."""
     try:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
@@ -44,5 +44,5 @@ def error_message(body: bytes) -> str:
 
 
 def error_from_response(status: int, body: bytes, what: str) -> ShimError:
-    """The error that an HTTP answer of 400 or above stands for; ``what`` names the call for the reader."""
+    """The error for an HTTP answer with status 400 or above; ``what`` names the call in its text."""
     return _BY_STATUS.get(status, EngineFailure)(f"{what}: engine: {error_message(body) or f'HTTP {status}'}")

@@ -1,4 +1,4 @@
-"""The engine's events, GET /events: which of them matter here, and how they are read. No input or output of its own."""
+"""The engine's events, GET /events: which of them dockershim needs, and their decoder. Sans-IO."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dockershim.errors import EngineFailure
 CONTAINER, IMAGE, NETWORK = "container", "image", "network"
 DESTROY, COMMIT = "destroy", "commit"
 
-#: Every action that changes what is shown of a container or of the images. The commands that run in containers, whose
-#: events are the most by far, are not among them; a network's are, as they change a container's addresses.
+#: Every action that changes the status of a container or the images. Events of commands in containers (exec), by far
+#: the most, are left out. Events of networks are included, as they change a container's addresses.
 ACTIONS: Final = (
     *("create", "start", "die", "oom", DESTROY, "rename", "update", "pause", "unpause", COMMIT),
     *("pull", "load", "import", "tag", "untag", "delete", "prune"),
@@ -21,13 +21,13 @@ ACTIONS: Final = (
 )
 FILTERS: Final = json.dumps({"type": [CONTAINER, IMAGE, NETWORK], "event": ACTIONS})
 
-#: The labels of a container are in its events, and each of them can be long.
+#: An event has the labels of its container, each of which can be long.
 _LONGEST_EVENT: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``subject`` is the id of what changed, ``time`` nanoseconds since 1970 by the engine's clock."""
+    """``subject`` is the id of what changed; ``time`` is in nanoseconds since 1970 by the engine's clock."""
 
     kind: str
     action: str
@@ -43,7 +43,7 @@ class EventDecoder:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that ``data`` completes. Raises EngineFailure for what is none."""
+        """The events that ``data`` completes. Raises EngineFailure for a line that is not an event."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest
         if len(rest) > _LONGEST_EVENT:

@@ -1,6 +1,6 @@
 """The engine's multiplexed stream: frames of an 8-byte header (stream, 0, 0, 0, length) and that many bytes.
 
-Sans-IO. A long frame is handed on in the pieces in which it arrives, so memory stays bounded by what is fed.
+Sans-IO. A long frame is passed on in the pieces in which it arrives, so it is never held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HEADER = struct.Struct(">BxxxL")
 
 
 class FrameDecoder:
-    """Bytes in, (stream, bytes) pieces out, which are views of what was fed."""
+    """Bytes in, (stream, bytes) pieces out. The pieces are views of the input."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -24,12 +24,12 @@ class FrameDecoder:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the stream may end here; an end anywhere else means that it was cut off."""
+        """Whether the stream may end here. If it ends anywhere else, it was cut off."""
         return not self._header and not self._missing
 
     def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
-        """The pieces that ``data`` completes. Raises EngineFailure for a stream number that does not exist, and again
-        for whatever is fed after it: nothing behind such a header can be told apart."""
+        """The pieces in ``data``. Raises EngineFailure for a stream number that does not exist, and for all input after
+        that: the frames after such a header cannot be found."""
         pieces: list[tuple[int, memoryview]] = []
         data = self._header + data
         view = memoryview(data)

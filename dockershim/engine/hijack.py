@@ -1,7 +1,7 @@
-"""Connections that the engine hands over: raw bytes both ways behind one HTTP request (attach, exec start).
+"""Hijacked connections: raw bytes in both directions after one HTTP request (attach, exec start).
 
-The HTTP client has no public way to take a connection over, so this speaks the request and the answer's head itself,
-by h11, on a connection of its own.
+The HTTP client has no public way to take over a connection, so this module sends the request and reads the head of the
+answer itself, with h11, on a connection of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from dockershim.errors import EngineFailure, ShimError, Unavailable
 from streaming import Decode, Disconnected, Reader, SocketStream, Writer, pump_pieces, splice
 
 _LONGEST_ANSWER = 64 * 1024
-#: Bytes that may wait for the engine in its socket; the kernel takes it twice, and at most net.core.wmem_max. A Unix
-#: socket asks for more when a quarter of it is left: of its default size, that is a quarter of a millisecond before the
-#: engine has nothing to read.
+#: Bytes of the socket's send buffer; the kernel takes at most net.core.wmem_max, and doubles it. A Unix socket becomes
+#: writable when a quarter of the buffer is left; the engine reads that of a default one in a quarter of a millisecond.
 _SEND_BUFFER = 512 * 1024
 
 
 class Hijacked:
-    """Raw bytes to and from the engine. Everything raises Unavailable when the connection breaks."""
+    """Raw bytes to and from the engine. All methods raise Unavailable if the connection breaks."""
 
     def __init__(self, stream: SocketStream, what: str, first: bytes) -> None:
         self._stream = stream
@@ -50,16 +49,16 @@ class Hijacked:
             await self._stream.write(data)
 
     async def splice(self, source: Reader) -> None:
-        """Between two reads of ``source``, of which all was written: take more of it, where it comes in bulk."""
+        """Copy more of ``source`` directly while it comes in bulk. All earlier reads of it must be written."""
         with self._border():
             await splice(source, self._stream)
 
     async def pump_output(self, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
-        """Between two reads, of which all was delivered: deliver more, where it comes in bulk; what is left of it."""
+        """Deliver more output directly while it comes in bulk; return the rest. Earlier reads must be delivered."""
         return await pump_pieces(self._stream, decode, targets)
 
     async def close_write(self) -> None:
-        """No more input. An engine that is reached by TLS cannot be told this without the end of the connection."""
+        """End the input. Over TLS the engine can only learn this from the end of the whole connection."""
         self.finished_writing = True
         with self._border():
             await self._stream.close_write()
@@ -78,7 +77,7 @@ async def hijack(
 ) -> AsyncIterator[Hijacked]:
     """POST a request whose answer is a stream in both directions; leaving the block closes it.
 
-    Raises what other calls of the engine raise, also on the way: Unavailable, DeadlineExceeded, NotFound, …
+    Raises the same errors as other calls of the engine: Unavailable, DeadlineExceeded, NotFound, … also later.
     """
     what = f"POST {path}"
     async with contextlib.AsyncExitStack() as stack:
@@ -108,7 +107,7 @@ async def _connect(engine: Engine) -> SocketStream:
 
 
 async def _change_protocols(stream: SocketStream, target: str, body: bytes, what: str) -> bytes:
-    """Send the request and read the answer's head; the bytes behind it."""
+    """Send the request and read the head of the answer. Returns the bytes after it."""
     http = h11.Connection(h11.CLIENT)
     headers = [
         ("Host", "engine"),
@@ -138,7 +137,7 @@ async def _change_protocols(stream: SocketStream, target: str, body: bytes, what
 
 
 async def _refusal(stream: SocketStream, http: h11.Connection, status: int, what: str) -> ShimError:
-    """The error that an answer stands for which changes no protocols."""
+    """The error for an answer other than 101, Switching Protocols."""
     content = bytearray()
     while status >= 400 and len(content) < _LONGEST_ANSWER:
         event = http.next_event()

@@ -1,14 +1,14 @@
-"""Which of the API's calls a request is: its method and path, with the names in it left out."""
+"""The kind of an API call, for metrics: its method and path with placeholders instead of names."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Paths of the API that could be taken for the name of a container or image.
+#: Words in API paths that could be mistaken for the name of a container or image.
 _COLLECTIONS: Final = frozenset({"create", "json", "load", "prune", "search", "get"})
 _ALONE: Final = frozenset({"/_ping", "/events", "/info", "/version", "/system/df"})
 _NAMED: Final = {"containers": "{id}", "exec": "{id}", "images": "{name}"}
-#: What can be asked of one of them.
+#: The last words of paths that follow an id or a name.
 _VERBS: Final = frozenset(
     {
         *("archive", "attach", "changes", "exec", "export", "history", "json", "kill", "logs", "pause", "push"),
@@ -19,9 +19,9 @@ OTHER: Final = "other"
 
 
 def kind_of_call(method: str, path: str) -> str:
-    """``GET /containers/{id}/json`` for GET of any container; ``other`` for a path that is not known here.
+    """``GET /containers/{id}/json`` for an inspect of any container; ``other`` for an unknown path.
 
-    The name of an image has slashes, and may be one of the words: only the last one can be what is asked of it.
+    The name of an image may have slashes, and these words in it. So only the last word can be a verb.
     """
     if path in _ALONE:
         return f"{method} {path}"

@@ -1,4 +1,4 @@
-"""The JSON messages that an engine streams while it pulls or loads images; no input or output of its own."""
+"""The JSON messages that the engine streams while it pulls or loads images. Sans-IO."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unauthenticated, Unavailable
 
 _LONGEST_LINE: Final = 1 << 20
-# What an engine says of a layer when all of it is there.
+# The engine's statuses for a layer that is downloaded completely.
 _DOWNLOADED: Final = frozenset({"Verifying Checksum", "Download complete", "Extracting", "Pull complete"})
 
 # A registry's error code, which the engine puts before the message (distribution specification, "Error codes"); and
-# the one sentence for a registry that asks for a password where none was given.
+# the engine's message if a registry wants a password and none was given.
 _REGISTRY_CODE: Final = re.compile(
     r"(?:^|engine: )(unauthorized|denied|toomanyrequests|unavailable): |: (no basic auth credentials)$"
 )
@@ -28,9 +28,9 @@ _BY_REGISTRY_CODE: Final[dict[str, type[ShimError]]] = {
 
 
 class MessageStream:
-    """Takes the bytes as they come and keeps what a reader has to know of them.
+    """Takes the bytes as they come and keeps the progress.
 
-    ``extracting`` is whether a layer is being unpacked, ``downloaded`` how many bytes of layers have come.
+    ``extracting`` tells whether a layer is being unpacked; ``downloaded`` is how many bytes of layers have come.
     """
 
     def __init__(self, what: str) -> None:
@@ -49,7 +49,7 @@ class MessageStream:
         return sum(self._downloaded.values())
 
     def receive(self, data: bytes) -> None:
-        """Raises the error that a message reports, and EngineFailure for what is no message."""
+        """Take bytes. Raises the error that a message reports, and EngineFailure for a line that is not a message."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.strip():
@@ -63,7 +63,7 @@ class MessageStream:
             raise self._error(message)
         layer = message.get("id")
         if isinstance(layer, str):
-            # The engine tells the phase of a layer by this word alone: it has neither a code nor a field for it.
+            # Only this text shows the phase of a layer: the engine has neither a code nor a field for it.
             phase = message.get("status")
             if phase == "Extracting":
                 self._extracting.add(layer)
@@ -75,10 +75,10 @@ class MessageStream:
                 self._downloaded[layer] = self._sizes.pop(layer)
 
     def _note_bytes(self, layer: str, detail: Any) -> None:
-        """How far a download is; what is told of it is rarely its last byte."""
+        """Note how far a download is, and its size, as the last progress message rarely has the last byte."""
         current, size = (detail.get("current"), detail.get("total")) if isinstance(detail, dict) else (None, None)
         if isinstance(current, int):
-            # A layer that is tried again begins anew.
+            # A layer that is retried starts at zero.
             self._downloaded[layer] = max(current, self._downloaded.get(layer, 0))
         if isinstance(size, int) and size > 0:
             self._sizes[layer] = size
@@ -101,10 +101,10 @@ class MessageStream:
 
 
 def refine(error: ShimError) -> ShimError:
-    """The type that a registry's refusal deserves, where the engine gives no other sign than the registry's code.
+    """Give the error of a registry's refusal the right type, by the registry's error code in its text.
 
-    Docker 20.10 answers 500 to a registry's 401, and every engine reports what happens after the first layer was
-    begun in a stream whose errors have no code. The same error is returned if there is nothing to add.
+    Docker 20.10 answers 500 to a registry's 401, and every engine reports errors after the begin of the first layer in
+    a stream without status codes. Returns the same error if its text has no such code.
     """
     if type(error) is not EngineFailure:
         return error

@@ -15,9 +15,9 @@ _CAP_SYS_RESOURCE = 24
 def lowest_oom_score(endpoint: str) -> int:
     """The lowest score that containers of the engine at this endpoint may have.
 
-    Lowering needs CAP_SYS_RESOURCE; without it a runtime can go no lower than the engine is, and a container that
-    asks for less fails to start. An engine that cannot be looked at (remote, or behind a socket that an init
-    system made) is taken to be as capable as this process.
+    Lowering needs CAP_SYS_RESOURCE. Without it a runtime cannot go below the engine's own score, and a container that
+    asks for less fails to start. If the engine's process cannot be found (remote, or behind a socket that an init
+    system made), the limit of this process counts.
     """
     for process in (_listener(endpoint), "self"):
         try:
@@ -36,7 +36,7 @@ def _lowest(process: Path) -> int:
 
 
 def _listener(endpoint: str) -> str:
-    """The process that listens on a unix socket, as a name under /proc; "self" where it cannot be told."""
+    """The process that listens on a unix socket, as a name under /proc; "self" if it cannot be found."""
     parts = urlsplit(endpoint)
     if parts.scheme != "unix":
         return "self"

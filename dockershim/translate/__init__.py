@@ -1,4 +1,4 @@
-"""Pure functions between CRI messages and the engine's JSON, both ways.
+"""Pure functions that convert between CRI messages and the engine's JSON, in both directions.
 
-Nothing here waits, asks a clock or opens a file: ids, file contents and what the engine can do are passed in.
+They do no I/O and read no clock: callers pass in ids, the content of files and the engine's capabilities.
 """

@@ -1,4 +1,4 @@
-"""What the engine at hand can do, read once from its ``/info``."""
+"""What the engine can do, read from its ``/info``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _KERNEL_RECURSIVE_READ_ONLY = (5, 12)
-#: The key under which an engine keeps the answer of a runtime's ``features`` (OCI runtime specification), from 25 on.
+#: The key under which the engine, since 25, has the output of a runtime's ``features`` (OCI runtime specification).
 _FEATURES = "org.opencontainers.runtime-spec.features"
-#: The one handler that every dockershim has known: the engine's default runtime.
+#: The handler for the engine's default runtime, which every dockershim knows.
 _DEFAULT_HANDLER: Final = "docker"
 
 
@@ -19,7 +19,7 @@ _DEFAULT_HANDLER: Final = "docker"
 class Capabilities:
     """``runtimes`` are the engine's, by name; ``cgroup_driver`` is systemd or cgroupfs.
 
-    ``recursive_read_only`` are the runtimes whose mounts can be read-only all the way down.
+    ``recursive_read_only`` are the runtimes that support recursive read-only mounts.
     """
 
     api: tuple[int, int]
@@ -41,7 +41,7 @@ class Capabilities:
 
     @property
     def handlers(self) -> tuple[str, ...]:
-        """What a runtime handler may be: none for the default, ``docker`` for the same, or a runtime's name."""
+        """The valid runtime handlers: empty or ``docker`` for the default runtime, or the name of a runtime."""
         return ("", *sorted(self.runtimes | {_DEFAULT_HANDLER}))
 
     def runtime_of(self, handler: str) -> str:
@@ -49,7 +49,7 @@ class Capabilities:
         return "" if handler == _DEFAULT_HANDLER and handler not in self.runtimes else handler
 
     def has_recursive_read_only(self, handler: str) -> bool:
-        """Whether containers of this handler can have mounts that are read-only all the way down."""
+        """Whether containers of this handler can have recursive read-only mounts."""
         return (self.runtime_of(handler) or self.default_runtime) in self.recursive_read_only
 
 
@@ -79,7 +79,7 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
 
 
 def _recursive_read_only(runtimes: Mapping[str, Any]) -> Iterator[str]:
-    """The runtimes that know the mount option; the engine itself refuses it where they have not said so."""
+    """The runtimes that list the mount option ``rro``; for others the engine refuses such mounts."""
     for name, runtime in runtimes.items():
         try:
             features = json.loads(runtime["status"][_FEATURES])

@@ -19,19 +19,19 @@ def require(value: Any, field: str) -> None:
 
 
 def reject(value: Any, field: str, why: str) -> None:
-    """A field that is not honoured must have its default value."""
+    """A field that is not supported must have its default value."""
     if value:
         raise Unsupported(f"{field}: {why}")
 
 
 def check_text(value: str, field: str) -> None:
-    """No control characters: such a value would break a line of a file it goes into, or hide in a log."""
+    """No control characters: such a value could break the line of a file, or be invisible in a log."""
     if _CONTROL.search(value):
         raise InvalidArgument(f"{field}: control characters are not allowed")
 
 
 def check_enums(message: Message, field: str) -> None:
-    """Every enum field of the message, at any depth, has a value that the API knows."""
+    """Every enum field of the message, at any depth, must have a value of the API."""
     for descriptor, value in message.ListFields():
         name = f"{field}.{descriptor.name}"
         values = value if descriptor.is_repeated else [value]

@@ -1,4 +1,4 @@
-"""ContainerConfig as the engine's JSON of an application container."""
+"""Converts ContainerConfig to the engine's JSON of an application container."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dockershim.translate.signals import to_engine_signal
 
 @dataclass(frozen=True, slots=True)
 class EngineLog:
-    """Bounds of the engine's own json-files of a container whose CRI log is a file of its own."""
+    """Limits of the engine's json-files, for a container whose CRI log is a separate file."""
 
     max_size: str
     max_files: int
@@ -72,9 +72,9 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
 
 
 def log_path(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig) -> str:
-    """log_directory/log_path; empty where the caller wants no log.
+    """log_directory/log_path; empty if the caller wants no log.
 
-    Raises InvalidArgument where it would leave the directory.
+    Raises InvalidArgument if it would leave the directory.
     """
     if not config.log_path or not sandbox_config.log_directory:
         return ""
@@ -102,9 +102,9 @@ def to_env(config: cri.ContainerConfig) -> list[str]:
 
 
 def to_log_config(engine_log: EngineLog | None) -> dict[str, Any]:
-    """HostConfig.LogConfig: json-file, whatever the engine's own default is.
+    """HostConfig.LogConfig: always json-file, even if the engine has another default.
 
-    What is left out comes from the node's daemon.json, if that has options of json-files.
+    Options that are left out come from the node's daemon.json, if it has options of json-file.
     """
     if engine_log is None:
         return {"Type": "json-file"}
@@ -113,9 +113,9 @@ def to_log_config(engine_log: EngineLog | None) -> dict[str, Any]:
         "Config": {
             "max-size": engine_log.max_size,
             "max-file": str(engine_log.max_files),
-            # A compressed file could not be read on from where reading stopped.
+            # Reading could not continue in the middle of a compressed file.
             "compress": "false",
-            # Nobody sees what these would add to every line; the node's options are for containers of others.
+            # These would add data to every line that nobody sees; the node's options are meant for other containers.
             **dict.fromkeys(("tag", "labels", "labels-regex", "env", "env-regex"), ""),
             # The other mode drops lines.
             "mode": "blocking",
@@ -124,7 +124,7 @@ def to_log_config(engine_log: EngineLog | None) -> dict[str, Any]:
 
 
 def without_log_mode(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same body without the log's mode, which is the node's then; None for one that says nothing of it."""
+    """The same body without the log's ``mode``, so that the node's default applies; None if it has no mode."""
     log = body["HostConfig"]["LogConfig"]
     options = {name: value for name, value in log.get("Config", {}).items() if name != "mode"}
     if options == log.get("Config", {}):
@@ -147,8 +147,8 @@ def to_engine_container(
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
 
-    ``image`` is the id of the image that ``config.image`` names; ``runtime`` the sandbox's runtime handler;
-    ``engine_log`` None where the log path is to be a link to the engine's json-file.
+    ``image`` is the id of the image that ``config.image`` names; ``runtime`` is the sandbox's runtime handler;
+    ``engine_log`` is None if the log path will be a link to the engine's json-file.
     """
     security = config.linux.security_context
     resources = config.linux.resources
@@ -178,7 +178,7 @@ def to_engine_container(
         "LogConfig": to_log_config(engine_log),
     }
     if config.linux.HasField("security_context") and not security.privileged:
-        # An empty list is the API's way to ask for an unmasked /proc; null would be the engine's own list.
+        # An empty list asks the API for an unmasked /proc; null would mean the engine's default list.
         host_config["MaskedPaths"] = list(security.masked_paths)
         host_config["ReadonlyPaths"] = list(security.readonly_paths)
     if engine_runtime := can.runtime_of(runtime):

@@ -1,4 +1,4 @@
-"""The engine's image JSON and the CRI's Image."""
+"""Converts the engine's image JSON to the CRI's Image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dockershim.api.cri.v1 import api_pb2
 from dockershim.errors import InvalidArgument
 from dockershim.translate.reference import Reference, parse_reference
 
-# As much as fits into the field of 64 bits.
+# As many digits as surely fit into the field of 64 bits.
 _UID: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -42,9 +42,9 @@ def to_image_record(inspected: Mapping[str, Any]) -> ImageRecord:
 
 
 def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, str]) -> list[ImageRecord]:
-    """From ``GET /images/json``, which does not tell the user: ``users`` has it by image id.
+    """From ``GET /images/json``, which does not have the user: ``users`` has it by image id.
 
-    An image that is missing in ``users`` went away meanwhile and is left out.
+    An image that is missing in ``users`` was removed meanwhile and is left out.
     """
     return [
         ImageRecord(
@@ -60,7 +60,7 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
 
 
 def _names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Engines before 25 say ``<none>:<none>`` and ``<none>@<none>`` of an image that has no name."""
+    """The names without the ``<none>:<none>`` and ``<none>@<none>`` that engines before 25 give to unnamed images."""
     return tuple(name for name in names or () if not name.startswith("<none>"))
 
 
@@ -82,13 +82,13 @@ def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:
 
 
 def is_named(record: ImageRecord, reference: Reference) -> bool:
-    """Whether the reference means this image. Its digest decides, as everywhere."""
+    """Whether the reference means this image. If it has a digest, only that counts."""
     return reference.shown in record.tags or reference.shown in record.digests
 
 
 def to_image_ref(digests: Sequence[str], asked: str) -> str:
-    """Which of an image's names by digest a container of it has, that was asked for by the name ``asked``: the name
-    itself, one of the same repository, or any; empty where there is none."""
+    """The image's name by digest for a container that was created with the name ``asked``: the same name, one of the
+    same repository, or any; empty if there is none."""
     try:
         reference = parse_reference(asked)
     except InvalidArgument:

@@ -1,16 +1,16 @@
-"""Labels of pod containers on an engine: those of every dockershim, and one of our own.
+"""Labels of pod containers on the engine: those that every dockershim writes, and our own.
 
-An engine has labels only, so CRI annotations are labels with a prefix. What neither names nor these labels can carry
-is in EXTRA_LABEL, as a JSON object whose ``v`` is the version of its form:
+The engine has only labels, so CRI annotations are labels with a prefix. EXTRA_LABEL has what neither names nor these
+labels can hold, as a JSON object whose ``v`` is the version of its format:
 
 * 0 (not written): containers. The oldest have no ``cgroupParent``, ``envs`` and ``log``, and only the last ``keys``.
 * 1: sandboxes. The oldest have no ``cgroupParent`` and ``pid``, and only the last ``keys``.
 * 2: both, always with ``keys``.
 
-A key means the same in each of them, and no version may give it another meaning: so every server reads every version.
+A key has the same meaning in all of them, and no later version may change it: so every server can read every version.
 
-An engine adds the LABELs of its image to a container's own, so a label alone says nothing of who wrote it: a container
-is a shim's only where its name, which no image can choose, agrees.
+The engine adds the LABELs of the image to the container's labels, so a label does not prove who wrote it. A container
+counts as a shim's only if its name matches too, which no image can choose.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SANDBOX_ID_LABEL = "io.kubernetes.sandbox.id"
 LOG_PATH_LABEL = "io.kubernetes.container.logpath"
 CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
 ANNOTATION_PREFIX = "annotation."
-#: Ours: a JSON object with what an engine has no field for.
+#: Ours: a JSON object with what the engine has no field for.
 EXTRA_LABEL = "io.dockershim.cri"
-#: Ours: another value for each create, by which its container is found when the engine's answer is lost.
+#: Ours: a value that is unique for each create, to find the container if the engine's answer is lost.
 CREATE_LABEL = "io.dockershim.create"
 
 _VERSION: Final = 2
 _RESERVED: Final = {TYPE_LABEL, SANDBOX_ID_LABEL, LOG_PATH_LABEL, EXTRA_LABEL, CREATE_LABEL}
-#: Bytes of all labels and annotations of a request, several times what Kubernetes allows: a list has those of all.
+#: Bytes of all labels and annotations of a request. This is several times what Kubernetes allows, and bounds lists.
 _MOST_LABELS: Final = 1 << 20
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
-#: The longest of them is a path.
+#: Bytes of a label in ``to_bare_labels``; the longest is a path.
 _LONGEST_BARE: Final = 4096
-#: What a kubelet gives every container, so that it is the request's whatever the image says.
+#: Labels that a kubelet gives every container, so they come from the request even if the image has the same ones.
 _ALWAYS_ASKED_FOR: Final = frozenset(
     (
         "io.kubernetes.pod.name",
@@ -60,11 +60,11 @@ _ALWAYS_ASKED_FOR: Final = frozenset(
 
 
 class Extra(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What EXTRA_LABEL holds of a sandbox as of a container.
+    """The fields of EXTRA_LABEL that sandboxes and containers share.
 
-    ``keys`` are the engine labels that were asked for, None where that is not told; ``labels`` those asked for that
-    would be taken for annotations. ``metadata`` are the fields of a name that cannot be read back, in the CRI's order.
-    ``cgroup_parent`` is the pod's, where HostConfig.CgroupParent cannot hold it.
+    ``keys`` are the engine labels of the CRI request, None if unknown; ``labels`` are requested labels that look like
+    annotations. ``metadata`` has the fields of a name that cannot be parsed back, in the CRI's order.
+    ``cgroup_parent`` is the pod's, if HostConfig.CgroupParent cannot hold it.
     """
 
     v: int = 0
@@ -75,7 +75,7 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class SandboxExtra(Extra, frozen=True, kw_only=True):
-    """``pid`` is a cri.NamespaceMode for which the engine has no mode. Overhead and resources are JSON of the CRI's."""
+    """``pid`` is a cri.NamespaceMode that the engine does not have. Overhead and resources are the CRI's, as JSON."""
 
     runtime_handler: str = ""
     log_directory: str = ""
@@ -85,13 +85,13 @@ class SandboxExtra(Extra, frozen=True, kw_only=True):
 
     @property
     def name(self) -> SandboxName | None:
-        """That of ``metadata``; None where it has none, or is damaged."""
+        """The name in ``metadata``; None if there is none, or if it is damaged."""
         return SandboxName(*self.metadata) if _are(self.metadata, str, str, str, int) else None
 
 
 class ContainerExtra(Extra, frozen=True, kw_only=True):
-    """``image`` is the kubelet's word for it. The first ``envs`` variables are the request's, the others the image's.
-    ``log`` is "cri" where a file of its own is at the log path. ``cgroup_files`` (content by name) has limits for which
+    """``image`` is the kubelet's name for it. The first ``envs`` variables come from the request, the rest from the
+    image. ``log`` is "cri" if the log path is a separate file. ``cgroup_files`` (content by name) has limits for which
     the engine has no field."""
 
     image: str = ""
@@ -101,7 +101,7 @@ class ContainerExtra(Extra, frozen=True, kw_only=True):
 
     @property
     def name(self) -> ContainerName | None:
-        """That of ``metadata``; None where it has none, or is damaged."""
+        """The name in ``metadata``; None if there is none, or if it is damaged."""
         if not _are(self.metadata, str, int, str, str, str, int):
             return None
         name, attempt, *pod = self.metadata
@@ -116,12 +116,12 @@ def _are(fields: tuple[Any, ...], *kinds: type) -> bool:
 
 
 def write_extra(extra: Extra) -> str:
-    """EXTRA_LABEL of this version."""
+    """The value of EXTRA_LABEL in the current version."""
     return msgspec.json.encode(msgspec.structs.replace(extra, v=_VERSION), order="sorted").decode()
 
 
 def read_extra(kind: type[E], labels: Mapping[str, str], image_labels: Mapping[str, str] = NO_LABELS) -> E | None:
-    """What EXTRA_LABEL of any version says; None where it says nothing, is damaged, or is the image's."""
+    """The content of EXTRA_LABEL in any version; None if it is empty, damaged, or comes from the image."""
     try:
         extra = msgspec.json.decode(labels.get(EXTRA_LABEL, "{}"), type=kind)
     except (ValueError, RecursionError):
@@ -135,9 +135,9 @@ def to_engine_labels(
 ) -> dict[str, str]:
     """CRI labels and annotations, and the shim's own labels, as the engine's labels.
 
-    EXTRA_LABEL names those that were asked for, as the engine adds the image's to them.
+    EXTRA_LABEL has the keys of the requested ones, as the engine adds those of the image.
 
-    Raises InvalidArgument for a label that would be taken for one of the shim's own, and for more than a list can hold.
+    Raises InvalidArgument for a label that looks like one of the shim's own, and if the labels are too large.
     """
     for key in labels:
         if key in _RESERVED or key in own:
@@ -158,9 +158,9 @@ def to_engine_labels(
 def from_engine_labels(
     engine_labels: Mapping[str, str], extra: Extra, image_labels: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(labels, annotations) of CRI from the engine's labels, as they were asked for.
+    """The CRI's (labels, annotations) from the engine's labels, as they were requested.
 
-    Where ``extra`` does not tell that, what is also among ``image_labels`` is taken for the image's.
+    If ``extra`` does not have their keys, labels that are also in ``image_labels`` count as the image's.
     """
     hidden = _RESERVED
     if engine_labels.get(TYPE_LABEL) == SANDBOX_TYPE:
@@ -179,7 +179,7 @@ def from_engine_labels(
 
 
 def to_bare_labels(engine_labels: Mapping[str, str]) -> dict[str, str]:
-    """Those by which a shim and a kubelet know a container, of a length that these have."""
+    """Only the labels that a shim and a kubelet need to manage a container, if they are not too long."""
     wanted = _ALWAYS_ASKED_FOR | {TYPE_LABEL, SANDBOX_ID_LABEL, LOG_PATH_LABEL}
     return {key: value for key, value in engine_labels.items() if key in wanted and len(value) <= _LONGEST_BARE}
 

@@ -1,4 +1,4 @@
-"""CRI mounts and devices as the engine's, and back."""
+"""Converts CRI mounts and devices to the engine's, and back."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def _check_recursive_read_only(mount: cri.Mount, where: str) -> None:
 
 
 def container_path(path: str) -> str:
-    """A mount point as the engine wants it: absolute, clean."""
-    # normpath keeps two slashes at the start, which POSIX lets a system give a meaning; Linux and engines do not.
+    """A mount point as the engine wants it: absolute and normalized."""
+    # normpath keeps two slashes at the start, as POSIX allows; for Linux and the engine they are one.
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def to_engine_mounts(mounts: Iterable[cri.Mount], runtime_handler: str, can: Capabilities) -> list[dict[str, Any]]:
-    """HostConfig.Mounts. Raises Unsupported for what the handler's runtime cannot do."""
+    """HostConfig.Mounts. Raises Unsupported if the handler's runtime does not support a mount."""
     return [_to_engine_mount(mount, runtime_handler, can) for mount in mounts if not _relabels(mount, can)]
 
 
@@ -75,7 +75,7 @@ def _to_engine_mount(mount: cri.Mount, runtime_handler: str, can: Capabilities) 
         )
     options: dict[str, Any] = {"Propagation": _propagation(mount, can)}
     if mount.readonly and can.api >= _API_NON_RECURSIVE_READ_ONLY:
-        # From Docker 25 on a read-only bind is recursively so unless told otherwise.
+        # Since Docker 25 a read-only bind is recursive by default.
         options["ReadOnlyForceRecursive" if mount.recursive_read_only else "ReadOnlyNonRecursive"] = True
     return {
         "Type": "bind",
@@ -87,12 +87,12 @@ def _to_engine_mount(mount: cri.Mount, runtime_handler: str, can: Capabilities) 
 
 
 def _propagation(mount: cri.Mount, can: Capabilities) -> str:
-    """Empty, which leaves it to the engine, where it refuses private ones: whoever holds a private copy of a mount in
-    its data root keeps it from unmounting that. What it takes there is as private as it allows: mounts of the host are
-    seen, those of the container stay its own.
+    """The mount's propagation; empty, the engine's default, where the engine refuses private ones: at its data root, as
+    a private copy of a mount there would keep the engine from unmounting it. The default is as private as it allows:
+    the container sees mounts of the host, and the host does not see those of the container.
 
-    The comparison is the engine's own, of mere text: a path beside the root that begins like it is refused too, and
-    one that leads there by a symlink is not.
+    The engine compares the texts of the paths, and so does this: it also refuses a path beside the root that begins
+    with the same text, and does not refuse a symlink into the root.
     """
     private = mount.propagation == cri.PROPAGATION_PRIVATE
     root, source = can.root_dir, mount.host_path
@@ -102,7 +102,7 @@ def _propagation(mount: cri.Mount, can: Capabilities) -> str:
 
 
 def to_engine_binds(mounts: Iterable[cri.Mount], can: Capabilities) -> list[str]:
-    """HostConfig.Binds of the mounts that want an SELinux label: only this older form of a mount can ask for one."""
+    """HostConfig.Binds, for mounts with an SELinux label: only this older form of a mount supports labels."""
     binds = []
     for mount in mounts:
         if not _relabels(mount, can):
@@ -121,7 +121,7 @@ def _relabels(mount: cri.Mount, can: Capabilities) -> bool:
 
 
 def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
-    """The mounts of a container by its HostConfig, in both forms that shims have used."""
+    """The mounts of a container from its HostConfig, in both forms that shims have used."""
     mounts = [
         cri.Mount(
             container_path=mount.get("Target", ""),
@@ -174,7 +174,7 @@ def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
 
 
 def to_device_requests(devices: Iterable[cri.CDIDevice], can: Capabilities) -> list[dict[str, Any]]:
-    """HostConfig.DeviceRequests of CDI devices, where the engine has CDI enabled."""
+    """HostConfig.DeviceRequests of CDI devices. Raises Unsupported if CDI is not enabled in the engine."""
     names = [device.name for device in devices]
     if not names:
         return []

@@ -1,8 +1,8 @@
-"""Names of pod containers on an engine, as every dockershim has written them.
+"""Names of pod containers on the engine, as every dockershim writes them.
 
 A sandbox is named ``k8s_POD_<pod>_<namespace>_<uid>_<attempt>``, a container
 ``k8s_<container>_<pod>_<namespace>_<uid>_<attempt>``; older shims add a seventh field after a name conflict.
-What such a name cannot carry is in a label of ours.
+Metadata that such a name cannot hold is in a label of ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SandboxName:
 
 @dataclass(frozen=True, slots=True)
 class ContainerName:
-    """ContainerMetadata, and the pod's part of the name."""
+    """ContainerMetadata, and the name of the pod."""
 
     name: str
     attempt: int
@@ -51,7 +51,7 @@ def _join(fields: list[str]) -> str:
     name = "_".join(["k8s", *fields])
     if all(_FIELD.fullmatch(field) for field in fields) and len(name) <= _LONGEST_NAME:
         return name
-    # The fields cannot be read back from this name; a label of ours has them. The digest keeps it unique.
+    # The fields cannot be parsed back from this name; a label of ours has them. The digest makes it unique.
     digest = hashlib.sha256("\0".join(fields).encode()).hexdigest()[:8]
     safe = [re.sub(r"[^A-Za-z0-9.-]", "-", field)[:64] for field in fields]
     return "_".join(["k8s", *safe, digest])
@@ -65,8 +65,8 @@ def _split(engine_name: str) -> list[str] | None:
 
 
 def parse_sandbox_name(engine_name: str, kept: SandboxName | None = None) -> SandboxName | None:
-    """The metadata of a sandbox from its engine name, or what our label kept where that is what the name was made of;
-    None where the name is no shim's."""
+    """The metadata of a sandbox from its engine name, or ``kept``, from our label, if the name was made of that; None
+    if the name is not a shim's."""
     if kept is not None and sandbox_container_name(kept) == engine_name.removeprefix("/"):
         return kept
     fields = _split(engine_name)
@@ -76,8 +76,8 @@ def parse_sandbox_name(engine_name: str, kept: SandboxName | None = None) -> San
 
 
 def parse_container_name(engine_name: str, kept: ContainerName | None = None) -> ContainerName | None:
-    """The metadata of a container from its engine name, or what our label kept where that is what the name was made
-    of; None where the name is no shim's."""
+    """The metadata of a container from its engine name, or ``kept``, from our label, if the name was made of that;
+    None if the name is not a shim's."""
     if kept is not None and container_name(kept.name, kept.attempt, kept.pod) == engine_name.removeprefix("/"):
         return kept
     fields = _split(engine_name)
@@ -87,7 +87,7 @@ def parse_container_name(engine_name: str, kept: ContainerName | None = None) ->
 
 
 def kept_metadata(*fields: str | int) -> tuple[str | int, ...]:
-    """These, if an engine name that is made of them cannot be read back."""
+    """The fields, if they cannot be parsed back from the engine name that is made of them; otherwise empty."""
     texts = [field for field in fields if isinstance(field, str)]
     plain = all(map(_FIELD.fullmatch, texts)) and sum(map(len, texts)) <= _LONGEST_NAME - 32
     return () if plain else fields

@@ -1,4 +1,4 @@
-"""A pod's CRI fields as what CNI plugins take, and the configuration that stands for kubenet."""
+"""Converts a pod's CRI fields to arguments of CNI plugins; also the CNI configuration of kubenet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERFACE = "eth0"
 
 _INGRESS = "kubernetes.io/ingress-bandwidth"
 _EGRESS = "kubernetes.io/egress-bandwidth"
-#: The bounds of a pod's bandwidth in Kubernetes, bits per second.
+#: Kubernetes' limits of a pod's bandwidth, in bits per second.
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 10**15
 _BURST = 2**32 - 1
 
@@ -29,7 +29,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 def parse_quantity(text: str) -> int:
     """A Kubernetes resource quantity ("10M", "1.5Gi", "1e6") as a whole number, rounded up.
 
-    Raises ValueError for what is none.
+    Raises ValueError for other text.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -60,7 +60,7 @@ def to_bandwidth(annotations: Mapping[str, str]) -> dict[str, int] | None:
 
 
 def to_port_mappings(ports: Iterable[tuple[str, int, int, str]]) -> dict[str, Any]:
-    """The capability argument of (protocol, container port, host port, host address) each; empty for no ports."""
+    """The ``portMappings`` argument from (protocol, container port, host port, host address); empty if no ports."""
     mappings = [
         {"hostPort": host_port, "containerPort": container_port, "protocol": protocol, "hostIP": host_ip}
         for protocol, container_port, host_port, host_ip in ports
@@ -69,7 +69,7 @@ def to_port_mappings(ports: Iterable[tuple[str, int, int, str]]) -> dict[str, An
 
 
 def to_capability_args(config: cri.PodSandboxConfig, pod_cidrs: Sequence[str]) -> dict[str, Any]:
-    """The capability arguments of a pod; a plugin gets those that its configuration declares."""
+    """The capability arguments of a pod. A plugin gets only those that its configuration declares."""
     result = to_port_mappings(
         (protocol_name(port.protocol), port.container_port, port.host_port, port.host_ip)
         for port in published_ports(config)
@@ -90,7 +90,7 @@ def to_capability_args(config: cri.PodSandboxConfig, pod_cidrs: Sequence[str]) -
 
 
 def to_cni_args(name: SandboxName, sandbox_id: str) -> tuple[tuple[str, str], ...]:
-    """CNI_ARGS of a pod, in the order that other runtimes write them."""
+    """CNI_ARGS of a pod, in the same order as other runtimes."""
     return (
         ("IgnoreUnknown", "1"),
         ("K8S_POD_NAMESPACE", name.namespace),
@@ -118,7 +118,7 @@ def parse_pod_cidrs(text: str) -> tuple[str, ...]:
 
 
 def kubenet_config(pod_cidrs: Sequence[str], *, mtu: int, hairpin_mode: str) -> dict[str, Any]:
-    """kubenet as the CNI configuration that it always was: a bridge of the node's pod CIDRs, with host ports."""
+    """The CNI configuration that does what kubenet did: a bridge with the node's pod CIDRs, and host ports."""
     bridge: dict[str, Any] = {
         "type": "bridge",
         "bridge": "cbr0",

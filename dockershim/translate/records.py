@@ -1,4 +1,4 @@
-"""The engine's JSON of pod containers as typed records, and records as CRI messages."""
+"""Converts the engine's JSON of pod containers to typed records, and records to CRI messages."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from dockershim.translate.signals import to_cri_signal
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
-#: How long a message of a container's end may be in its status.
+#: The longest message about a container's end in its status.
 _LONGEST_MESSAGE = 1024
-#: What a client of gRPC takes by default: whatever has more than this in its status could not be sent to it.
+#: Bytes that a gRPC client takes by default: it would refuse a larger status.
 _LARGEST_STATUS: Final = 4 << 20
-#: How an engine's word on a start ends whose client went before the end: a server that was killed, or gave it up.
+#: The end of the engine's error if its client (a server that was killed or gave up) went away during a start.
 _CUT_SHORT: Final = "context canceled"
 
 
 class Unreadable(ValueError):
-    """A container with the labels and the name of a pod's, which cannot be told of in the CRI."""
+    """A container has the labels and the name of a pod's container, but cannot be shown in the CRI."""
 
 
 def to_nanoseconds(text: str) -> int:
@@ -64,11 +64,11 @@ def to_nanoseconds(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """A sandbox by its infra container.
+    """A sandbox, read from its infra container.
 
     ``network_mode`` is the engine's ("none", "host", "bridge", …); ``addresses`` are those that the engine's own
-    network gave it. ``made_here`` tells sandboxes of ours from those of other shims; ``never_ran`` those that were
-    created and not started.
+    network gave it. ``made_here`` is true if dockershim made it and not another shim; ``never_ran`` if it was created
+    and not started.
     """
 
     id: str
@@ -100,8 +100,8 @@ class SandboxRecord:
 class ContainerRecord:
     """An application container. Times are nanoseconds since the epoch, 0 for never.
 
-    ``envs`` are the variables (``name=value``) that it was created with, without those of its image.
-    ``upper_dir`` has the files of the writable layer, where the engine's storage driver keeps them in a folder.
+    ``envs`` are the variables (``name=value``) of the request, without those of its image.
+    ``upper_dir`` has the files of the writable layer, if the engine's storage driver keeps them in a folder.
     """
 
     id: str
@@ -129,7 +129,7 @@ class ContainerRecord:
 
     @property
     def has_cri_log(self) -> bool:
-        """Whether a file of its own is at its log path, and not a link to the engine's json-file."""
+        """Whether its log path is a separate file, and not a link to the engine's json-file."""
         return bool(self.log_path) and self.extra.log == "cri"
 
 
@@ -137,7 +137,7 @@ R = TypeVar("R", SandboxRecord, ContainerRecord)
 
 
 def has_labels(record: SandboxRecord | ContainerRecord, wanted: Mapping[str, str]) -> bool:
-    """Whether a filter's ``label_selector`` takes the record: every label of it is there with that value."""
+    """Whether a filter's ``label_selector`` matches: the record has all its labels with the same values."""
     return all(record.labels.get(key) == value for key, value in wanted.items())
 
 
@@ -149,9 +149,9 @@ def is_sandbox(labels: Mapping[str, str]) -> bool:
 def read_record(
     inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS
 ) -> SandboxRecord | ContainerRecord | None:
-    """A record from GET /containers/{id}/json, None for what is no shim's. Raises Unreadable.
+    """A record from GET /containers/{id}/json; None if no shim made the container. Raises Unreadable.
 
-    ``image_labels`` are wanted where ``is_mixed`` says so.
+    ``image_labels`` are needed if ``is_mixed`` is true.
     """
     with _whatever_is_wrong():
         kind = _type_of(inspect["Config"].get("Labels"))
@@ -161,7 +161,7 @@ def read_record(
 
 
 def read_summary(item: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | None:
-    """A record from an element of GET /containers/json, None for what is no shim's. Raises Unreadable."""
+    """A record from an element of GET /containers/json; None if no shim made the container. Raises Unreadable."""
     with _whatever_is_wrong():
         kind = _type_of(item.get("Labels"))
         if kind == SANDBOX_TYPE:
@@ -170,9 +170,9 @@ def read_summary(item: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | N
 
 
 def read_bare(inspect: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | None:
-    """A record of what is Unreadable, with only the labels that it needs to be managed; None where that is not enough.
+    """A record of an Unreadable container with only the labels that are needed to manage it; None if that fails too.
 
-    A container that is not shown at all would outlive its pod.
+    A container that lists do not show at all would outlive its pod.
     """
     try:
         with _whatever_is_wrong():
@@ -184,7 +184,7 @@ def read_bare(inspect: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | N
 
 
 def is_mixed(inspect: Mapping[str, Any]) -> bool:
-    """Whether labels of a shim's container may be its image's, as only these can tell. Raises Unreadable."""
+    """Whether labels of a shim's container may come from its image, whose labels must be read. Raises Unreadable."""
     with _whatever_is_wrong():
         labels = inspect["Config"].get("Labels") or {}
         own = read_extra(SandboxExtra if is_sandbox(labels) else ContainerExtra, labels)
@@ -197,7 +197,7 @@ def _type_of(labels: Mapping[str, str] | None) -> str:
 
 @contextmanager
 def _whatever_is_wrong() -> Iterator[None]:
-    """With one container is found when it is read, and not when a list of all is made."""
+    """Turn any error in reading a container into Unreadable, so that it does not break a list of all containers."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -211,7 +211,7 @@ def _checked(record: R | None) -> R | None:
 
 
 def _check(record: SandboxRecord | ContainerRecord) -> None:
-    """The status has all that any message is made of. What is no text, or too large for a field, fails to go in."""
+    """Check that the record can be sent: make its status, which has all fields that the other messages have."""
     status: cri.PodSandboxStatus | cri.ContainerStatus
     texts: tuple[str, ...]
     if isinstance(record, SandboxRecord):
@@ -230,7 +230,7 @@ def _check(record: SandboxRecord | ContainerRecord) -> None:
 
 
 def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> SandboxRecord | None:
-    """A record from an element of GET /containers/json; None for what is no shim's sandbox."""
+    """A record from an element of GET /containers/json; None if it is not a shim's sandbox."""
     labels = item.get("Labels") or {}
     own = read_extra(SandboxExtra, labels, image_labels)
     extra = own or SandboxExtra()
@@ -254,7 +254,7 @@ def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str
 
 
 def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> SandboxRecord | None:
-    """A record from GET /containers/{id}/json; None for what is no shim's sandbox."""
+    """A record from GET /containers/{id}/json; None if it is not a shim's sandbox."""
     config, host_config, state = inspect["Config"], inspect["HostConfig"], inspect["State"]
     network = inspect.get("NetworkSettings") or {}
     summary = read_sandbox_summary(
@@ -301,7 +301,7 @@ def _engine_addresses(network: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerState:
     if status == "created":
-        # The engine leaves a container whose start failed in the state of one that was never started.
+        # If a start fails, the engine leaves the container in the state "created".
         return cri.CONTAINER_EXITED if failed_to_start else cri.CONTAINER_CREATED
     if status in ("exited", "dead", "removing"):
         return cri.CONTAINER_EXITED
@@ -311,7 +311,7 @@ def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerStat
 
 
 def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> ContainerRecord | None:
-    """A record from GET /containers/{id}/json; None for what is no shim's container."""
+    """A record from GET /containers/{id}/json; None if it is not a shim's container."""
     config, state = inspect["Config"], inspect["State"]
     labels = config.get("Labels") or {}
     extra = read_extra(ContainerExtra, labels, image_labels) or ContainerExtra()
@@ -354,7 +354,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
 
 
 def read_container_summary(item: Mapping[str, Any]) -> ContainerRecord | None:
-    """A record from an element of GET /containers/json, which lacks what only a status tells."""
+    """A record from an element of GET /containers/json, without the fields that only a status needs."""
     labels = item.get("Labels") or {}
     extra = read_extra(ContainerExtra, labels) or ContainerExtra()
     name = parse_container_name((item.get("Names") or [""])[0], extra.name)
@@ -382,7 +382,7 @@ def to_cri_metadata(name: SandboxName) -> cri.PodSandboxMetadata:
 
 
 def to_cri_sandbox(record: SandboxRecord, *, ready: bool) -> cri.PodSandbox:
-    """PodSandbox, as ListPodSandbox gives it."""
+    """PodSandbox, for ListPodSandbox."""
     return cri.PodSandbox(
         id=record.id,
         metadata=to_cri_metadata(record.name),
@@ -398,7 +398,7 @@ _PID_MODES = {"CONTAINER": cri.CONTAINER, "TARGET": cri.TARGET}
 
 
 def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tuple[str, ...]) -> cri.PodSandboxStatus:
-    """PodSandboxStatus. ``addresses`` are the pod's own, the primary one first; none on the node's network."""
+    """PodSandboxStatus. ``addresses`` are the pod's own, the primary one first; empty on the host network."""
     node_if_host = {True: cri.NODE, False: cri.POD}
     status = cri.PodSandboxStatus(
         id=record.id,
@@ -421,7 +421,7 @@ def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tupl
 
 
 def to_cri_container(record: ContainerRecord) -> cri.Container:
-    """Container, as ListContainers gives it."""
+    """Container, for ListContainers."""
     return cri.Container(
         id=record.id,
         pod_sandbox_id=record.sandbox_id,
@@ -447,10 +447,10 @@ def _reason(record: ContainerRecord) -> str:
 
 
 def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) -> cri.ContainerStatus:
-    """ContainerStatus. ``image`` is that of ``image_id``, None where the engine lists it no more.
+    """ContainerStatus. ``image`` is that of ``image_id``; None if the engine does not list it any more.
 
-    ``image_ref`` is the digest by which a registry knows the image, which scanners and policies look for, or else the
-    id. A container of another shim, which was made by the image's id, is told of with a name of the image.
+    ``image_ref`` is the image's name by digest, which scanners and policies look for, or else its id. Other shims
+    create containers by the image's id; the status of such a container has a name of the image instead.
     """
     exited = record.state == cri.CONTAINER_EXITED
     name = record.image
@@ -479,7 +479,7 @@ def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) 
 
 
 def to_known_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
-    """What a container has, as an update needs to know it: also the swap of one without a memory limit."""
+    """The resources of a container for an update: with its swap limit even if it has no memory limit."""
     resources = to_cri_resources(record.host_config)
     if (swap := record.extra.cgroup_files.get(SWAP_FILE)) is not None:
         resources.unified[SWAP_FILE] = swap
@@ -487,5 +487,5 @@ def to_known_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
 
 
 def to_verbose_info(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The ``info`` map of a verbose status: one key, ``info``, with a JSON object, as crictl prints it."""
+    """The ``info`` map of a verbose status: one key, ``info``, with a JSON object, which crictl prints."""
     return {"info": json.dumps(fields, sort_keys=True)}

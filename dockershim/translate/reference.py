@@ -27,8 +27,8 @@ _WHOLE_ID: Final = re.compile(r"[a-f0-9]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A parsed reference. ``domain`` and ``path`` are always there ("docker.io", "library/nginx"), ``tag`` and
-    ``digest`` ("sha256:…") are empty where the text had none."""
+    """A parsed reference. ``domain`` and ``path`` are never empty ("docker.io", "library/nginx"); ``tag`` and
+    ``digest`` ("sha256:…") are empty if the text had none."""
 
     domain: str
     path: str
@@ -41,12 +41,12 @@ class Reference:
 
     @property
     def normalized(self) -> str:
-        """The whole reference, with ``:latest`` where there is neither a tag nor a digest."""
+        """The whole reference, with ``:latest`` if it has neither a tag nor a digest."""
         return self.name + self._suffix()
 
     @property
     def familiar(self) -> str:
-        """``normalized`` as an engine shows it in RepoTags: without what Docker Hub lets one leave out."""
+        """``normalized`` as the engine shows it in RepoTags: without the parts that are optional for Docker Hub."""
         if self.domain != DEFAULT_DOMAIN:
             return self.normalized
         path = self.path.removeprefix(_OFFICIAL)
@@ -54,17 +54,17 @@ class Reference:
 
     @property
     def shown(self) -> str:
-        """The one entry of an engine's RepoTags or RepoDigests that this can be: its digest decides, as everywhere."""
+        """The entry in the engine's RepoTags or RepoDigests that this matches. If it has a digest, only that counts."""
         return replace(self, tag="").familiar if self.digest else self.familiar
 
     @property
     def version(self) -> str:
-        """What decides which image is meant: the digest, whose tag is then a comment, or else the tag."""
+        """What selects the image: the digest (a tag beside it is ignored), or else the tag."""
         return self.digest or self.tag or DEFAULT_TAG
 
     @property
     def lookup(self) -> str:
-        """The name to ask an engine by."""
+        """The name for requests to the engine."""
         return f"{self.name}{'@' if self.digest else ':'}{self.version}"
 
     def _suffix(self) -> str:
@@ -73,7 +73,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Raises InvalidArgument, whose message names the part that is wrong."""
+    """Parse a reference. Raises InvalidArgument, whose message names the part that is wrong."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _invalid(text, "the digest is not sha256, sha384 or sha512 in lower-case hexadecimal")
@@ -93,12 +93,12 @@ def parse_reference(text: str) -> Reference:
 
 
 def may_be_id(text: str) -> bool:
-    """Whether an engine may take the text for an image id or the start of one. It can be a name as well: "cafe"."""
+    """Whether the engine may take the text for an image id or the start of one. It may be a name too: "cafe"."""
     return _ID.fullmatch(text) is not None
 
 
 def lookup_name(text: str) -> str:
-    """The name to ask an engine by, of a reference in any form or an id, whole or short. Raises InvalidArgument."""
+    """The name for requests to the engine, from any reference or a whole or short id. Raises InvalidArgument."""
     return text if may_be_id(text) else parse_reference(text).lookup
 
 
@@ -114,8 +114,8 @@ def _split_tag(text: str, rest: str) -> tuple[str, str]:
 
 
 def _split_domain(rest: str) -> tuple[str, str]:
-    """The first part is a registry if it could not be one of Docker Hub's users: it has a dot, a port, a bracket or
-    an upper-case letter, or is ``localhost``."""
+    """The first part is a registry if it cannot be a user of Docker Hub: it has a dot, a port, a bracket or an
+    upper-case letter, or is ``localhost``."""
     first, slash, path = rest.partition("/")
     if not slash or not (first == "localhost" or first != first.lower() or any(mark in first for mark in ".:[")):
         first, path = DEFAULT_DOMAIN, rest

@@ -1,4 +1,4 @@
-"""LinuxContainerResources as the engine's resource fields, and back."""
+"""Converts LinuxContainerResources to the engine's resource fields, and back."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _FIELDS = {
     "cpuset_mems": "CpusetMems",
 }
 _UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
-#: A file of a cgroup by its name alone, with its controller before the first dot.
+#: The name of a cgroup file, without a path; the part before the first dot is its controller.
 CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 _PAGE_SIZE = re.compile(r"[0-9]+[KMGT]B")
 _SWAP = re.compile(r"[0-9]{1,19}|max")
 _MOST_BYTES = 2**63 - 1
 
-#: The one file of ``unified`` that the engine has a field for. What runc does not know it undoes with the next update.
+#: The one file of ``unified`` that the engine has a field for: runc must know the limit, or its next update undoes it.
 SWAP_FILE: Final = "memory.swap.max"
 _NOTHING: Final = cri.LinuxContainerResources()
 
 
 def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
-    """Bounds that hold on every engine. Raises InvalidArgument naming the field."""
+    """Check the limits that every engine has. Raises InvalidArgument naming the field."""
     for name in _FIELDS:
         value = getattr(resources, name)
         lowest = -1 if name in _UNLIMITED_ALLOWED else 0
@@ -60,12 +60,12 @@ def to_engine_resources(
     swap_limit: bool = True,
     before: cri.LinuxContainerResources = _NOTHING,
 ) -> dict[str, Any]:
-    """The engine's fields of what is set; what is not set is left out, so that an update leaves it alone.
+    """The engine's fields for the resources that are set; others are left out, so that an update does not change them.
 
-    A memory limit without a swap limit means no swap, as it does in Kubernetes; the engine's own default would be
-    as much swap as memory. ``unified`` has the last word, as everywhere. ``swap_limit`` is false on a kernel that
-    cannot limit swap. ``before`` is what a container has that is to be updated: it keeps its swap with another memory
-    limit.
+    A memory limit without a swap limit means no swap, as in Kubernetes; the engine's default would be as much swap as
+    memory. ``unified`` overrides the other fields. ``swap_limit`` is false on a kernel that cannot limit swap.
+    ``before`` has the current resources of a container that is updated: it keeps its swap when its memory limit
+    changes.
     """
     fields = {
         engine_name: getattr(resources, name) for name, engine_name in _FIELDS.items() if getattr(resources, name)
@@ -76,7 +76,7 @@ def to_engine_resources(
     swap = resources.unified.get(SWAP_FILE, "")
     if not swap and "Memory" in fields and "MemorySwap" not in fields:
         swap = _swap(before)
-    # Without a limit of memory the engine takes none of swap.
+    # The engine refuses a swap limit without a memory limit.
     memory = resources.memory_limit_in_bytes or before.memory_limit_in_bytes
     if swap and memory:
         fields["MemorySwap"] = -1 if swap == "max" or memory + int(swap) > _MOST_BYTES else memory + int(swap)
@@ -84,7 +84,7 @@ def to_engine_resources(
 
 
 def _swap(before: cri.LinuxContainerResources) -> str:
-    """How much swap a container has, as ``memory.swap.max`` says it."""
+    """How much swap a container has, in the format of ``memory.swap.max``."""
     both, memory = before.memory_swap_limit_in_bytes, before.memory_limit_in_bytes
     if not memory:
         swap = before.unified.get(SWAP_FILE, "")
@@ -93,12 +93,12 @@ def _swap(before: cri.LinuxContainerResources) -> str:
 
 
 def to_oom_score(wanted: int, lowest_allowed: int) -> int:
-    """A score that the engine's runtime may set: one below what it may lower to fails the container's start."""
+    """A score that the engine's runtime may set: with a score below the lowest allowed one, the start would fail."""
     return max(wanted, lowest_allowed)
 
 
 def to_cri_resources(host_config: Mapping[str, Any]) -> cri.LinuxContainerResources:
-    """The resources that a container has by its HostConfig (ContainerStatus.resources)."""
+    """The resources of a container from its HostConfig (ContainerStatus.resources)."""
     resources = cri.LinuxContainerResources(oom_score_adj=host_config.get("OomScoreAdj") or 0)
     for name, engine_name in _FIELDS.items():
         value = host_config.get(engine_name)
@@ -108,10 +108,10 @@ def to_cri_resources(host_config: Mapping[str, Any]) -> cri.LinuxContainerResour
 
 
 def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int) -> dict[str, str]:
-    """Limits that the engine has no field for, as cgroup files and what to write there: huge pages, ``unified``.
+    """Limits that the engine has no field for, as content by name of cgroup files: huge pages and ``unified``.
 
-    ``resources`` have passed ``check_resources``. Kubelets always limit huge pages, and from cgroup v2 on swap.
-    Raises Unsupported where the node's cgroup version has no such files.
+    ``resources`` have passed ``check_resources``. Kubelets always limit huge pages, and with cgroup v2 also swap.
+    Raises Unsupported if the node's cgroup version has no such files.
     """
     reject(
         cgroup_version != 2 and dict(resources.unified), "resources.unified", "this node has cgroup v1; unified is v2's"

@@ -1,4 +1,4 @@
-"""PodSandboxConfig as the engine's JSON of an infra container."""
+"""Converts PodSandboxConfig to the engine's JSON of an infra container."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_FILE_NAME = 255
 _Protocol = Literal["tcp", "udp", "sctp"]
 _PROTOCOLS: Final[dict[cri.Protocol, _Protocol]] = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
 
-#: What a kernel keeps per namespace: runc refuses every other sysctl, but only when the container starts.
+#: Sysctls that the kernel has per namespace. runc refuses all others, but only when the container starts.
 _IPC_SYSCTLS = re.compile(
     r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced|auto_msgmni)|fs\.mqueue\..+"
 )
@@ -44,24 +44,24 @@ _UTS_SYSCTLS = re.compile(r"kernel\.domainname")
 
 
 def sandbox_name(metadata: cri.PodSandboxMetadata) -> SandboxName:
-    """The sandbox's metadata. Raises InvalidArgument where a part is missing."""
+    """The sandbox's metadata. Raises InvalidArgument if a part is missing."""
     for field in ("name", "namespace", "uid"):
         value = getattr(metadata, field)
         require(value, f"config.metadata.{field}")
         check_text(value, f"config.metadata.{field}")
         if ";" in value:
-            # It separates the arguments of a CNI plugin.
+            # A ';' separates the arguments of a CNI plugin.
             raise InvalidArgument(f"config.metadata.{field}: {value!r} must not have a ';'")
     return SandboxName(metadata.name, metadata.namespace, metadata.uid, metadata.attempt)
 
 
 def is_host_network(config: cri.PodSandboxConfig) -> bool:
-    """Whether the pod lives in the node's network namespace."""
+    """Whether the pod is in the node's network namespace."""
     return config.linux.security_context.namespace_options.network == cri.NODE
 
 
 def check_sandbox(config: cri.PodSandboxConfig, node_hostname: str) -> None:
-    """What can be said of a request without asking the engine."""
+    """Check what can be checked without the engine."""
     check_enums(config, "config")
     sandbox_name(config.metadata)
     reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
@@ -104,7 +104,7 @@ def _check_dns(dns: cri.DNSConfig) -> None:
 def _check_sysctls(config: cri.PodSandboxConfig) -> None:
     options = config.linux.security_context.namespace_options
     for key, value in config.linux.sysctls.items():
-        # The kernel itself writes several numbers of one sysctl with tabs between them.
+        # The kernel itself separates several numbers of a sysctl with tabs.
         check_text(value.replace("\t", " "), f"config.linux.sysctls[{key}]")
         name = key.replace("/", ".")
         if _NET_SYSCTLS.fullmatch(name):
@@ -129,7 +129,7 @@ def _check_ports(config: cri.PodSandboxConfig) -> None:
 
 
 def published_ports(config: cri.PodSandboxConfig) -> list[cri.PortMapping]:
-    """The mappings that publish something: those with a host port, on a pod with a network of its own."""
+    """The mappings that publish a port: those with a host port, of a pod that is not on the host network."""
     if is_host_network(config):
         return []
     return [port for port in config.port_mappings if port.host_port]
@@ -141,18 +141,18 @@ def protocol_name(protocol: cri.Protocol) -> _Protocol:
 
 
 def to_cgroup_parent(parent: str, driver: str) -> str:
-    """HostConfig.CgroupParent: a path for cgroupfs; for systemd the slice's own name, which has its place in it."""
+    """HostConfig.CgroupParent: a path for cgroupfs; for systemd the name of the slice, which contains its path."""
     return posixpath.basename(parent.rstrip("/")) if driver == "systemd" else parent
 
 
 def lost_cgroup_parent(parent: str, driver: str) -> str:
-    """A cgroup parent that HostConfig.CgroupParent cannot hold; empty for one that it can."""
+    """The cgroup parent, if HostConfig.CgroupParent cannot hold it as it is; otherwise empty."""
     return "" if to_cgroup_parent(parent, driver) == parent else parent
 
 
 def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
-    """A parent that was not chosen by the kubelet. Raises InvalidArgument for one that would lead anywhere else, or
-    that the engine would refuse."""
+    """Check a parent that the kubelet did not choose. Raises InvalidArgument if it would lead out of the cgroup tree,
+    or if the engine would refuse it."""
     check_text(parent, field)
     parts = parent.strip("/").split("/")
     too_long = len(parent.encode()) > _LONGEST_CGROUP or any(len(part.encode()) > _LONGEST_FILE_NAME for part in parts)
@@ -166,8 +166,8 @@ def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
 def check_driver(parent: str, driver: str, field: str) -> None:
     """Raises InvalidArgument for a parent that was made for another cgroup driver than the engine's.
 
-    With the systemd driver every parent is a slice, and with cgroupfs none is: there it would be made a folder of that
-    name, behind systemd's back, and without the limits that the kubelet has given to the slice.
+    With the systemd driver every parent is a slice; with cgroupfs none is: it would become a folder of that name that
+    systemd does not know, without the limits that the kubelet has set on the slice.
     """
     if parent and driver in _DRIVERS and (driver == "systemd") != parent.rstrip("/").endswith(".slice"):
         other = next(one for one in _DRIVERS if one != driver)
@@ -179,7 +179,7 @@ def check_driver(parent: str, driver: str, field: str) -> None:
 
 
 def to_resolv_conf(dns: cri.DNSConfig) -> str:
-    """resolv.conf exactly as asked; empty where nothing was asked."""
+    """The content of resolv.conf; empty if the request has no DNS configuration."""
     lines = [f"nameserver {server}" for server in dns.servers]
     if dns.searches:
         lines.append("search " + " ".join(dns.searches))
@@ -201,7 +201,7 @@ def to_infra_container(
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_sandbox``.
 
-    Raises InvalidArgument for what this engine cannot do.
+    Raises InvalidArgument for requests that this engine does not support.
     """
     context = config.linux.security_context
     options = context.namespace_options
@@ -243,7 +243,7 @@ def _labels(config: cri.PodSandboxConfig, runtime_handler: str, can: Capabilitie
         for field in ("overhead", "resources")
         if linux.HasField(field)
     }
-    # The engine knows only a namespace of its own; whose it is matters to the containers.
+    # For the engine, the infra container just has its own PID namespace; the mode matters only to the containers.
     pid = linux.security_context.namespace_options.pid
     extra = SandboxExtra(
         metadata=kept_metadata(name.name, name.namespace, name.uid, name.attempt),

@@ -1,4 +1,4 @@
-"""Security contexts as the engine's SecurityOpt, User, capabilities and namespace modes."""
+"""Converts security contexts to the engine's SecurityOpt, User, groups and namespace modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dockershim.translate.checks import check_text, reject
 
 SecurityContext = cri.LinuxSandboxSecurityContext | cri.LinuxContainerSecurityContext
 
-#: The prefix of the deprecated fields; some clients write it into the new ones too, and every runtime takes it off.
+#: The prefix in the deprecated fields. Some clients write it into the new ones too, and every runtime removes it.
 _LOCALHOST = "localhost/"
 _DEFAULT_PROFILES = ("runtime/default", "docker/default")
 
@@ -19,7 +19,7 @@ _DEFAULT_PROFILES = ("runtime/default", "docker/default")
 def seccomp_profile_path(context: SecurityContext) -> str:
     """The path of the seccomp profile that must be read from disk, or the empty string.
 
-    ``seccomp.localhost_ref``, or the deprecated ``seccomp_profile_path`` where ``seccomp`` is not set.
+    It is ``seccomp.localhost_ref``, or the deprecated ``seccomp_profile_path`` if ``seccomp`` is not set.
     """
     if context.HasField("seccomp"):
         if context.seccomp.profile_type != cri.SecurityProfile.Localhost:
@@ -35,7 +35,7 @@ def seccomp_profile_path(context: SecurityContext) -> str:
 
 
 def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, can: Capabilities) -> list[str]:
-    """The engine applies its default profile where no option is given, except to privileged containers."""
+    """The seccomp option. Without one the engine applies its default profile, except to privileged containers."""
     path = seccomp_profile_path(context)
     if path:
         if not can.seccomp:
@@ -78,7 +78,7 @@ def _selinux(options: cri.SELinuxOption, can: Capabilities) -> list[str]:
     for key, value in given.items():
         check_text(value, f"security_context.selinux_options.{key}")
     if not can.selinux:
-        # As every runtime does: a node without SELinux has no labels to set, and nothing to protect by them.
+        # Ignored, as in every runtime: a node without SELinux has no labels to set.
         return []
     return [f"label={key}:{value}" for key, value in given.items() if value]
 
@@ -95,7 +95,7 @@ def to_security_opt(
     ``unset_seccomp`` says what a context without any seccomp field gets: "unconfined" or "" (the default)."""
     privileges = ["no-new-privileges"] if no_new_privs else []
     if isinstance(context, cri.LinuxContainerSecurityContext) and context.privileged:
-        # Nothing confines a privileged container, whatever the rest says (the CRI's comment on ``privileged``).
+        # A privileged container is never confined; the other fields do not count (the CRI's comment on ``privileged``).
         return [*privileges, "seccomp=unconfined", *_unconfined(can)]
     return [
         *privileges,
@@ -110,9 +110,9 @@ def _unconfined(can: Capabilities) -> list[str]:
 
 
 def to_user(context: SecurityContext) -> str:
-    """Config.User, ``user[:group]``; empty for the image's own.
+    """Config.User, ``user[:group]``; empty for the image's user.
 
-    A group without a user is an error by the API (run_as_group's comment in the CRI).
+    A group without a user is an error (the CRI's comment on ``run_as_group``).
     """
     username = getattr(context, "run_as_username", "")
     user = username
@@ -147,7 +147,7 @@ def _id(value: int, field: str) -> int:
 
 
 def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
-    """What a sandbox's NamespaceOption may say."""
+    """Check a sandbox's NamespaceOption. Raises InvalidArgument or Unsupported."""
     _check_userns(options)
     if options.network not in (cri.POD, cri.NODE):
         raise InvalidArgument("namespace_options.network: a sandbox's is POD or NODE")

@@ -1,4 +1,4 @@
-"""CRI's Signal enum and the engine's signal names."""
+"""Converts the CRI's Signal enum to the engine's signal names, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _RENAMED = {"RTMINPLUS": "RTMIN+", "RTMAXMINUS": "RTMAX-"}
 
 
 def to_engine_signal(signal: cri.Signal) -> str:
-    """``SIGNAL_SIGRTMINPLUS3`` is ``SIGRTMIN+3``; the runtime's default is the empty string (the image's)."""
+    """``SIGRTMIN+3`` for ``SIGNAL_SIGRTMINPLUS3``; empty, which means the image's signal, for the runtime's default."""
     return "" if signal == cri.SIGNAL_RUNTIME_DEFAULT else _engine_name(cri.Signal.Name(signal))
 
 
@@ -24,7 +24,7 @@ def _engine_name(name: str) -> str:
 _TO_CRI = {_engine_name(name): name for name in cri.Signal.keys()}  # noqa: SIM118
 
 
-#: The names of the numbers: of two names of one number the one that Python has, of two real-time names that from RTMIN.
+#: Signal names by number. If a number has two names: Python's name; for real-time signals the one from RTMIN.
 _BY_NUMBER = {
     **{str(64 - distance): f"SIGRTMAX-{distance}" for distance in range(1, 15)},
     **{str(34 + distance): f"SIGRTMIN+{distance}" for distance in range(1, 16)},
@@ -33,9 +33,9 @@ _BY_NUMBER = {
 
 
 def to_cri_signal(signal: str) -> str:
-    """The name in CRI's enum of an engine's stop signal; the default where CRI has none.
+    """The name in the CRI's enum of the engine's stop signal; the default if the CRI has none for it.
 
-    An engine takes names in any case, with and without SIG, and numbers (of real-time signals: 34 to 64).
+    The engine takes names in any case, with and without SIG, and numbers (34 to 64 for real-time signals).
     """
     name = _BY_NUMBER.get(signal, signal).upper()
     return _TO_CRI.get(name if name.startswith("SIG") else "SIG" + name, "SIGNAL_RUNTIME_DEFAULT")

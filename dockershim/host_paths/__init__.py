@@ -1,1 +1,1 @@
-"""Files at paths that pods and kubelets name, in a process of its own: a call on one of them may never return."""
+"""Works on files at paths that pods and kubelets name, in a separate process, as any call on them may never return."""

@@ -1,4 +1,4 @@
-"""``python -m dockershim.host_paths``: the process, as the server starts it, its socket as stdin."""
+"""``python -m dockershim.host_paths``: the process. The server starts it, with a socket as stdin."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dockershim.host_paths.process import Process
 
 
 def main() -> None:
-    """Serve until the server goes away."""
-    # The server decides when it is enough: what systemd or a terminal sends to all of them is for the server.
+    """Serve until the server closes the socket."""
+    # systemd or a terminal sends signals to all processes; only the server acts on them, and ends this one.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=0) as control, contextlib.suppress(ConnectionError):
         Process(control).run()
-    # Threads that hang are not waited for.
+    # Do not wait for threads that hang.
     os._exit(0)
 
 

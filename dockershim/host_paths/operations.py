@@ -1,4 +1,4 @@
-"""What is done at host paths. Each function may never return; each raises OSError."""
+"""The operations at host paths. Each function may never return; each raises OSError."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-#: Called with each place that is to be looked at, before that is done; no place has a link in it.
+#: Called with each path before a system call on it. There are no symlinks above the path's last part.
 Touch = Callable[[str], None]
 
 _MOST_LINKS: Final = 40
 
 
 def reach(path: str, touch: Touch) -> None:
-    """Go along a path link by link, as the kernel will, so that it is known where that hangs.
+    """Resolve a path link by link, as the kernel does, so that ``touch`` knows where it hangs.
 
-    It ends where the path cannot be followed: what is done next says why.
+    Stops where the path cannot be followed: the next operation on it raises the error.
     """
     todo, here, links = path.split("/")[::-1], "/", 0
     while todo:
@@ -42,7 +42,7 @@ def reach(path: str, touch: Touch) -> None:
 
 
 def make_folder(path: str, touch: Touch) -> list[str]:
-    """Make a folder and those above it, unless there is something; those that were made, deepest first."""
+    """Make a folder and its parents, unless the path exists. Returns the folders that it made, deepest first."""
     reach(path, touch)
     made: list[str] = []
     try:
@@ -50,7 +50,7 @@ def make_folder(path: str, touch: Touch) -> list[str]:
             try:
                 folder.mkdir(0o755)
             except FileExistsError:
-                # Somebody else has made it at this moment, or it is a link to nothing.
+                # Somebody else has just made it, or it is a dangling link.
                 if not folder.is_dir():
                     raise
             else:
@@ -78,14 +78,14 @@ def remove_folder(path: str, touch: Touch) -> None:
 
 
 def remove_folders(paths: list[str]) -> None:
-    """Remove those folders that are empty."""
+    """Remove the folders that are empty."""
     for path in paths:
         with contextlib.suppress(OSError):
             Path(path).rmdir()
 
 
 def exists(path: str, touch: Touch) -> bool:
-    """Whether there is something."""
+    """Whether the path exists."""
     reach(path, touch)
     try:
         Path(path).stat()
@@ -97,7 +97,7 @@ def exists(path: str, touch: Touch) -> bool:
 def read(path: str, limit: int, touch: Touch) -> str:
     """The text of a regular file of at most ``limit`` bytes."""
     reach(path, touch)
-    # Not to wait for the other end of a pipe.
+    # O_NONBLOCK, so as not to wait for the other end of a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -112,7 +112,7 @@ def read(path: str, limit: int, touch: Touch) -> str:
 
 
 def link(path: str, target: str, temporary: str, touch: Touch) -> None:
-    """Make ``path`` a link, in place of what is there; ``temporary`` is its name, in the same folder, until then."""
+    """Make ``path`` a link, replacing what is there. The link is first made at ``temporary``, in the same folder."""
     reach(path, touch)
     Path(path).parent.mkdir(0o755, parents=True, exist_ok=True)
     Path(temporary).unlink(missing_ok=True)
@@ -121,7 +121,7 @@ def link(path: str, target: str, temporary: str, touch: Touch) -> None:
 
 
 def unlink(path: str, target: str, touch: Touch) -> None:
-    """Remove a link to ``target``; what is anything else stays."""
+    """Remove a link to ``target``; anything else stays."""
     reach(os.path.dirname(path), touch)  # noqa: PTH120
     if str(Path(path).readlink()) == target:
         Path(path).unlink()

@@ -1,7 +1,7 @@
-"""The process that does what may hang: a thread for each request. Who hangs is told of, and gone around.
+"""The process for operations that may hang: one thread for each request. It reports mounts that hang, and avoids them.
 
-A thread in a call to a file system that does not answer cannot be ended, at times not even by SIGKILL, and then keeps
-its process from ending, and all that this has open. So it may not be one of the server's.
+A thread in a call to a file system that does not answer cannot be ended, sometimes not even by SIGKILL. It then keeps
+its process from ending, and the process's files open. So it must not be a thread of the server.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Final, NamedTuple
 
 from dockershim.host_paths import operations
 
-#: Seconds that a request may take until it is answered that its path does not answer.
+#: Seconds until a request is answered with "the file system does not answer".
 PATIENCE: Final = 10.0
-#: Threads: those that hang on one mount until no other goes there, and all.
+#: Threads that may hang on one mount before others are kept away from it, and threads in all.
 _MOST_ON_A_MOUNT: Final = 4
 _MOST: Final = 1024
 
 
 class Mount(NamedTuple):
-    """A mount of this namespace. Another one at the same point has another number."""
+    """A mount of this namespace. A later mount at the same point has another number."""
 
     number: int
     point: str
@@ -37,8 +37,8 @@ class Mount(NamedTuple):
 
 @dataclass(slots=True)
 class _Job:
-    """A request. ``path`` is what it is at; ``place`` where its thread is, without links; ``hangs_on`` the mount that
-    this is on, once the thread was given up."""
+    """A request. ``path`` is the one it works on; ``place`` is where its thread is, without links; ``hangs_on`` is the
+    mount of that place once the thread was given up."""
 
     number: int
     due: float
@@ -49,21 +49,21 @@ class _Job:
 
 
 class _Hangs(Exception):
-    """Where the thread was about to look, others hang; the mount point."""
+    """Other threads hang where this thread was about to go; the text is the mount point."""
 
 
 class Process:
-    """``control`` is the connection to the server: a JSON object a line, in both directions."""
+    """``control`` is the connection to the server: one JSON object per line, in both directions."""
 
     def __init__(self, control: socket.socket, patience: float = PATIENCE) -> None:
         self._control = control
         self._patience = patience
-        #: Held for all that follows, and while something is sent.
+        #: Held while the jobs are used and while a message is sent.
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job] = {}
 
     def run(self) -> None:
-        """Serve until the server goes away."""
+        """Serve until the server closes the connection."""
         rest = b""
         while True:
             readable, _, _ = select.select([self._control], [], [], self._give_up())
@@ -89,7 +89,7 @@ class Process:
         try:
             threading.Thread(target=self._run, args=(job, request), name=request["do"], daemon=True).start()
         except RuntimeError:
-            # The kernel gives no more of them.
+            # The kernel allows no more threads.
             with self._lock:
                 self._send({"id": number, "full": len(self._jobs)})
                 del self._jobs[number]
@@ -107,7 +107,7 @@ class Process:
             if kept := "result" in answer and not job.given_up:
                 self._end(job, answer)
         if not kept:
-            # Nobody else knows of them.
+            # The server does not learn of these folders, so it cannot remove them.
             operations.remove_folders(made)
             with self._lock:
                 self._end(job, answer)
@@ -120,7 +120,7 @@ class Process:
             self._tell_who_hangs()
 
     def _do(self, job: _Job, request: Mapping[str, Any], made: list[str]) -> Any:
-        """Raises OSError and _Hangs. Folders that are made are put into ``made``, deepest first."""
+        """Carry out a request. Raises OSError and _Hangs. Adds the folders that it makes to ``made``, deepest first."""
         touch = partial(self._touch, job)
         results: list[Any] = []
         for job.path in request["paths"]:
@@ -144,7 +144,7 @@ class Process:
     # -- What hangs.
 
     def _touch(self, job: _Job, place: str) -> None:
-        """The thread is about to look at ``place``. Raises _Hangs where others are known to hang there."""
+        """The thread is about to use ``place``. Raises _Hangs if other threads hang there."""
         with self._lock:
             job.place = place
             others = [(one.hangs_on, one.place) for one in self._jobs.values() if one.hangs_on is not None]
@@ -156,7 +156,7 @@ class Process:
             raise _Hangs(mount.point)
 
     def _give_up(self) -> float | None:
-        """Answer for the threads that have had their time; seconds until the next has."""
+        """Answer the requests whose threads are out of time. Returns the seconds until the next one is."""
         with self._lock:
             now = time.monotonic()
             waiting = [job for job in self._jobs.values() if job.hangs_on is None]
@@ -175,20 +175,20 @@ class Process:
         self._send({"hanging": sorted(points)})
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        # That the server has gone is noticed where its requests are read.
+        # ``run`` notices that the server has gone.
         with contextlib.suppress(ConnectionError):
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
 def mount_of(place: str) -> Mount:
-    """The mount on which a path without links is."""
+    """The mount of a path without links."""
     above = (mount for mount in _mounts() if _is_at_or_below(place, mount.point))
-    # Of several at one point the last one is on top.
+    # Of several mounts at one point, the last one is on top.
     return max(enumerate(above), key=lambda found: (len(found[1].point), found[0]), default=(0, Mount(0, "/")))[1]
 
 
 def _mounts() -> Iterator[Mount]:
-    """proc(5): the first field is the mount's number, the fifth where it is; odd characters are in octal."""
+    """proc(5): the first field is the mount's number, the fifth its mount point; special characters are in octal."""
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         number, _, _, _, point, *_ = line.split(b" ")
         yield Mount(int(number), point.decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape"))

@@ -1,4 +1,4 @@
-"""The server's hold on the process that looks at host paths: starts it, asks it, lets go of it."""
+"""The server's side of the process for host paths: starts it, sends it requests, ends it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExha
 
 logger = logging.getLogger(__name__)
 
-#: Beyond this the process itself does not work: it answers in less, whatever hangs.
+#: Seconds after which the process counts as broken: it answers sooner, even if file systems hang.
 _DEADLINE: Final = 20.0
-#: A seccomp profile in JSON, each of its bytes escaped.
+#: Bytes of an answer: a seccomp profile in JSON with each byte escaped.
 _LONGEST_LINE: Final = 8 * 1024 * 1024
-#: How long the process may take to end; one that hangs in the kernel is left to it.
+#: Seconds that the process may take to end. One that hangs in the kernel is left behind.
 _END: Final = 1.0
 
 
 class HostPaths:
-    """Files at paths that pods and kubelets name, where any look may hang: on a dead NFS server, on a dead driver.
+    """Works on files at paths that pods and kubelets name. Any call there may hang, on a dead NFS server or driver.
 
-    Every method raises OSError with the path as its filename, DeadlineExceeded where a path does not answer,
-    FailedPrecondition where others are known to hang there, ResourceExhausted where too many hang. The process is
-    started with the first of them, and again when it has died.
+    Every method raises OSError with the path as its filename, DeadlineExceeded if a path does not answer,
+    FailedPrecondition if earlier calls hang there, and ResourceExhausted if too many calls hang. The first call starts
+    the process, and the next one after its death starts it again.
     """
 
     def __init__(self) -> None:
@@ -56,22 +56,22 @@ class HostPaths:
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 where none runs."""
+        """The pid of the process; 0 if none runs."""
         return self._process.pid if self._process is not None else 0
 
-    # -- What the runtime asks for.
+    # -- Calls of the runtime.
 
     async def make_folders(self, paths: Sequence[str]) -> list[str]:
-        """Make folders where there is nothing; those made, what is in another before that one. All or none of them."""
+        """Make the folders that do not exist, all or none. Returns those that it made, a child before its parent."""
         made: list[str] = await self._ask("make", paths)
         return made
 
     async def remove_folders(self, paths: Sequence[str]) -> None:
-        """Remove those folders that are empty."""
+        """Remove the folders that are empty."""
         await self._ask("remove", paths)
 
     async def missing(self, paths: Sequence[str]) -> list[str]:
-        """Those paths at which there is nothing."""
+        """The paths that do not exist."""
         exist = await self._ask("exist", paths)
         return [path for path, there in zip(paths, exist, strict=True) if not there]
 
@@ -81,11 +81,11 @@ class HostPaths:
         return str(text)
 
     async def link(self, path: str, target: str, temporary: str) -> None:
-        """Make ``path``, with the folders above it, a link in place of what is there; ``temporary`` is beside it."""
+        """Make ``path`` a link, and its parents, replacing what is there; ``temporary`` is a path beside it."""
         await self._ask("link", [path], target=target, temporary=temporary)
 
     async def unlink(self, path: str, target: str) -> None:
-        """Remove a link to ``target``; what is anything else stays."""
+        """Remove a link to ``target``; anything else stays."""
         await self._ask("unlink", [path], target=target)
 
     # -- Requests.
@@ -104,7 +104,7 @@ class HostPaths:
             raise Unavailable("the process that looks at host paths does not answer") from None
         finally:
             if answer.cancelled():
-                # What it makes nobody would remove.
+                # Nobody would remove the folders that it makes.
                 send(writer, {"id": number, "do": "give up"})
 
     def _take(self, line: bytes) -> None:
@@ -130,7 +130,7 @@ class HostPaths:
     # -- The process.
 
     async def _start(self) -> asyncio.StreamWriter:
-        """Raises OSError."""
+        """Start the process. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
@@ -140,7 +140,7 @@ class HostPaths:
                 writer.close()
                 raise
         self._writer = writer
-        # Not with the log fields of the call that happens to be the first.
+        # In a new context, so that its log lines do not have the log fields of the first call.
         self._reading = asyncio.create_task(
             self._read(self._process, reader, writer), name="host paths", context=contextvars.Context()
         )
@@ -151,7 +151,7 @@ class HostPaths:
     ) -> None:
         """One life of the process."""
         try:
-            # The other one is of a line that is too long.
+            # ValueError: a line is too long.
             with contextlib.suppress(ConnectionError, ValueError):
                 while line := await reader.readline():
                     self._take(line)
@@ -165,13 +165,13 @@ class HostPaths:
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    """The process. Not asyncio's: that would wait for the end of one that hangs. Raises OSError."""
+    """Start the process, without asyncio, which would wait for the end of one that hangs. Raises OSError."""
     command = [sys.executable, "-m", "dockershim.host_paths"]
     return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment())
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
-    """See the end of a process that has been let go of, but do not wait for what hangs in the kernel."""
+    """Wait for the end of a process whose connection is closed, but not for one that hangs in the kernel."""
     end = asyncio.get_running_loop().time() + _END
     while process.poll() is None:
         if asyncio.get_running_loop().time() > end:

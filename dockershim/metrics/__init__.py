@@ -1,5 +1,5 @@
-"""The server's own metrics, in Prometheus' text format. Loaded only where they are served (``--metrics-bind-addr``).
+"""The server's own metrics, in Prometheus' text format. Imported only if they are served (``--metrics-bind-addr``).
 
-``families`` is the table of what there is, ``instruments`` what calls are counted with, ``state`` what is read when
-somebody asks, ``service`` the HTTP server in front of them.
+``families`` is the table of all metrics. ``instruments`` counts calls, ``state`` reads the other values when a client
+asks, and ``service`` is the HTTP server.
 """

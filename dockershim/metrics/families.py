@@ -1,4 +1,4 @@
-"""Every metric of the server by name: what it counts, and by which labels. docs/metrics.md shows this table."""
+"""All metrics of the server: what each one counts, and its labels. docs/metrics.md shows this table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. The values of its ``labels`` are few on any node: no id, no name of a pod."""
+    """One metric. Its ``labels`` have few values on any node, so no ids or names of pods."""
 
     name: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""What calls are counted with while they pass the borders: see ``dockershim.common.measure``."""
+"""Counts and times the calls at the server's borders: see ``dockershim.common.measure``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dockershim.metrics.families import FAMILIES
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
-#: From a read that is answered from memory to a pod whose network is slow.
+#: Buckets from reads that memory answers up to the start of a pod with a slow network.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _PULL_SECONDS: Final = (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
 def code_of(error: BaseException) -> str:
-    """The gRPC status by which an error leaves, or would leave, at whatever border it is met."""
+    """The gRPC status that stands for an error, at every border."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return grpc.StatusCode.CANCELLED.name
     if isinstance(error, ShimError):
@@ -42,9 +42,9 @@ def code_of(error: BaseException) -> str:
 
 
 class CountedCalls:
-    """The calls of one border: how many ended how, how long they took, how many are under way.
+    """The calls at one border: how many have ended with which code, how long they took, how many are in flight.
 
-    ``thing`` is what its metrics are named after. Calls whose labels begin with one of ``untimed`` have no duration.
+    ``thing`` is part of the names of the metrics. A call whose first label is in ``untimed`` has no duration.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CountedCalls:
 
 
 class CountedPulls(CountedCalls):
-    """Pulls of images, which bring something."""
+    """Pulls of images, with the number of bytes that they download."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__("image_pull", registry, buckets=_PULL_SECONDS)
@@ -87,14 +87,14 @@ class CountedPulls(CountedCalls):
 
 
 class CountedPlugins:
-    """Executes CNI plugins by another executor, and counts."""
+    """Runs CNI plugins with another executor, and counts them."""
 
     def __init__(self, executor: cni.Executor, registry: CollectorRegistry) -> None:
         self._executor = executor
         self._calls = CountedCalls("cni_call", registry)
 
     async def run(self, invocation: cni.Invocation) -> cni.Completion:
-        """See ``cni.Executor``. A plugin that says that it failed has been executed, but counts as failed."""
+        """See ``cni.Executor``. A plugin that reports a failure raises nothing here, but counts as failed."""
         with measured(self._calls, invocation.command, invocation.plugin.name) as call:
             completion = await self._executor.run(invocation)
             if completion.exit_status:
@@ -103,10 +103,10 @@ class CountedPlugins:
 
 
 class Instruments:
-    """All of them, with one registry that holds nothing else."""
+    """All instruments, with a registry of their own."""
 
     def __init__(self) -> None:
-        # A time of creation for each series, which doubles them, and which nothing asks for.
+        # Else each series gets a second one with its creation time, which nobody needs.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -119,7 +119,7 @@ class Instruments:
         )
 
     def phase_passed(self, name: str, seconds: float) -> None:
-        """For ``steps.listening``."""
+        """The listener for ``steps.listening``."""
         self._phases.labels(name).observe(seconds)
 
 

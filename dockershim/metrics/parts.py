@@ -1,4 +1,4 @@
-"""Whom the metrics are read of."""
+"""The parts of the server that the metrics are read from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The HTTP server in front of the metrics: ``GET /metrics``, for Prometheus or anybody else.
+"""The HTTP server for the metrics: ``GET /metrics``, for Prometheus or any other client.
 
-Whoever asks costs little, also one who means harm: connections are few, live for seconds and are good for one answer,
-and the text is made once a second for all of them, outside of the event loop.
+Clients, even hostile ones, cost little: connections are few, live for seconds and get one answer each. The text is made
+at most once a second for all of them, outside of the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class _NotForeignMistakes(logging.Filter):
-    """The library logs a traceback for each request that is none: anybody could fill the log with them."""
+    """Drops the library's traceback for each malformed request: any client could fill the log with them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -36,16 +36,16 @@ _http_logger.addFilter(_NotForeignMistakes())
 
 PATH: Final = "/metrics"
 MOST_CONNECTIONS: Final = 16
-#: Seconds from the begin of a connection to its end, whoever is to blame; Prometheus gives up after 10, too.
+#: Seconds after which a connection is closed in any case; Prometheus also gives up after 10.
 LIFETIME: Final = 10.0
 _HANDSHAKE: Final = 5.0
-#: Seconds for which one text is good.
+#: Seconds for which one text is used.
 FRESH: Final = 1.0
 _STOP_GRACE: Final = 1.0
 
 
 class Exposition:
-    """The metrics as text, made when it is asked for."""
+    """The metrics as text, made on request."""
 
     def __init__(self, registry: CollectorRegistry, state: State) -> None:
         self._registry = registry
@@ -55,19 +55,19 @@ class Exposition:
         self._made = float("-inf")
 
     async def text(self) -> bytes:
-        """One that was made at most a second ago."""
+        """The metrics as text, at most a second old."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() - self._made >= FRESH:
                 await self._state.read()
                 self._text = await asyncio.to_thread(generate_latest, self._registry)
-                # Of its end: those who have waited for it meanwhile take it, however long it took.
+                # The time of its end: callers that have waited for it take it, even if it took long.
                 self._made = loop.time()
         return self._text
 
 
 class _Connections(web.Server):
-    """Of those that are too many the newest are closed, and every one after its lifetime."""
+    """Closes new connections above the limit at once, and every other one after its lifetime."""
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
         super().__init__(handler, **options)
@@ -87,7 +87,7 @@ class _Connections(web.Server):
 
 
 class MetricsServer:
-    """Serves for the length of a block. Port 0 takes any that is free. Raises OSError."""
+    """Serves for the length of a block. Port 0 means any free port. Raises OSError."""
 
     def __init__(self, exposition: Exposition, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
         self._exposition = exposition

@@ -1,4 +1,4 @@
-"""What is read of the server's parts when somebody asks, instead of being counted while it changes."""
+"""Metrics that are read from the server's parts when a client asks, instead of being counted on each change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dockershim.metrics.parts import Parts
 from dockershim.state.pods import Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
-#: The log process answers between two batches; one that takes longer has stopped.
+#: The log process answers between two batches. If it takes longer, it counts as stopped.
 _LOG_DEADLINE: Final = 0.5
 _STATES: Final = {
     cri.CONTAINER_CREATED: "created",
@@ -32,19 +32,19 @@ _STATES: Final = {
 }
 
 Labels = tuple[str, ...]
-#: The values of one metric, by those of its labels.
+#: The values of one metric, by the values of its labels.
 Values = Mapping[Labels, float]
 
 
 class State(Collector):
-    """The state at the last ``read``, which is for the event loop; ``collect`` is for any thread."""
+    """The state at the last ``read``. Call ``read`` in the event loop; any thread may call ``collect``."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._values: dict[str, Values] = {}
 
     async def read(self) -> None:
-        """Ask all parts. What the log process does not say in time is left out."""
+        """Ask all parts. The log metrics are left out if the log process does not answer in time."""
         parts = self._parts
         try:
             logs = await parts.logs.statistics(_LOG_DEADLINE)
@@ -63,12 +63,12 @@ class State(Collector):
             yield _metric(name, values)
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Let it be asked, and with it the kernel for the resources of the log process."""
+        """Add this to a registry, together with the kernel's numbers for the log process."""
         registry.register(self)
         ProcessCollector("dockershim_log", lambda: self._parts.logs.pid, registry=registry)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, or registration would ask for values before there are any."""
+        """Empty, or registration would call ``collect`` before there are values."""
         return iter(())
 
 
@@ -104,7 +104,7 @@ def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values
 
 
 async def _sandboxes(pods: Pods) -> Values:
-    """How many the engine has that are ready, and that are not."""
+    """The number of sandboxes that are ready, and that are not."""
     found: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
     for record in pods.inventory.snapshot():
         if isinstance(record, SandboxRecord):
@@ -157,7 +157,7 @@ def _logs(logs: Statistics | None, restarts: int) -> dict[str, Values]:
 
 
 def age(time: str, now: datetime) -> float:
-    """Seconds from an engine's time, RFC 3339 in UTC without the zone, to ``now``; 0 for what is none or later."""
+    """Seconds from the engine's time, RFC 3339 in UTC without the zone, to ``now``; 0 if it is invalid or later."""
     try:
         return max(0.0, (now - datetime.fromisoformat(f"{time}+00:00")).total_seconds())
     except (ValueError, TypeError):

@@ -1,1 +1,1 @@
-"""What any part may use: tasks, threads and files, with nothing of the CRI in it."""
+"""Helpers for all parts: tasks, threads, child processes and TLS. They know nothing of pods or containers."""

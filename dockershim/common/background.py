@@ -1,4 +1,4 @@
-"""What goes on beside the calls, from the start of the server on."""
+"""Work in the background, from the start of the server on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dockershim.errors import ShimError
 
 T = TypeVar("T")
 
-#: Seconds between two looks for an engine that was not there when the server started.
+#: Seconds between two tries to reach an engine that was away when the server started.
 _RETRY: Final = 1.0
 
 
 @asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Do ``work`` beside the block, and give it up at the block's end."""
+    """Run ``work`` in the background of a block, and cancel it at the block's end."""
     task = asyncio.create_task(work, name=name)
     try:
         yield
@@ -27,7 +27,7 @@ async def in_background(work: Coroutine[Any, Any, None], name: str) -> AsyncIter
 
 
 async def when_answered(read: Callable[[], Awaitable[T]]) -> T:
-    """What ``read`` gives, as soon as it raises no ShimError: an engine may be away when the server starts."""
+    """Call ``read`` until it raises no ShimError, and return its result: the engine may be away at the start."""
     while True:
         try:
             return await read()

@@ -1,4 +1,4 @@
-"""How the server talks to a process of its own: JSON, one a line, answered in any order over a socket."""
+"""The protocol between the server and its child processes: one JSON message per line; answers come in any order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import dockershim
 
 
 class Requests:
-    """Those that wait for their answers, which have the ``id`` of their request."""
+    """The requests that wait for answers. An answer has the ``id`` of its request."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
 
     def begin(self, writer: asyncio.StreamWriter, request: Mapping[str, Any]) -> tuple[int, asyncio.Future[Any]]:
-        """Send a request; its id, and what its answer is set on. Whoever cancels that waits no longer."""
+        """Send a request. Returns its id and the future of its answer, which the caller may cancel."""
         number = next(self._numbers)
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: self._pending.pop(number))
@@ -29,12 +29,12 @@ class Requests:
         return number, answer
 
     def waiting(self, number: int) -> asyncio.Future[Any] | None:
-        """What the answer to this request is set on; None where nobody waits for it any more."""
+        """The future of the answer to this request; None if nobody waits for it any more."""
         answer = self._pending.get(number)
         return None if answer is None or answer.done() else answer
 
     def fail(self, reason: Callable[[], Exception]) -> None:
-        """The process has ended before it answered."""
+        """The process has ended: set an exception for all requests that wait."""
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(reason())
@@ -46,5 +46,5 @@ def send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """For a process of this very code, wherever that was loaded from."""
+    """The environment of a child process, in which it imports the same code as this process."""
     return {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}

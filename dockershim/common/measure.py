@@ -1,4 +1,4 @@
-"""Calls at the borders of the server, as they are told to whoever measures them: nobody, unless metrics are served."""
+"""Measures calls at the borders of the server, if metrics are served: CRI calls, engine calls, plugins, pulls."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Protocol
 
 
 class Calls(Protocol):
-    """Is told of every call that passes one border. ``labels`` say which call it is, in few values."""
+    """Counts the calls at one border. ``labels`` say which call it is; they have few values."""
 
     def begun(self, *labels: str) -> None: ...
 
     def ended(self, code: str, seconds: float, *labels: str) -> None:
-        """``code`` is the name of a gRPC status code, at every border."""
+        """A call has ended. ``code`` is the name of a gRPC status code, at every border."""
 
     def code_of(self, error: BaseException) -> str:
-        """The code for a call that ended with this."""
+        """The code for a call that ended with this error."""
 
 
 class Pulls(Calls, Protocol):
-    """The same for pulls of images, which bring something."""
+    """Counts the pulls of images, and the bytes that they download."""
 
     def received(self, count: int) -> None:
-        """So many bytes of layers came from a registry."""
+        """``count`` more bytes of layers came from a registry."""
 
 
 class Call:
-    """One that is under way. Whose end is not told by its error, or by there being none, sets ``code``."""
+    """A call in flight. Set ``code`` if the exception, or that there is none, does not show how it ended."""
 
     code: str | None = None
 
 
 @contextlib.contextmanager
 def measured(calls: Calls | None, *labels: str) -> Iterator[Call]:
-    """A block that is one call."""
+    """Measure a block as one call."""
     call = Call()
     if calls is None:
         yield call

@@ -1,7 +1,7 @@
-"""Threads for the files that every pod needs: checkpoints, results of CNI, resolv.conf.
+"""Threads for the files that every pod needs: checkpoints, CNI results, resolv.conf.
 
-They are local files of ours and of the engine, so no thread stays away for long. Whoever else takes threads, for what
-pods decide on (limits that the kernel has to reclaim memory for, thousands of processes), keeps nobody from these.
+These are local files of dockershim and the engine, so no thread blocks for long. Other work in threads may block for as
+long as pods like (writing limits for which the kernel reclaims memory, thousands of processes), so it gets others.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="own files")
 
 
 async def with_own_files(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """As asyncio.to_thread, by these threads."""
+    """Like asyncio.to_thread, with these threads."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(context.run, call, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""Calls of many steps: what undoes them, and what goes on when their caller has gone."""
+"""For calls of several steps: undo them after a failure, and finish what must not stop half-way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 Undo = Callable[[], Awaitable[object]]
 
-#: Tasks inside a block or a call of this module: what must be over before its tools are put away.
+#: Tasks inside a block or a call of this module. They must end before the parts that they use are closed.
 _busy: set[asyncio.Task[Any]] = set()
 
 
@@ -32,7 +32,7 @@ def _counted_as_busy() -> Iterator[None]:
 
 
 async def settle() -> None:
-    """Wait until nothing is half-way: calls whose callers have gone may still be undoing what they did."""
+    """Wait until no task is half-way: calls whose callers have gone may still be undoing their steps."""
     while _busy:
         await asyncio.wait(set(_busy))
 
@@ -40,7 +40,7 @@ async def settle() -> None:
 async def run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
     """Run ``work`` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    For what must not stop half-way. ``work`` has to have a deadline of its own.
+    For work that must not stop half-way. ``work`` must have a deadline of its own.
     """
     with _counted_as_busy():
         return await _run_to_completion(work, name)
@@ -62,7 +62,7 @@ async def _run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
 
 
 class Rollback:
-    """The undo steps of a call, taken back newest first."""
+    """The undo steps of a call. The newest runs first."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[str, Undo]] = []
@@ -76,7 +76,7 @@ class Rollback:
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline
         while self._steps:
-            # An equal share of what is left: one step that hangs must not use up the time of those after it.
+            # An equal share of the time left: one step that hangs must not use up the time of the next ones.
             share = (end - loop.time()) / len(self._steps)
             name, undo = self._steps.pop()
             try:
@@ -93,7 +93,7 @@ async def _attempt(name: str, undo: Undo) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Nobody cancelled this task: the step waited for something that was cancelled, and that is its failure.
+        # This task was not cancelled, but something that the step waited for. So the step has failed.
         logger.error("undo: %s failed: what it waited for was cancelled", name)
     except Exception as error:
         logger.error("undo: %s failed: %s", name, error)
@@ -101,7 +101,7 @@ async def _attempt(name: str, undo: Undo) -> None:
 
 @contextlib.asynccontextmanager
 async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
-    """A block whose failure or cancellation undoes what it pushed, within ``deadline`` seconds."""
+    """A block. If it fails or is cancelled, the undo steps that it pushed run, within ``deadline`` seconds."""
     steps = Rollback()
     with _counted_as_busy():
         try:
@@ -112,7 +112,7 @@ async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
 
 
 class Locks:
-    """A lock for each key, for as long as somebody holds it or waits."""
+    """A lock for each key. It exists only while a task holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -19,10 +19,10 @@ class _Flight(Generic[Value]):
 
 
 class SingleFlight(Generic[Key, Value]):
-    """One run for each key; all who ask while it lasts get its result or its exception.
+    """One run for each key. Callers that come while it lasts get its result or its exception.
 
-    The run belongs to those who wait for it: one who is cancelled leaves it to the others, and the last one to be
-    cancelled cancels it and waits for its end.
+    A cancelled caller leaves the run to the other callers. The last caller, if it is cancelled, cancels the run and
+    waits for its end.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,10 +49,10 @@ class SingleFlight(Generic[Key, Value]):
             del self._flights[key]
 
     async def _end(self, key: Key, flight: _Flight[Value]) -> None:
-        # At once, so that nobody joins a run that is being cancelled.
+        # First, so that no caller joins a run that is being cancelled.
         self._forget(key, flight)
         if not flight.task.done():
             flight.task.cancel()
             await asyncio.wait([flight.task])
             if not flight.task.cancelled():
-                flight.task.exception()  # nobody is left to hear of it
+                flight.task.exception()  # so that asyncio does not complain: no caller is left to get it

@@ -1,4 +1,4 @@
-"""The steps of calls that must leave nothing behind wherever they end."""
+"""Named steps of calls, for the debug log, metrics, and tests that kill the server between two steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
-#: Called with the name of each step that has ended well, and its seconds.
+#: Called with the name and the seconds of each step that has succeeded.
 Listener = Callable[[str, float], None]
 
 _listeners: list[Listener] = []
@@ -17,7 +17,7 @@ _listeners: list[Listener] = []
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """For the length of a block, tell of every step of this process."""
+    """For the length of a block, call ``listener`` for every step of this process."""
     _listeners.append(listener)
     try:
         yield
@@ -34,7 +34,7 @@ def step(name: str) -> Iterator[None]:
 
 
 def passed(name: str, seconds: float) -> None:
-    """A step has ended well. A crash between two steps is a crash right after this."""
+    """A step has succeeded. Tests that crash the server between two steps do so right after this."""
     logger.debug("%s: %.1f ms", name, seconds * 1000)
     for listener in _listeners:
         listener(name, seconds)

@@ -1,4 +1,4 @@
-"""TLS by files in PEM that may be replaced at any time. What is wrong with one is told by its name."""
+"""TLS with PEM files that may be replaced at any time. Errors name the file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dockershim.errors import FailedPrecondition
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for files that were replaced.
+#: Seconds between two checks for replaced files.
 LOOK_EVERY: Final = 5.0
 
 
 class ServerTLS(ssl.SSLContext):
-    """How a server speaks TLS: each connection by what the files held at the last look. Clients have to show a
-    certificate where there is a ``client_ca``. Raises FailedPrecondition."""
+    """The TLS context of a server. New connections use the files as they were at the last check. With a ``client_ca``,
+    clients must show a certificate. Raises FailedPrecondition."""
 
     def __new__(cls, cert: Path, key: Path, client_ca: Path | None) -> ServerTLS:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
@@ -32,17 +32,17 @@ class ServerTLS(ssl.SSLContext):
         self._context = self._load()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """One more connection."""
+        """Make the TLS object of a new connection."""
         return self._context.wrap_bio(*args, **options)
 
     async def follow(self) -> None:
-        """Take new files up, for as long as this runs."""
+        """Load new files whenever they change, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             await asyncio.to_thread(self.look)
 
     def look(self) -> None:
-        """Take new files up. Those that do not go together, or are not whole yet, are told of once, and tried again."""
+        """Load the files if they changed. If they do not match or are incomplete, log that once and try again later."""
         if (versions := self._versions()) == self._seen:
             return
         try:
@@ -68,7 +68,7 @@ class ServerTLS(ssl.SSLContext):
 
 
 def load_authorities(context: ssl.SSLContext, ca: Path) -> None:
-    """Have the other side's certificate checked by those of a file. Raises FailedPrecondition."""
+    """Check the certificate of the other side with those in a file. Raises FailedPrecondition."""
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
@@ -78,12 +78,12 @@ def load_authorities(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def check_certificates(file: Path) -> None:
-    """Raises FailedPrecondition where there are none."""
+    """Raises FailedPrecondition if the file has no certificates."""
     load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), file)
 
 
 def load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
-    """Show the certificate of a file. Raises FailedPrecondition."""
+    """Use the certificate and the key of these files. Raises FailedPrecondition."""
     check_certificates(cert)
     try:
         key.open("rb").close()
@@ -100,7 +100,7 @@ def _refuse(key: Path) -> str:
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """What differs in a file that was written or replaced; nothing for one that is not there."""
+    """Numbers that change when the file is written or replaced; empty if it does not exist."""
     try:
         found = file.stat()
     except OSError:

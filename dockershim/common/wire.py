@@ -1,7 +1,7 @@
-"""Responses in their wire form, made of parts that were encoded before.
+"""Responses in wire form, joined from parts that were encoded before.
 
-Encoded messages of one type, one behind the other, are their merge (protobuf's encoding, "Last One Wins"): a list of
-a hundred items is a hundred lists of one item, joined.
+Encoded messages of one type that follow each other are decoded as their merge (protobuf's encoding, "Last One Wins"):
+so a list of a hundred items is the concatenation of a hundred lists of one item.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-#: What a message of a streamed list holds at most, unless one item alone is longer. Clients take 4 MiB by default.
+#: The most bytes in a message of a streamed list, unless one item is longer. Clients take 4 MiB by default.
 CHUNK_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A response that the server sends as it is."""
+    """An encoded response."""
 
     wire: bytes
 
@@ -25,12 +25,12 @@ class Encoded:
 
 
 def field(number: int, *parts: bytes) -> bytes:
-    """A field that holds a message: the field's number, the length, and the parts of the message in its wire form."""
+    """A field with a message in it: the field's number, the length, and the parts of the encoded message."""
     return b"".join((_varint(number << 3 | 2), _varint(sum(map(len, parts))), *parts))
 
 
 def _varint(number: int) -> bytes:
-    """A number that is not negative, as protobuf's wire format has it."""
+    """A non-negative number as a varint of protobuf."""
     found = bytearray()
     while number >= 0x80:
         found.append(number & 0x7F | 0x80)
@@ -40,7 +40,7 @@ def _varint(number: int) -> bytes:
 
 
 def in_chunks(parts: Iterable[bytes], size: int = CHUNK_BYTES) -> Iterator[Encoded]:
-    """The parts joined to messages of at most ``size`` bytes; none for no parts."""
+    """Join the parts to messages of at most ``size`` bytes; no messages if there are no parts."""
     held: list[bytes] = []
     length = 0
     for part in parts:

@@ -1,1 +1,1 @@
-"""The process: its configuration, its sockets, its log, and the border to gRPC."""
+"""The server process: command line, configuration, sockets, log, gRPC server."""

@@ -1,4 +1,4 @@
-"""The command line. Flags follow pflag, as cri-dockerd's do: ``--flag=value``, ``--flag value``, bare switches."""
+"""The command line. Flags have pflag's syntax, as in cri-dockerd: ``--flag=value``, ``--flag value``, bare switches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ USAGE_ERROR: Final = 2
 SERVE: Final = ["serve"]
 CONFIG_DEFAULT: Final = ["config", "default"]
 
-#: What gRPC's C core reads when it is loaded. Below errors it tells of every connection, past our log and its format.
-#: Connections of gRPC's event engine, which 1.76 did not use in Python, are read by threads of its own: each call
-#: wakes more of them, for a sixth of the CPU that gRPC takes of it (`python -m bench.relist`).
+#: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
+#: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
+#: them, which costs a sixth of the CPU that gRPC needs for the call (`python -m bench.relist`).
 _GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
     "GRPC_VERBOSITY": "ERROR",
     "GRPC_EXPERIMENTS": "-event_engine_listener",
@@ -40,9 +40,9 @@ commands:
 
 
 def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> int:
-    """Run the command that ``argv`` (None: the process's) names; the exit code is returned.
+    """Run the command in ``argv`` (None: the process's arguments), and return the exit code.
 
-    ``compose`` makes the services to serve (None: the real ones).
+    ``compose`` makes the services (None: the real ones).
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == CONFIG_DEFAULT:
@@ -62,14 +62,14 @@ def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None)
         return USAGE_ERROR
     log.configure(settings.log_level, settings.log_format)
     set_up_grpc()
-    # Late: printing help or refusing a flag does not have to load gRPC and every part of the server.
+    # Imported only here: printing help or refusing a flag need not load gRPC and all parts of the server.
     from dockershim.server import process
 
     return process.run(settings, load, compose or _real_parts())
 
 
 def set_up_grpc() -> None:
-    """To be called before gRPC is loaded. What the environment says already stays."""
+    """Set gRPC's variables, unless the environment has them. To be called before gRPC is loaded."""
     for name, value in _GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -90,7 +90,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _explicit_switches(argv: Sequence[str]) -> list[str]:
-    """Spell a bare switch as ``--switch=true``: with pflag it never takes the next argument as its value."""
+    """Replace a bare ``--switch`` by ``--switch=true``: in pflag it never takes the next argument as its value."""
     switches = {config.flag_name(key) for option in config.OPTIONS if option.is_switch for key in option.keys}
     return [f"{argument}=true" if argument in switches else argument for argument in argv]
 
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Joined(argparse.Action):
-    """A flag that may be repeated: its values as one text, with commas, as an environment variable has them."""
+    """A flag that may be repeated: joins its values with commas, as they are written in an environment variable."""
 
     def __call__(
         self,

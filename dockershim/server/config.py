@@ -1,11 +1,11 @@
-"""The configuration: one table of options behind flags, environment, file and defaults.
+"""The configuration: one table of options for flags, environment, file and defaults.
 
-The fields of ``Config`` are the table. Each carries how its value is read, what it means, its other names and
-whether SIGHUP applies it to the running server. Everything else here works on that table.
+The fields of ``Config`` are the table. Each field has the function that reads its value, a help text, its other names
+and whether SIGHUP applies it to the running server. The rest of this module works on that table.
 
-A value is taken from the first place that has it: flag, environment (``DOCKERSHIM_`` and the key in capitals),
-configuration file (TOML), default. Names and meanings of cri-dockerd's flags are kept, so that its unit files
-move over by the name of the program.
+A value comes from the first source that has it: flag, environment (``DOCKERSHIM_`` and the key in capitals),
+configuration file (TOML), default. Flags of cri-dockerd keep their names and meanings, so that its unit files only
+need another program name.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_SOCKET_PATH: Final = 107 - len(".") - len(".4194304")
 
 
 class ConfigError(Exception):
-    """Values that cannot be used; ``problems`` has one line for each, with its key and where it came from."""
+    """Values that cannot be used. ``problems`` has one line for each, with its key and its source."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = tuple(problems)
 
 
-# -- How a value is read. Each reader takes text (flag, environment) or what TOML gave, and raises ValueError.
+# -- Readers of values. Each takes text (flag, environment) or a TOML value, and raises ValueError.
 
 
 def _text(value: object) -> str:
@@ -60,7 +60,7 @@ def _choice(*allowed: str, **synonyms: str) -> Callable[[object], str]:
 
 
 def _level(value: object) -> str:
-    # cri-dockerd has three more levels at the ends; they fall on the nearest one.
+    # cri-dockerd has three more levels at the ends; they mean the nearest one here.
     read = _choice("error", "warning", "info", "debug", warn="warning", trace="debug", fatal="error", panic="error")
     return read(_text(value).lower())
 
@@ -87,7 +87,7 @@ def _mtu(value: object) -> int:
 def _files(value: object) -> int:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
-    # With one file the engine empties it in place, and what was not copied yet is gone.
+    # With only one file, the engine empties it in place, and lines that were not copied yet are lost.
     if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 1000:
         raise ValueError("must be a whole number from 2 to 1000")
     return value
@@ -109,8 +109,8 @@ MAX_DURATION: Final = float(2**63 // 10**9)
 def parse_duration(value: object) -> float:
     """Seconds from a Go duration (``1m0s``, ``250ms``) or a plain number of seconds.
 
-    Raises ValueError for anything else, for a negative one, and for one that Go's int64 of nanoseconds has no
-    room for.
+    Raises ValueError for anything else, for a negative one, and for one that does not fit into Go's int64 of
+    nanoseconds.
     """
     seconds = _seconds(value)
     if seconds is None or not 0 <= seconds <= MAX_DURATION:
@@ -144,7 +144,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _request_timeout(value: object) -> float:
-    # cri-dockerd's default is 0 and means its built-in limit, not "none"; a call without a limit helps nobody.
+    # cri-dockerd's default of 0 means its built-in limit, not "none". A call without a limit helps nobody.
     return parse_duration(value) or DEFAULT_REQUEST_TIMEOUT
 
 
@@ -179,7 +179,7 @@ def _optional_paths(value: object) -> tuple[Path, ...]:
 
 def _endpoint(value: object) -> str:
     text = _text(value)
-    # Old kubelets and their unit files name the socket by its bare path.
+    # Old kubelets and their unit files have only the path of the socket.
     endpoint = f"unix://{text}" if text.startswith("/") else text
     if endpoint.startswith("fd://"):
         return endpoint
@@ -245,7 +245,7 @@ def _cidrs(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A row of the table, as the rest of the module sees it."""
+    """A row of the table, for the rest of this module."""
 
     key: str
     default: object
@@ -286,7 +286,7 @@ def _option(
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the operator decided. Durations are seconds; an option of cri-dockerd means what it means there."""
+    """The values of all options. Durations are in seconds. Options of cri-dockerd have the same meaning as there."""
 
     container_runtime_endpoint: str = _option(
         "unix:///run/dockershim.sock",
@@ -443,22 +443,22 @@ def flag_name(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-# -- Putting the sources together.
+# -- Merging the sources.
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value that some source has, and that source in words."""
+    """A value, and its source in words."""
 
     value: object
     origin: str
 
 
 def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> Config:
-    """The configuration of ``flags`` (by any key of an option, as text), environment and file.
+    """The configuration from ``flags`` (by any key of an option, as text), environment and file.
 
-    ``file`` is one that somebody asked for and must be there; without it the default file may be missing.
-    Raises ConfigError with every value that cannot be used.
+    A ``file`` must exist; without one, the default file is read if it exists. Raises ConfigError with every value that
+    cannot be used.
     """
     problems: list[str] = []
     given: dict[str, _Given] = {}
@@ -489,7 +489,7 @@ def _incomplete(config: Config) -> Iterator[str]:
 
 
 def _settled(config: Config, environ: Mapping[str, str]) -> Config:
-    """``config`` with what one option leaves to another place filled in."""
+    """``config`` with the values filled in that depend on the environment or on other options."""
     if not config.docker_endpoint:
         config = dataclasses.replace(config, docker_endpoint=_engine_of(environ))
     if config.image_service_endpoint == config.container_runtime_endpoint:
@@ -509,7 +509,7 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
 
 
 _NOT_OPTIONS: Final = {f"{ENVIRONMENT_PREFIX}CONFIG"}
-# Kubernetes sets these in every pod beside a service that is called dockershim.
+# Kubernetes sets these in every pod if its namespace has a service named dockershim.
 _SERVICE_LINK: Final = re.compile(rf"{ENVIRONMENT_PREFIX}(SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)")
 
 
@@ -545,11 +545,11 @@ def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Given]:
     return {_BY_KEY[key].key: _Given(value, str(path)) for key, value in table.items() if key in _BY_KEY}
 
 
-# -- What else the table answers.
+# -- Other uses of the table.
 
 
 def default_file() -> str:
-    """The defaults as a TOML file in which every key is explained."""
+    """The defaults as a TOML file with an explanation of every key."""
     return "\n".join(f"{_comment(option)}\n{option.key} = {to_toml(option.default)}\n" for option in OPTIONS)
 
 
@@ -558,7 +558,7 @@ def _comment(option: Option) -> str:
 
 
 def to_toml(value: object) -> str:
-    """An option's value as it stands in the file."""
+    """The value of an option as it is written in the file."""
     if value is None:
         return '""'
     if isinstance(value, bool | int):
@@ -571,7 +571,7 @@ def to_toml(value: object) -> str:
 
 
 def without_effect(config: Config) -> tuple[str, ...]:
-    """Keys that are set and do nothing here."""
+    """Keys that are set and have no effect here."""
     return tuple(
         option.key for option in OPTIONS if not option.effective and option.key in _differing(config, Config())
     )
@@ -579,7 +579,7 @@ def without_effect(config: Config) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """A running configuration after SIGHUP: what holds now, which keys it took over and which wait for a restart."""
+    """The result of SIGHUP: the configuration now, the keys that were applied, and those that need a restart."""
 
     config: Config
     applied: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The CRI over gRPC: every call of runtime.v1, and the same handlers for clients of runtime.v1alpha2.
 
-This is the border where errors become status codes, by the one table below. A call is parsed, run, timed, logged
-and answered in one wrapper, so no handler can forget any of it. v1alpha2 is an earlier cut of v1 with the same
-field numbers, so its bytes are read and written by the messages of v1 without a conversion.
+Here errors become status codes, by the table in ``cri.calls``. One wrapper parses, runs, times, logs and answers each
+call, so no handler can forget any of it. v1alpha2 is an earlier form of v1 with the same field numbers, so the
+messages of v1 read and write its bytes without a conversion.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from dockershim.server import log
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-# The status message travels in the trailers, which clients bound: grpc's C core at 8 KiB for all of them.
+# The status message is sent in the trailers, which clients limit: gRPC's C core to 8 KiB in all.
 MAX_STATUS_BYTES: Final = 4096
 
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 1024),
-    # A client may ping an idle connection, every 10 s at most; one that floods is sent away after the default of
-    # two strikes. The server itself does not ping: a unix socket tells at once when its other end is gone.
+    # A client may ping an idle connection at most every 10 s; after the default of two violations it is disconnected.
+    # The server does not ping: on a unix socket it learns at once when the client is gone.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    # Nor does it ping to learn how much a connection can hold, with every message that it gets: the answer takes
-    # another wake of the process, and on a unix socket the default window is enough.
+    # Nor does it ping on each message to estimate the bandwidth: each answer would wake the process once more, and on
+    # a unix socket the default window is enough.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.so_reuseport", 0),
 )
@@ -54,8 +54,8 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class OpenStreams:
     """The open-ended streams of a server, so that it can end them when it stops.
 
-    A stream is only ended where it waits for its next message. gRPC answers nothing on a call whose task is
-    cancelled while it sends, and the caller would wait for as long as the server lets calls in flight.
+    It ends a stream only while that waits for its next message. If a task is cancelled while it sends, gRPC does not
+    answer the call, and the caller would wait for the whole grace period of the server's stop.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class OpenStreams:
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """End every stream, those too that begin later: ``waiting`` raises Unavailable in each."""
+        """End every stream, also those that begin later: ``waiting`` raises Unavailable in each."""
         self._ended.set()
         for task in self._waiting:
             task.cancel()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a stream's wait for its next message. Raises Unavailable when the server stops."""
+        """A block in which a stream waits for its next message. Raises Unavailable when the server stops."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         if self._ended.is_set():
             raise errors.Unavailable(STOPPING)
@@ -86,16 +86,16 @@ class OpenStreams:
 
 
 class Journal(Protocol):
-    """What the node knows for the log. None of it waits, or asks anybody."""
+    """What the server knows about pods, for the log. No method waits or calls the engine."""
 
     def names(self, subject_id: str) -> Mapping[str, str]:
         """The fields ``pod`` and ``container`` for an id of a sandbox or container, as far as they are known."""
 
     def is_done(self, rpc: str, subject_id: str) -> bool:
-        """Whether there is nothing to do for this call of CHANGES."""
+        """Whether this call, one of CHANGES, has nothing to do."""
 
     def refuse(self) -> bool:
-        """Count a call that ends UNAVAILABLE; whether the log tells of it already, as part of an outage."""
+        """Count a call that ends UNAVAILABLE. Returns whether the log covers it already, as part of an outage."""
 
 
 def make_server(
@@ -104,10 +104,10 @@ def make_server(
     calls: Calls | None = None,
     journal: Journal | None = None,
 ) -> grpc.aio.Server:
-    """A server, not yet bound or started, of ``services``: RuntimeService, ImageService or both, by these names.
+    """A server, not yet bound or started, for ``services``: RuntimeService, ImageService or both, by these names.
 
-    A service object has a coroutine method (an async generator function for a stream) in snake case for each
-    call that is built; the others answer UNIMPLEMENTED. ``calls`` is told of each by its name in the CRI.
+    A service object has a coroutine method (for a stream, an async generator function) in snake case for each
+    implemented call; others answer UNIMPLEMENTED. ``calls`` measures each call by its name in the CRI.
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
     for name, implementation in services.items():
@@ -129,7 +129,7 @@ def _handlers(
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
         built = getattr(implementation, snake_case(descriptor.name), None)
         call = _Call(descriptor, built, open_streams, calls, journal)
-        # No (de)serializers: gRPC would answer bytes that do not parse with UNKNOWN, and log a traceback for them.
+        # No (de)serializers: with them, gRPC answers requests that do not parse with UNKNOWN, and logs a traceback.
         if descriptor.server_streaming:
             handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
         else:
@@ -182,14 +182,14 @@ class _Call:
             return body
 
     def _about(self, request: Message) -> dict[str, str]:
-        """Whom a call is about, as fields of the log. Read before the call: its names may be gone afterwards."""
+        """The log fields for the subject of a call. Read before the call, as its names may be gone afterwards."""
         found = self._subject(request)
         if self._journal is not None and (subject_id := _id_in(found)):
             found.update(self._journal.names(subject_id))
         return found
 
     def _level(self, about: Mapping[str, str]) -> int:
-        """How loud a call is that succeeds, or that its caller gives up."""
+        """The log level for a call that succeeds or that its caller cancels."""
         if self._name not in CHANGES:
             return logging.DEBUG
         done = self._journal is not None and self._journal.is_done(self._name, _id_in(about))
@@ -244,9 +244,9 @@ class _Call:
                 _without_long_ids(str(error)),
             )
             await context.abort(row.code, bounded(str(error)))
-        # What nobody foresaw may hold anything, so the caller gets none of it. A cancellation that nobody asked of
-        # this call is such a thing: it came out of something the handler waited for, and unanswered it would leave
-        # the caller waiting.
+        # The text of an unexpected error may contain anything, so the caller does not get it. This includes a
+        # CancelledError if this call was not cancelled: it came from something that the handler waited for, and
+        # without an answer the caller would wait.
         logger.error("failed after %.1f ms", _since(started), exc_info=error)
         await context.abort(
             grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
@@ -255,7 +255,7 @@ class _Call:
 
 @contextmanager
 def _measured(calls: Calls | None, name: str, context: Context) -> Iterator[None]:
-    """A block that is one call, and ends by the status by which it is answered."""
+    """Measure a block as one call, with the status code of its answer."""
     with measured(calls, name) as call:
         try:
             yield
@@ -280,7 +280,7 @@ def bounded(text: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    # Names read from a file system may hold lone surrogates, which UTF-8 has no bytes for.
+    # Names from a file system may have lone surrogates, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace").decode()
 
 
@@ -288,24 +288,24 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-# How messages name ids, and how the log does.
+# The names of ids in the log, and in messages.
 _IDS: Final = (("container_id", "container_id"), ("sandbox_id", "pod_sandbox_id"))
 _SHOWN_OF_ID: Final = 12
 
 
 def _ids_of(message: Descriptor) -> Callable[[Any], dict[str, str]]:
-    """A reader of the ids in messages of a type, as fields of the log; decided once for each type."""
+    """A function that reads the ids of messages of a type, as log fields. Made once for each type."""
     keys = [(key, name) for key, name in _IDS if name in message.fields_by_name]
     return lambda found: {key: value for key, name in keys if (value := getattr(found, name))}
 
 
 def _id_in(fields: Mapping[str, str]) -> str:
-    """The id of whom a call is about: of its container, if it has one."""
+    """The id of the subject of a call: its container's, if it has one, otherwise its sandbox's."""
     return next((fields[key] for key, _ in _IDS if key in fields), "")
 
 
 def _subject_of(method: MethodDescriptor) -> Callable[[Any], dict[str, str]]:
-    """A reader of what a request is about, as fields of the log; decided once for each method."""
+    """A function that reads the subject of a request, as log fields. Made once for each method."""
     ids = _ids_of(method.input_type)
     single = [field for field in method.input_type.fields if not field.is_repeated]
     configs = {field.message_type.name: field.name for field in single if field.message_type}
@@ -324,7 +324,7 @@ def _subject_of(method: MethodDescriptor) -> Callable[[Any], dict[str, str]]:
 
 
 def _without_long_ids(message: str) -> str:
-    """Ids that the record's fields have already, cut as `docker ps` shows them."""
+    """The message with ids that are already in the log fields cut to 12 characters, as in `docker ps`."""
     for key, value in log.current_fields().items():
         if key.endswith("_id"):
             message = message.replace(value, value[:_SHOWN_OF_ID])

@@ -1,10 +1,9 @@
-"""Logging: one record is one line, whatever it was made of.
+"""Logging: one record is one line, whatever its content.
 
-Names of pods and images, messages of engines and plugins are other people's text. Everything that is not
-printable is escaped on its way out, and what is too long is cut, so that none of it can break a line, pretend to be
-another record, or fill the disk.
+Names of pods and images and messages of the engine and plugins are foreign text. The formatters escape characters that
+are not printable and cut long texts, so that no text can break a line, imitate another record, or fill the disk.
 
-What is being worked on travels in a context variable, not through every signature::
+A context variable carries the subject of the current work, so that functions need no parameter for it::
 
     with log.fields(sandbox_id=sandbox_id):
         logger.info("network is up")        # ... network is up sandbox_id=3f9c...
@@ -24,13 +23,13 @@ from typing import Final
 
 TRACEBACK_INDENT = "    "
 
-#: In bytes, escaped. journald breaks a line of more than 48 KiB into records of their own: a message with all its
-#: fields is shorter.
+#: In bytes, escaped. journald splits a line of more than 48 KiB into several records; a message with all its fields is
+#: shorter.
 LONGEST_MESSAGE: Final = 32 * 1024
 #: Room for a namespace and a name of 253 characters, in ASCII as Kubernetes has them.
 LONGEST_FIELD: Final = 1024
 _CUT: Final = "..."
-#: A character takes this much at most: as two halves of a surrogate pair in JSON.
+#: The most bytes of one character: two halves of a surrogate pair in JSON.
 _LONGEST_ESCAPE: Final = 12
 
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
@@ -75,7 +74,7 @@ def configure(level: str, log_format: str) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # What these say at debug is about themselves and drowns the calls.
+    # At debug these log their own internals, which would bury the log of the calls.
     for chatty in ("asyncio", "grpc"):
         logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
 
@@ -93,7 +92,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, the fields, and any ``traceback``."""
+    """One JSON object per line: ``time``, ``level``, ``logger``, ``message``, the fields, and any ``traceback``."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -120,7 +119,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """``text``, or so much of its begin that it takes at most ``longest`` bytes in either format."""
+    """``text``, cut at its end so that it takes at most ``longest`` bytes in both formats."""
     if len(text) * _LONGEST_ESCAPE <= longest:
         return text
     size = 0

@@ -1,7 +1,7 @@
 """The serving process: lock, sockets, gRPC servers, signals, service manager.
 
-SIGTERM and SIGINT let the calls in flight end, for as long as the configuration allows; SIGHUP reads the
-configuration again. Either may come at any moment, also while the server still starts.
+After SIGTERM and SIGINT, calls in flight may still end within ``shutdown_grace``. SIGHUP reads the configuration again.
+Signals may come at any time, even while the server starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Services(Protocol):
-    """What is served, and what takes over the reloadable part of a new configuration; see ``compose.Services``."""
+    """The services to serve, and what else the process needs of them; see ``wiring.Services``."""
 
     @property
     def runtime(self) -> object: ...
@@ -50,7 +50,7 @@ Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
 def run(config: Config, load: Callable[[], Config], compose: Compose) -> int:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration again, and may raise ConfigError.
 
-    Returns the process's exit code: 0 after a stop that was asked for, 1 where the server could not serve.
+    Returns the process's exit code: 0 after a requested stop, 1 if the server could not serve.
     """
     for key in without_effect(config):
         logger.warning("%s has no effect in dockershim", flag_name(key))
@@ -92,7 +92,7 @@ class _Process:
         if self._ready:
             self._signals.put_nowait(number)
         else:
-            # There is no call to wait for yet; the parts that have started undo themselves.
+            # There are no calls to wait for yet; the parts that have started clean up after themselves.
             serving.cancel()
 
     async def _serve(self) -> None:
@@ -115,7 +115,7 @@ class _Process:
                 self._reload(services)
 
     def _endpoints(self) -> dict[str, Endpoint]:
-        """The ways in, by their names in the configuration; asked first, since another server may be there."""
+        """The endpoints by their names in the configuration. Checked before all else: another server may use them."""
         names = filter(None, (self._config.container_runtime_endpoint, self._config.image_service_endpoint))
         return {name: self._endpoint(name) for name in names}
 
@@ -149,7 +149,7 @@ class _Process:
             server.add_insecure_port(f"unix:{quote(str(endpoint.bind_path))}")
         except RuntimeError as error:
             folder = endpoint.bind_path.parent
-            # gRPC does not tell why.
+            # gRPC does not say why it failed.
             reason = str(error) if os.access(folder, os.W_OK) else f"{folder} cannot be written"
             raise StartError(f"{self._as_flag(name)}: {reason}") from error
         return server
@@ -165,7 +165,7 @@ class _Process:
     async def _watchdog(self) -> None:
         while self._notifier.watchdog_interval:
             self._notifier.watchdog()
-            # Half of it, as sd_watchdog_enabled(3) advises: one late turn is not yet a dead process.
+            # Half of the interval, as sd_watchdog_enabled(3) advises: one late turn does not mean a dead process.
             await asyncio.sleep(self._notifier.watchdog_interval / 2)
 
     def _reload(self, services: Services) -> None:
@@ -187,5 +187,5 @@ class _Process:
         try:
             services.reload(self._config)
         except Exception:
-            # The pods of a node must not lose their runtime to a mistake in a reload.
+            # A mistake in a reload must not cost the pods of a node their runtime.
             logger.exception("SIGHUP: a part of the server did not take over the configuration")

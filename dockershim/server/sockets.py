@@ -1,8 +1,8 @@
-"""Where the CRI is reached: a socket of our own, or one that systemd listens on and passes down.
+"""The sockets of the CRI: our own, or one that systemd listens on and passes to this process.
 
-gRPC binds a path, removes whatever was there and, at its end, removes whatever is there then. Neither is
-acceptable for a path that another server may hold. So it only ever binds a private name; a socket of our own is
-then renamed to its place, ready and with its mode set, and connections on a passed one are relayed to it.
+When gRPC binds a path, it removes any file there, and again when it stops. That must not happen to a path that another
+server may use. So gRPC binds only a private path. Our own socket is then renamed to its place, ready and with its mode
+set; connections on a passed socket are relayed to the private path.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ logger = logging.getLogger(__name__)
 SOCKET_MODE: Final = 0o660
 PRIVATE_MODE: Final = 0o700
 RELAY_BYTES: Final = 64 * 1024
-# How long to let descriptors come back when there are none left to accept with.
+# Seconds to wait for free descriptors if there are none left to accept with.
 ACCEPT_PAUSE: Final = 0.1
-# For reading only, as the disk may become read-only meanwhile; and not to wait at a pipe that somebody has put there.
+# Read-only, as the disk may become read-only; O_NONBLOCK, so as not to wait at a pipe that somebody has put there.
 _LOCK_FLAGS: Final = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class InUse(Exception):
-    """Another server holds the socket or the root directory, or something that is not ours to replace is there."""
+    """Another server uses the socket or the root directory, or a file is there that we must not replace."""
 
 
 @contextmanager
 def instance_lock(root: Path) -> Iterator[None]:
-    """Hold ``root``, made if missing, against other servers. Raises InUse; the kernel lets go if we are killed.
+    """Lock ``root``, made if missing, against other servers. Raises InUse. The kernel unlocks it if we are killed.
 
-    Whoever can open what is locked can lock it and keep every server from starting. So it is a file that nobody else
-    can open; in a folder that nobody else can enter, unless it was there before, and may have other uses.
+    Anyone who can open the lock file could lock it and keep every server from starting. So only this user can open the
+    file. Only this user can enter the folder too, unless it existed before: then it may have other uses.
     """
     root.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
     lock = _open_lock(root)
@@ -60,7 +60,7 @@ def _open_lock(root: Path) -> int:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
             raise
-        # No disk keeps a server from the pods that the engine has.
+        # A full or read-only disk must not keep the server from serving the pods that the engine has.
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _check_private(lock, path)
@@ -71,7 +71,7 @@ def _open_lock(root: Path) -> int:
 
 
 def _check_private(lock: int, path: Path) -> None:
-    """In a folder that others may write to, it may be the file of one of them, who holds it open."""
+    """Raises InUse for a file of another user, who may have made it in a shared folder and may hold it open."""
     status = os.fstat(lock)
     ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
     if not ours or stat.S_IMODE(status.st_mode) & 0o077:
@@ -79,23 +79,23 @@ def _check_private(lock: int, path: Path) -> None:
 
 
 class Endpoint(Protocol):
-    """A way in. gRPC binds ``bind_path`` between the making of the endpoint and ``open``."""
+    """A socket that callers connect to. gRPC binds ``bind_path`` after the endpoint is made and before ``open``."""
 
     @property
     def bind_path(self) -> Path: ...
 
     async def open(self) -> None:
-        """Let callers in."""
+        """Begin to accept callers."""
 
     def stop_accepting(self) -> None:
-        """Let no more callers in; those that are stay connected."""
+        """Accept no more callers. Existing connections stay open."""
 
     async def close(self) -> None:
-        """Leave nothing of ours behind."""
+        """Remove all our files."""
 
 
 class OwnSocket:
-    """A socket file at ``path``, mode 0660. A stale one is replaced; raises InUse where a server answers."""
+    """A socket file at ``path``, mode 0660. Replaces a stale one; raises InUse if a server answers there."""
 
     def __init__(self, path: Path) -> None:
         _check_free(path)
@@ -119,7 +119,7 @@ class OwnSocket:
 
 
 class PassedSocket:
-    """A listening socket ``fd`` that somebody else opened, and will keep; gRPC cannot be given one."""
+    """A listening socket ``fd`` that systemd has opened and keeps. gRPC cannot take it, so connections are relayed."""
 
     def __init__(self, fd: int, private: Path) -> None:
         private.mkdir(parents=True, exist_ok=True, mode=PRIVATE_MODE)
@@ -174,10 +174,10 @@ class PassedSocket:
 
 
 async def relay(one: socket.socket, other: socket.socket) -> None:
-    """Carry bytes between two non-blocking sockets, both ways, until both have sent their end.
+    """Copy bytes between two non-blocking sockets in both directions, until both sides have ended.
 
-    At most RELAY_BYTES are held each way: a side that does not read stops the other from sending. The end of one
-    direction is passed on and leaves the other open. Raises OSError when either connection breaks.
+    At most RELAY_BYTES are held per direction: if one side does not read, the other cannot send. The end of one
+    direction is passed on, and the other stays open. Raises OSError when a connection breaks.
     """
     copies = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
     try:
@@ -208,7 +208,7 @@ def _check_free(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise InUse(f"{path} is there and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A server whose queue is full is alive too, and must not make us wait.
+        # A server with a full queue is alive too, and must not block us.
         probe.setblocking(False)
         try:
             probe.connect(str(path))

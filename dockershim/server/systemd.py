@@ -1,4 +1,4 @@
-"""The two protocols by which systemd and a service talk: sd_notify(3) and socket activation (sd_listen_fds(3))."""
+"""The two protocols between systemd and a service: sd_notify(3) and socket activation (sd_listen_fds(3))."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FIRST_PASSED_FD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Tells the service manager how the process is; tells nobody where ``address`` is empty.
+    """Reports the state of the process to the service manager. Does nothing if ``address`` is empty.
 
-    ``watchdog_interval`` is in seconds: how often the manager wants to hear from us, 0 when it does not.
+    ``watchdog_interval`` is how often, in seconds, the manager expects a message; 0 if it expects none.
     """
 
     address: str
@@ -34,19 +34,19 @@ class Notifier:
         return cls(environ.get("NOTIFY_SOCKET", ""), interval)
 
     def ready(self) -> None:
-        """Say that the sockets serve, after a start or a reload."""
+        """Report that the sockets serve, after a start or a reload."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Say that the configuration is read again; ``ready`` must follow. The time pairs the two messages."""
+        """Report that the configuration is read again; ``ready`` must follow. The time links the two messages."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that the end has begun."""
+        """Report that the process has begun to stop."""
         self._send("STOPPING=1")
 
     def watchdog(self) -> None:
-        """Say that the event loop still turns."""
+        """Report that the event loop still runs."""
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:
@@ -59,7 +59,7 @@ class Notifier:
                 sock.connect(address)
                 sock.sendall(message.encode())
         except OSError as error:
-            # Pods do not depend on the manager's view of us, so neither does serving.
+            # Serving continues: pods do not depend on what the manager knows.
             logger.warning("cannot tell the service manager %s: %s", message.partition("=")[0], error)
 
 
@@ -72,10 +72,10 @@ class PassedFd:
 
 
 def take_passed_fds(environ: MutableMapping[str, str], pid: int) -> tuple[PassedFd, ...]:
-    """The sockets passed to this process, in order; none where LISTEN_PID names another process.
+    """The sockets passed to this process, in order; none if LISTEN_PID is another process.
 
-    Takes the three variables out of ``environ`` and marks the descriptors close-on-exec: what this process
-    starts must neither see nor hold them.
+    Removes the three variables from ``environ`` and marks the descriptors close-on-exec, so that child processes
+    do not get them.
     """
     listen_pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")

@@ -1,4 +1,4 @@
-"""Puts the server's parts together. The one module that knows all of them."""
+"""Makes all parts of the server and connects them. No other module knows all parts."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ _FIRST_LOOK_DEADLINE = 10.0
 class Services:
     """The two CRI services and what the process does with them.
 
-    ``runtime`` and ``images`` have one coroutine method per RPC that is built, in snake case
-    (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. What is missing
-    answers UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` is to be told of
-    every call, ``journal`` is to be asked what the log says of it.
+    ``runtime`` and ``images`` have one coroutine method per implemented RPC, in snake case
+    (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. RPCs without a method
+    answer UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` measures every
+    call; ``journal`` has what the log says about it.
     """
 
     runtime: object
@@ -86,7 +86,7 @@ class Services:
 
 
 class _Current:
-    """The configuration in force; what can be reloaded is asked of it at each use."""
+    """The current configuration. Parts read reloadable values from it at each use."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -97,7 +97,7 @@ class _Current:
 
 @asynccontextmanager
 async def compose(config: Config) -> AsyncIterator[Services]:
-    """The services for a configuration. An engine that is away does not stop it: calls say UNAVAILABLE meanwhile."""
+    """The services for a configuration. Works without the engine too: calls then answer UNAVAILABLE."""
     current = _Current(config)
     async with AsyncExitStack() as stack:
         instruments = _instruments(config, stack)
@@ -169,7 +169,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
 
 
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
-    """What calls are counted with, if anybody is to see it: the library takes memory."""
+    """The instruments for metrics; None if metrics are not served, as the library takes memory."""
     if not config.metrics_bind_addr:
         return None
     from dockershim.metrics.instruments import Instruments
@@ -260,7 +260,7 @@ async def _streaming(config: Config, stack: AsyncExitStack) -> streaming.Server:
 
 @contextmanager
 def _bound_by(flag: str) -> Iterator[None]:
-    """Around the begin of listening at the address that a flag names."""
+    """A block that begins to listen at an address. Turns OSError into a StartError that names the flag."""
     try:
         yield
     except OSError as error:
@@ -269,7 +269,7 @@ def _bound_by(flag: str) -> Iterator[None]:
 
 
 async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stack: AsyncExitStack) -> ServerTLS | None:
-    """How a server of ours speaks TLS; None without a certificate."""
+    """The TLS context for one of our servers; None without a certificate."""
     if cert is None or key is None:
         return None
     context = await asyncio.to_thread(ServerTLS, cert, key, client_ca)

@@ -1,8 +1,8 @@
 """A runtime for the Container Network Interface, versions 0.1.0 to 1.1.0 of its specification.
 
-The layout follows SPEC.md: ``config`` (section 1), ``execute`` (section 2), ``runtime`` (section 3), ``result``
-(section 5). ``cache`` keeps results in libcni's form on disk, ``watch`` follows a folder of configurations, ``folder``
-any folder. The package depends on nothing of the program that uses it.
+The modules follow SPEC.md: ``config`` (section 1), ``execute`` (section 2), ``runtime`` (section 3), ``result``
+(section 5). ``cache`` keeps results on disk in libcni's format. ``watch`` follows a folder of configurations; it uses
+``folder``, which follows any folder. The package does not import anything of the program that uses it.
 """
 
 from __future__ import annotations

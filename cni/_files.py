@@ -1,4 +1,4 @@
-"""Reading files that others may have written, and replacing files whole."""
+"""Reads files that others may have written, and replaces files atomically."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 def read_bounded(path: Path, limit: int, *, follow: bool = True) -> bytes:
     """Read a regular file of at most ``limit`` bytes.
 
-    Raises ``OSError``, and ``ValueError`` for a file that is none (a FIFO would hang the reader) or is too large.
+    Raises ``OSError``, and ``ValueError`` if it is not a regular file (a FIFO could block the reader) or is too large.
     """
-    # O_NONBLOCK is for the open of a FIFO; regular files do not know it.
+    # O_NONBLOCK keeps open(2) from waiting at a FIFO; it has no effect on regular files.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -24,10 +24,10 @@ def read_bounded(path: Path, limit: int, *, follow: bool = True) -> bytes:
 
 
 def replace(path: Path, data: bytes, *, unfinished: Path) -> None:
-    """Put ``data`` at ``path``, mode 0600, so that a reader sees the old file or the new one and never a part.
+    """Write ``data`` to ``path``, mode 0600, so that a reader sees the whole old or the whole new file.
 
-    It is written at ``unfinished``, a path on the same file system that one writer at a time may use; after a crash
-    what is there is a part. Not synced: see the caller's reason. Raises ``OSError``.
+    The data is first written to ``unfinished``, a path on the same file system that only one writer may use at a time;
+    a crash may leave an incomplete file there. Not synced: callers give the reason. Raises ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

@@ -1,8 +1,8 @@
-"""Reading JSON that somebody else wrote.
+"""Reads JSON that other programs wrote.
 
-Each helper either gives a value of the type asked for or raises :class:`Malformed` with the place and what is there;
-the callers turn that into the error type of their own border. An absent key and ``null`` are the same, as they are
-for the Go programs on the other side.
+Each helper returns a value of its type, or raises :class:`Malformed` with the place and the type found there; callers
+turn that into an error type of their own. A missing key and ``null`` mean the same, as in the Go programs on the other
+side.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final, NoReturn, TypeVar
 Object = dict[str, Any]
 _Value = TypeVar("_Value")
 
-# Real configurations nest less than ten levels; a bound keeps the recursive encoder out of reach of a hostile file.
+# Real configurations have less than ten levels; the limit protects the recursive encoder from hostile files.
 _DEPTH_LIMIT: Final = 64
 
 
 class Malformed(ValueError):
-    """Not JSON, or JSON of another shape."""
+    """Not JSON, or JSON of the wrong shape."""
 
 
 def decode_object(data: bytes) -> Object:
-    """Decode UTF-8 JSON whose top is an object; raises :class:`Malformed`."""
+    """Decode a JSON object in UTF-8; raises :class:`Malformed`."""
     try:
         value = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -71,7 +71,7 @@ def texts(source: Mapping[str, Any], key: str, where: str = "") -> tuple[str, ..
 
 
 def flag(source: Mapping[str, Any], key: str) -> bool:
-    """A boolean, or a string that spells one: existing configurations have both."""
+    """A boolean, or the string "true" or "false": existing configurations have both."""
     value = source.get(key)
     if value is None or isinstance(value, bool):
         return bool(value)

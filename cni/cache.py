@@ -1,13 +1,13 @@
-"""Results kept on disk for CHECK and DEL, in the form that libcni keeps them.
+"""Keeps results on disk for CHECK and DEL, in libcni's format.
 
 The file ``<cache_dir>/results/<network>-<container id>-<interface>`` has a JSON object of kind ``cniCacheV1``
-(libcni, api.go, ``cachedInfo``), so that what another runtime attached can be detached here, and the other way
-round. Older files hold the result alone. Anyone who can write to the folder wrote the files: they are checked like
-any other input.
+(libcni, api.go, ``cachedInfo``). So this runtime can detach what another one attached, and the other way round.
+Older files have only the result. Other programs may write to the folder, so the files are checked like any other
+input.
 
-A write is a rename without a sync. After a crash of the machine the namespaces are gone too, and for what outlives
-them (leases of addresses) DEL needs no cached result; a sync would cost every pod start more than the rest of the
-cache together.
+A write ends with a rename, without a sync. After a crash of the machine the namespaces are gone too, and DEL can
+release what survives (leases of addresses) without a cached result. A sync would take longer than the rest of the
+cache's work in a pod's start.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MAX_CACHE_BYTES: Final = 4 << 20
 class Attachment:
     """The parameters of one attachment (SPEC.md, section 3 "Attachment Parameters").
 
-    ``netns`` is the path of the namespace; DEL works without, ADD and CHECK do not. ``args`` become CNI_ARGS in their
-    order. ``capability_args`` may have keys that no plugin wants. ``lock_path`` names a file that is locked while
-    plugins run and that they inherit, see :mod:`cni.fence`; whoever owns its folder removes it.
+    ``netns`` is the path of the namespace; DEL works without it, ADD and CHECK do not. ``args`` become CNI_ARGS in the
+    same order. ``capability_args`` may have keys that no plugin needs. ``lock_path`` is a file that is locked while
+    plugins run and that they inherit, see :mod:`cni.fence`; the owner of its folder removes it.
 
-    Raises :class:`AttachmentError` for values the specification does not allow.
+    Raises :class:`AttachmentError` for values that the specification does not allow.
     """
 
     container_id: str
@@ -59,11 +59,11 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class CachedAttachment:
-    """An attachment as the cache remembers it: all that a DEL needs, also with no configuration left on the node.
+    """An attachment from the cache: all that a DEL needs, even if the configuration is not on the node any more.
 
-    ``attachment.netns`` is the path at the time of ADD. Where that is ``/proc/<pid>/ns/net`` the process may be
-    another one by now. ``result`` is None when the file's result is damaged. ``finished`` is false for an ADD that
-    failed or was cut off between its plugins; then ``result`` is of the last one that succeeded.
+    ``attachment.netns`` is the path at the time of ADD. If it is ``/proc/<pid>/ns/net``, that pid may belong to another
+    process now. ``result`` is None if the result in the file is damaged. ``finished`` is false if ADD failed or was cut
+    off between its plugins; then ``result`` is that of the last plugin that succeeded.
     """
 
     network: NetworkList
@@ -78,7 +78,7 @@ def encode(network: NetworkList, attachment: Attachment, result: Result, *, fini
         "netns": attachment.netns,
         "cniArgs": [list(pair) for pair in attachment.args],
         "capabilityArgs": dict(attachment.capability_args),
-        # Ours; others do not read it, and detach such an attachment like any other.
+        # Our own key. Other runtimes ignore it, and detach such an attachment like any other.
         "unfinished": not finished,
     }
     return _json.encode(
@@ -134,11 +134,11 @@ class ResultCache:
         self._results = cache_dir / "results"
 
     def path(self, network_name: str, attachment: Attachment) -> Path:
-        """The file of an attachment; both names were checked, so it is inside the folder."""
+        """The file of an attachment. The names in it were checked, so the file is inside the folder."""
         return self._results / f"{network_name}-{attachment.container_id}-{attachment.ifname}"
 
     def write(self, network: NetworkList, attachment: Attachment, result: Result, *, finished: bool = True) -> None:
-        """Raises :class:`CacheError`."""
+        """Write an entry; raises :class:`CacheError`."""
         path = self.path(network.name, attachment)
         try:
             self._results.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class ResultCache:
             raise CacheError(f"cannot remove {path}: {error}") from error
 
     def result(self, network: NetworkList, attachment: Attachment) -> Result | None:
-        """The result of the ADD before, or None when nothing is cached; raises :class:`CacheError`."""
+        """The cached result of ADD; None if there is no entry. Raises :class:`CacheError`."""
         path = self.path(network.name, attachment)
         try:
             return decode_result(_read(path), network.version)
@@ -167,7 +167,7 @@ class ResultCache:
             raise CacheError(f"{path}: {error}") from error
 
     def attachments(self, container_id: str | None = None) -> tuple[list[CachedAttachment], list[CacheError]]:
-        """The attachments of one container, or all, in the order of their file names, and what was skipped and why."""
+        """The attachments of one container, or all, in the order of their files; and an error for each bad file."""
         found: list[CachedAttachment] = []
         skipped: list[CacheError] = []
         for path in self._entries():
@@ -187,7 +187,7 @@ class ResultCache:
         return found, skipped
 
     def _unfinished(self, path: Path) -> Path:
-        """Beside the results, not among them: libcni reads every file there, whatever its name."""
+        """The path for unfinished writes, outside of the results folder: libcni reads every file in that."""
         return self._cache_dir / f".{path.name}"
 
     def _entries(self) -> list[Path]:

@@ -1,7 +1,7 @@
-"""Network configurations: reading them, and deriving from them what a single plugin gets.
+"""Reads network configurations, and makes the request configuration of each plugin.
 
 SPEC.md, section 1 "Network configuration format" and section 3 "Deriving request configuration from plugin
-configuration". A file ``*.conflist`` holds a list; ``*.conf`` and ``*.json`` hold the older form, one plugin.
+configuration". A file ``*.conflist`` has a list of plugins; ``*.conf`` and ``*.json`` have the older form, one plugin.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 MAX_CONFIG_BYTES: Final = 1 << 20
 _LIST_SUFFIX: Final = ".conflist"
 _SINGLE_SUFFIXES: Final = (".conf", ".json")
-# Written by the runtime for each call; what a file says there is never handed on.
+# The runtime writes these for each call; values from files are not passed on.
 _RUNTIME_KEYS: Final = ("prevResult", "capabilities")
 _RUNTIME_PREFIX: Final = "cni.dev/"
 
 
 @dataclass(frozen=True, slots=True)
 class PluginConfig:
-    """One plugin's configuration object. ``raw`` keeps every field, known here or not."""
+    """One plugin's configuration object. ``raw`` has all fields, also unknown ones."""
 
     type: str
     capabilities: frozenset[str]
@@ -55,8 +55,8 @@ class PluginConfig:
     ) -> bytes:
         """The configuration for one execution, as JSON for the plugin's standard input.
 
-        ``capability_args`` may have any keys: the plugin sees those of the capabilities it declares, and when there
-        are none, no ``runtimeConfig`` is inserted. ``operation_keys`` are what one operation adds, as GC does.
+        The plugin gets only those ``capability_args`` that it declares as capabilities; without any there is no
+        ``runtimeConfig``. ``operation_keys`` are keys that an operation adds, as GC does.
         """
         request: dict[str, Any] = {
             key: value
@@ -74,10 +74,10 @@ class PluginConfig:
 
 @dataclass(frozen=True, slots=True)
 class NetworkList:
-    """A network: its plugins in the order of ADD, and the specification's version they are called with.
+    """A network: its plugins in the order of ADD, and the version of the specification for calling them.
 
-    ``raw`` is the configuration as JSON. It stands for itself: plugins that came from a folder are written into it,
-    so a copy of ``raw`` is all that a later DEL needs.
+    ``raw`` is the complete configuration as JSON. It includes plugins that came from a folder, so a copy of ``raw`` is
+    all that a later DEL needs.
     """
 
     name: str
@@ -90,12 +90,12 @@ class NetworkList:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capability arguments that at least one plugin wants."""
+        """The capabilities that at least one plugin declares."""
         return frozenset().union(*(plugin.capabilities for plugin in self.plugins))
 
     @classmethod
     def parse(cls, data: bytes | Mapping[str, Any], source: str = "configuration") -> NetworkList:
-        """Read a list, or a single plugin's configuration, from JSON or from what it decodes to.
+        """Read a list, or a single plugin's configuration, from JSON or from a decoded JSON object.
 
         ``source`` is named in errors. Raises :class:`ConfigError`.
         """
@@ -109,10 +109,10 @@ class NetworkList:
 
 
 def find_network(conf_dir: Path) -> tuple[NetworkList | None, tuple[ConfigError, ...]]:
-    """The first usable network of a folder in lexical order of the file names, as all users of libcni choose.
+    """The first usable network of a folder in lexical order of the file names, as in all users of libcni.
 
-    Returns it, or None, and an error for each file before it that could not be used. Never raises for what the
-    folder holds or because it is missing.
+    Returns it, or None, and an error for each earlier file that could not be used. Never raises, whatever is in the
+    folder and even if it is missing.
     """
     damaged: list[ConfigError] = []
     for path in _config_files(conf_dir, (_LIST_SUFFIX, *_SINGLE_SUFFIXES), damaged):
@@ -124,7 +124,7 @@ def find_network(conf_dir: Path) -> tuple[NetworkList | None, tuple[ConfigError,
 
 
 def load_network(conf_dir: Path) -> NetworkList:
-    """The network that :func:`find_network` finds. Damaged files are logged; none usable: :class:`NoNetworkConfig`."""
+    """The network of :func:`find_network`. Logs damaged files. Raises :class:`NoNetworkConfig` if there is none."""
     network, damaged = find_network(conf_dir)
     if network is None:
         raise NoNetworkConfig(describe_lack(conf_dir, damaged), damaged)
@@ -134,7 +134,7 @@ def load_network(conf_dir: Path) -> NetworkList:
 
 
 def describe_lack(conf_dir: Path, damaged: tuple[ConfigError, ...]) -> str:
-    """Why a folder gives no network, in one line for whoever has to put one there."""
+    """Why a folder has no usable network, in one line for the operator."""
     if damaged:
         return f"no valid network configuration in {conf_dir}: " + "; ".join(str(error) for error in damaged)
     if not conf_dir.is_dir():
@@ -194,7 +194,7 @@ def _plugins(raws: tuple[_json.Object, ...]) -> Iterator[PluginConfig]:
 
 
 def _folder_plugins(conf_dir: Path, raw: _json.Object) -> tuple[_json.Object, ...]:
-    """Plugins of ``<conf_dir>/<network>/*.conf``, appended to the list unless it says otherwise (SPEC.md 1.1.0)."""
+    """The plugins in ``<conf_dir>/<network>/*.conf``; none if the list has loadOnlyInlinedPlugins (SPEC.md 1.1.0)."""
     name = _json.text(raw, "name")
     names.check_network_name(name)
     if _json.flag(raw, "loadOnlyInlinedPlugins"):

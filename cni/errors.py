@@ -1,7 +1,7 @@
-"""What can go wrong between a runtime and its network plugins.
+"""The errors of a runtime and its network plugins.
 
-Everything that this package raises on purpose is a :class:`CNIError`. A plugin's own answer stays typed across the
-process border as :class:`PluginError`; the other classes say which side of the protocol broke its rules.
+All errors that this package raises are :class:`CNIError`. :class:`PluginError` is the error that a plugin itself
+reported; the other classes show which side broke the protocol.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TEXT_LIMIT: Final = 4096
 
 
 class ErrorCode(IntEnum):
-    """Well-known codes of a plugin's error (SPEC.md, sections 2 "STATUS" and 5 "Error"; 8 and 999 are of libcni)."""
+    """Well-known codes of plugin errors (SPEC.md, sections 2 "STATUS" and 5 "Error"; 8 and 999 are libcni's)."""
 
     UNKNOWN = 0
     INCOMPATIBLE_VERSION = 1
@@ -37,13 +37,13 @@ class CNIError(Exception):
 
 
 class ConfigError(CNIError):
-    """A network configuration cannot be used: damaged, incomplete, or of a version nobody here speaks."""
+    """A network configuration cannot be used: it is damaged, incomplete, or of an unsupported version."""
 
 
 class NoNetworkConfig(ConfigError):
-    """A folder holds no usable network configuration.
+    """A folder has no usable network configuration.
 
-    ``damaged`` has an error for each file that was there but could not be used, in the order they were tried.
+    ``damaged`` has an error for each file that could not be used, in the order of the tries.
     """
 
     def __init__(self, message: str, damaged: Sequence[ConfigError] = ()) -> None:
@@ -52,7 +52,7 @@ class NoNetworkConfig(ConfigError):
 
 
 class AttachmentError(CNIError):
-    """The caller's container id, interface name, namespace or arguments are not what the specification allows."""
+    """The specification does not allow the caller's container id, interface name, namespace or arguments."""
 
 
 class PluginNotFound(CNIError):
@@ -60,11 +60,11 @@ class PluginNotFound(CNIError):
 
 
 class PluginStartError(CNIError):
-    """The plugin's file is there but could not be executed; the cause is the ``OSError``."""
+    """The plugin's file exists but could not be executed; the cause is the ``OSError``."""
 
 
 class ResultError(CNIError):
-    """A plugin reported success, but what it printed is not a result: no JSON, wrong types, too large."""
+    """A plugin reported success, but its output is not a result: no JSON, wrong types, or too large."""
 
 
 class CacheError(CNIError):
@@ -76,11 +76,11 @@ class NotSupported(CNIError):
 
 
 class NotAttached(CNIError):
-    """There is no cached result, so the container was never added to the network, or was deleted from it."""
+    """There is no cached result: the container was never added to the network, or was deleted from it."""
 
 
 class OperationTimeout(CNIError):
-    """An operation as a whole had no time left."""
+    """The time for the whole operation was used up."""
 
 
 class PluginTimeout(OperationTimeout):
@@ -88,7 +88,7 @@ class PluginTimeout(OperationTimeout):
 
 
 class OperationFailed(CNIError):
-    """An operation that tries every plugin had failures; ``failures`` lists them all, in the order they happened."""
+    """An operation that tries every plugin had failures. ``failures`` has all of them, in their order."""
 
     def __init__(self, operation: str, failures: Sequence[CNIError]) -> None:
         super().__init__(f"{operation}: " + "; ".join(str(failure) for failure in failures))
@@ -99,8 +99,8 @@ class OperationFailed(CNIError):
 class PluginError(CNIError):
     """A plugin ended with a failure.
 
-    ``code`` is an :class:`ErrorCode` where the specification knows it, else the plugin's own number (100 and above).
-    ``stderr`` is the end of what the plugin wrote there.
+    ``code`` is an :class:`ErrorCode` if the specification has it, else the plugin's own number (100 and above).
+    ``stderr`` is the end of the plugin's output there.
     """
 
     def __init__(self, plugin: str, command: str, code: int, msg: str, details: str = "", stderr: str = "") -> None:
@@ -116,9 +116,9 @@ class PluginError(CNIError):
 
     @classmethod
     def parse(cls, plugin: str, command: str, exit_status: int, stdout: bytes, stderr: bytes) -> PluginError:
-        """Make the error out of what a failed plugin left behind (SPEC.md, section 5, "Error").
+        """Make the error from the output of a failed plugin (SPEC.md, section 5, "Error").
 
-        ``exit_status`` is negative for a signal, as in :mod:`subprocess`. Never raises: a plugin that crashed prints
+        ``exit_status`` is negative for a signal, as in :mod:`subprocess`. Never raises: a crashed plugin may print
         anything or nothing, and that must not hide the failure itself.
         """
         noise = _text(stderr)
@@ -141,7 +141,7 @@ class PluginError(CNIError):
 
 
 def quote_stderr(stderr: bytes | bytearray) -> str:
-    """What to add to a message about a plugin for what it wrote to stderr: the end of it, or nothing."""
+    """The end of a plugin's stderr as a suffix for a message; empty if it wrote nothing."""
     text = _text(stderr)
     return f" (stderr: {text})" if text else ""
 

@@ -1,7 +1,7 @@
-"""Running a plugin (SPEC.md, section 2 "Execution Protocol").
+"""Runs a plugin (SPEC.md, section 2 "Execution Protocol").
 
-The rest of the package sees one method, :meth:`Executor.run`. The real one starts a process; tests put a recorder
-in its place.
+The rest of the package uses one method, :meth:`Executor.run`. The real executor starts a process; tests replace it by
+a recorder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cni.result import MAX_RESULT_BYTES
 log = logging.getLogger(__name__)
 
 _STDERR_LIMIT: Final = 32 << 10
-# A file that is just being written cannot be executed (ETXTBSY); an installer is done with a plugin within seconds.
+# A file that is being written cannot be executed (ETXTBSY). An installer writes a plugin within seconds.
 _BUSY_TRIES: Final = 6
 _BUSY_DELAY: Final = 0.5
-# How long to wait for the end of the output once the plugin itself has ended: a child that it left in the
-# background may hold the pipe for ever.
+# Seconds to wait for the end of the output after the plugin has ended: a child that it left in the background may
+# keep the pipe open for ever.
 _PIPE_GRACE: Final = 0.5
 _KILL_GRACE: Final = 5.0
 _SHELL_LINE_LIMIT: Final = 32 << 10
@@ -60,7 +60,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How a plugin ended. ``exit_status`` is negative for a signal; ``stderr`` is the end of what it wrote there."""
+    """How a plugin ended. ``exit_status`` is negative for a signal; ``stderr`` is the end of its output there."""
 
     exit_status: int
     stdout: bytes
@@ -71,14 +71,14 @@ class Executor(Protocol):
     async def run(self, invocation: Invocation) -> Completion:
         """Run a plugin to its end.
 
-        Raises :class:`PluginStartError`, :class:`PluginTimeout`, and :class:`ResultError` for output without end.
-        After any exception, cancellation included, the plugin no longer runs.
+        Raises :class:`PluginStartError`, :class:`PluginTimeout`, and :class:`ResultError` for too much output.
+        After any exception, also a cancellation, the plugin does not run any more.
         """
         ...
 
 
 class SubprocessExecutor:
-    """Runs plugins as processes of their own session, with this process's environment and the CNI_* variables."""
+    """Runs each plugin in a session of its own, with this process's environment and the CNI_* variables."""
 
     def __init__(self, *, stdout_limit: int = MAX_RESULT_BYTES, busy_delay: float = _BUSY_DELAY) -> None:
         self._stdout_limit = stdout_limit
@@ -141,8 +141,8 @@ async def _spawn(process: _Process) -> asyncio.SubprocessTransport:
 def _config_file(config: bytes) -> int:
     """A file in memory for standard input.
 
-    Not asyncio's pipe: that is a socket in Python 3.11, which a shell plugin cannot open as /dev/stdin. And nothing
-    has to be fed to the plugin while it runs.
+    asyncio's pipe is a socket in Python 3.11, which a shell plugin cannot open as /dev/stdin. And with a file nothing
+    must be written while the plugin runs.
     """
     descriptor = os.memfd_create("cni-config")
     try:
@@ -156,7 +156,7 @@ def _config_file(config: bytes) -> int:
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """Collects a plugin's output, within bounds, and its end."""
+    """Collects a plugin's output, up to a limit, and waits for its end."""
 
     def __init__(self, invocation: Invocation, stdout_limit: int) -> None:
         self.invocation = invocation
@@ -210,7 +210,7 @@ class _Process(asyncio.SubprocessProtocol):
 
 
 async def _kill(transport: asyncio.SubprocessTransport, process: _Process) -> None:
-    """Kill the plugin with its children, and see it end: a process in the kernel's hands may take its time."""
+    """Kill the plugin and its children, and wait for its end, which may take long if it is blocked in the kernel."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     try:

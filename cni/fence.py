@@ -1,8 +1,8 @@
-"""A file lock that outlives this process as long as a plugin that it started.
+"""A file lock that is held until the plugins that this process started have ended, even if this process is killed.
 
-When a runtime is killed, the plugin it was running goes on: the next runtime's DEL could then run beside a half-done
-ADD, and what ADD does last would stay for ever. So the lock's descriptor is inherited by the plugin. flock(2) belongs
-to the open file, which ends when the last process that has it open ends.
+When a runtime is killed, its running plugin continues. The next runtime's DEL could then run beside that ADD, and the
+last things that ADD makes would stay for ever. So the plugin inherits the lock's descriptor. A lock of flock(2) belongs
+to the open file, and is released when the last process that has it open ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL: Final = 0.02
 
 
 class Fence:
-    """``pass_fds`` is for the plugins. Set ``abandoned`` when one was not seen to end by itself."""
+    """``pass_fds`` are inherited by the plugins. Set ``abandoned`` if a plugin may still run."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.pass_fds: tuple[int, ...] = () if descriptor is None else (descriptor,)
@@ -31,10 +31,10 @@ class Fence:
 
 @asynccontextmanager
 async def fenced(path: Path | None, patience: float) -> AsyncIterator[Fence]:
-    """Hold the lock at ``path``, waiting for it up to ``patience`` seconds.
+    """Hold the lock at ``path``, after a wait of up to ``patience`` seconds.
 
-    The lock is a precaution, and a pod that cannot be torn down is worse than the race it prevents: when the wait is
-    in vain, or the file cannot be opened, that is logged and the work goes on.
+    A pod that cannot be torn down is worse than the race that the lock prevents. So if the lock is not free in time, or
+    the file cannot be opened, that is only logged, and the block runs without the lock.
     """
     if path is None:
         yield Fence()
@@ -52,7 +52,7 @@ async def fenced(path: Path | None, patience: float) -> AsyncIterator[Fence]:
         yield fence
     finally:
         if held and not fence.abandoned:
-            # Closing is not enough: a daemon that a plugin left behind on purpose still has the descriptor.
+            # Closing is not enough: a daemon that a plugin started on purpose still has the descriptor.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 

@@ -1,7 +1,7 @@
-"""Following a folder by inotify.
+"""Follows a folder with inotify.
 
-The folder may not be there yet, may go, and may be a link that is turned elsewhere, so every folder on the way to it
-is watched too. Whatever happens, the folder is read anew from the start: events only say when.
+The folder may be made later or removed, and may be a symlink that changes, so every folder on the path to it is watched
+too. Events only say when to read: after each change the whole folder is read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asyncinotify import Event, Inotify, Mask
 log = logging.getLogger(__name__)
 
 _DEBOUNCE: Final = 0.1
-# When the node's inotify instances or watches are used up, as on crowded nodes happens.
+# Seconds between readings if the node has no inotify instance or watch left, as happens on crowded nodes.
 _POLL: Final = 5.0
 _ON_THE_WAY: Final = (
     Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR | Mask.MASK_ADD
@@ -29,13 +29,13 @@ _IN_THE_FOLDER: Final = _ON_THE_WAY | Mask.CLOSE_WRITE
 
 
 class FolderWatch:
-    """Has a folder read at the start and after each change.
+    """Reads a folder at the start and after each change.
 
-    ``read`` reads it and tells whether that changed anything for its users; then ``on_change`` is called, but for the
-    first reading, which is over when :meth:`start` returns. A change is seen ``debounce`` seconds after its first
-    event, so that a burst of them is read once. ``subfolders`` tells whether those count too.
+    ``read`` reads it and returns whether its users must know; then ``on_change`` is called, except after the first
+    reading, which is done when :meth:`start` returns. The folder is read ``debounce`` seconds after the first event of
+    a change, so that a burst of events leads to one reading. ``subfolders`` tells whether to watch these too.
 
-    A file that is a link is followed, but a change of its target in another folder is not seen.
+    Files may be symlinks, but a change of the target in another folder is not noticed.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class FolderWatch:
 
     @property
     def watches(self) -> int:
-        """How many folders are watched now."""
+        """The number of folders that are watched."""
         return len(self._inotify.watches) if self._inotify is not None else 0
 
     async def start(self) -> None:
-        """Read the folder and begin to watch it. Where inotify cannot be had, the folder is read every 5 s."""
+        """Read the folder and begin to watch it. Without inotify, the folder is read every 5 s."""
         try:
             self._inotify = Inotify(sync_timeout=0)
         except OSError as error:
@@ -104,12 +104,12 @@ class FolderWatch:
         while not self._concerns_us(await self._inotify.get()):
             pass
         await asyncio.sleep(self._debounce)
-        # One reading answers all that came meanwhile.
+        # One reading is enough for all events so far.
         while self._inotify.sync_get() is not None:
             pass
 
     def _refresh(self) -> bool:
-        # Watching comes first: what changes while the files are read makes an event, and so another reading.
+        # The watches come first: a change during the reading then makes an event, and so another reading.
         if self._inotify is not None:
             try:
                 self._place_watches(self._inotify)
@@ -120,10 +120,10 @@ class FolderWatch:
         return self._read()
 
     def _place_watches(self, inotify: Inotify) -> None:
-        """Watch the way to the folder, the folder, and the folders in it if they count."""
+        """Watch the folders on the path to the folder, the folder itself, and its subfolders if wanted."""
         self._names = {}
         for way in dict.fromkeys((self._folder, Path(os.path.realpath(self._folder)))):
-            # From the root: a folder that is made after its parent is watched makes an event.
+            # From the root down: a folder that is made once its parent is watched makes an event.
             for folder, child in zip(reversed(way.parents), way.parts[1:], strict=True):
                 self._watch(inotify, folder, child)
         if self._watch(inotify, self._folder, None) and self._subfolders:
@@ -132,7 +132,7 @@ class FolderWatch:
                     self._watch(inotify, entry, None)
         for stale in inotify.watches:
             if stale.wd not in self._names:
-                with contextlib.suppress(OSError):  # it may have gone by itself
+                with contextlib.suppress(OSError):  # the kernel may have removed it
                     inotify.rm_watch(stale)
 
     def _watch(self, inotify: Inotify, folder: Path, name: str | None) -> bool:

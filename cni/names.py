@@ -1,7 +1,7 @@
-"""What a name may look like (SPEC.md, section 1 "Configuration format" and section 2 "Parameters").
+"""Checks of names (SPEC.md, section 1 "Configuration format" and section 2 "Parameters").
 
-The names become parts of file names and environment variables, so these checks are also what keeps a path inside
-its folder. Each function raises ``ValueError`` with the reason.
+The names become parts of file names and environment variables, so these checks also keep a path inside its folder.
+Each function raises ``ValueError`` with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_network_name(name: str) -> None:
 
 
 def check_interface_name(name: str) -> None:
-    """The kernel's own rules: ``dev_valid_name`` in net/core/dev.c."""
+    """The kernel's rules: ``dev_valid_name`` in net/core/dev.c."""
     if not name or len(name.encode(errors="replace")) > _INTERFACE_LENGTH:
         raise ValueError(f"interface name {name!r:.80} must have 1 to {_INTERFACE_LENGTH} bytes")
     if name in (".", "..") or any(char in "/:\0" or char.isspace() for char in name):
@@ -32,7 +32,7 @@ def check_interface_name(name: str) -> None:
 
 
 def check_plugin_type(name: str) -> None:
-    """A plugin's type is the name of its file, and nothing more than a file's name."""
+    """A plugin's type is the name of its file, without a path."""
     if not name or name in (".", "..") or any(char in "/\\\0" for char in name):
         raise ValueError(f"plugin type {name!r:.80} is no file name")
 
@@ -47,7 +47,7 @@ def check_environment(what: str, value: str) -> None:
 
 
 def check_arguments(arguments: Iterable[tuple[str, str]]) -> None:
-    """CNI_ARGS has no quoting: a ';' in a value would begin another argument."""
+    """CNI_ARGS has no quoting, so a ';' in a value would start another argument."""
     for key, value in arguments:
         if not key or any(char in ";=" for char in key) or ";" in value:
             raise ValueError(f"argument {key!r:.80}={value!r:.80} cannot be written in CNI_ARGS")

@@ -1,7 +1,7 @@
-"""The result of ADD, in one form for all versions of the specification.
+"""The result of ADD, as one class for all versions of the specification.
 
-SPEC.md, section 5 "ADD Success". Three forms exist on the wire: 0.1.0 and 0.2.0 have one address per family under
-``ip4`` and ``ip6``; 0.3.0 to 0.4.0 list them, each with its ``version``; 1.0.0 and newer list them without.
+SPEC.md, section 5 "ADD Success". There are three JSON forms: 0.1.0 and 0.2.0 have one address per family under
+``ip4`` and ``ip6``; 0.3.0 to 0.4.0 have a list, each address with its ``version``; 1.0.0 and newer do not have that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_RESULT_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface; ``sandbox`` is the path of its namespace, empty for one on the host. ``mtu`` in bytes."""
+    """A network interface. ``sandbox`` is the path of its netns, empty on the host; ``mtu`` is in bytes."""
 
     name: str
     mac: str = ""
@@ -75,7 +75,7 @@ class IPConfig:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route; the fields after ``gw`` are of 1.1.0, and None where the plugin did not say."""
+    """A route. The fields after ``gw`` exist since 1.1.0; they are None if the plugin did not set them."""
 
     dst: Network
     gw: Address | None = None
@@ -126,7 +126,7 @@ class DNS:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an attachment has: ``version`` is the form it was read from."""
+    """The result of an attachment. ``version`` is that of the JSON it was read from."""
 
     version: str = versions.NEWEST
     interfaces: tuple[Interface, ...] = ()
@@ -138,7 +138,7 @@ class Result:
     def parse(cls, data: bytes | Mapping[str, Any], config_version: str = versions.NEWEST) -> Result:
         """Read a plugin's output of any version.
 
-        A result without ``cniVersion`` is of the configuration's version: plugins before 1.0.0 often left it out.
+        A result without ``cniVersion`` has the configuration's version: plugins before 1.0.0 often leave it out.
         Raises :class:`ResultError`.
         """
         try:
@@ -192,8 +192,8 @@ class Result:
     def as_json(self, version: str) -> _json.Object:
         """The JSON form of any supported version.
 
-        An older form may have less room: before 0.3.0 only the first address of each family is kept, with no
-        interfaces; before 1.0.0 the fields that 1.1.0 added are left out.
+        An older form may hold less: before 0.3.0 it has only the first address of each family, and no interfaces;
+        before 1.0.0 it does not have the fields that 1.1.0 added.
         """
         if versions.at_least(version, "0.3.0"):
             body = _present(
@@ -216,7 +216,7 @@ class Result:
 
 
 def _present(**values: Any) -> _json.Object:
-    """The fields that say something: zero does, unlike None and what is empty."""
+    """The fields that have a value; None and empty values are left out, zero is not."""
     return {
         key: str(value) if isinstance(value, ipaddress.IPv4Address | ipaddress.IPv6Address) else value
         for key, value in values.items()
@@ -230,7 +230,7 @@ def _address(raw: _json.Object, key: str, where: str) -> Address | None:
 
 
 def _address_with_prefix(raw: _json.Object, key: str, where: str) -> AddressWithPrefix:
-    """CIDR notation and nothing else: Python would also take a bare address or a netmask."""
+    """An address in CIDR notation. Python alone would also take a bare address or a netmask."""
     spelled = _unscoped(_json.text(raw, key, where), f"{where}{key}")
     prefix = spelled.partition("/")[2]
     if not (prefix.isascii() and prefix.isdigit()):

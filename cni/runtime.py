@@ -1,8 +1,8 @@
 """The operations of the specification on whole networks (SPEC.md, section 3 "Execution of Network Configurations").
 
-ADD runs the plugins forward, each with the result of the one before, and caches each result in the place of the one
-before. DEL runs them backward, each with the cached result. What they have in common, running one plugin with the
-right parameters in the time that is left, is :class:`_Operation`.
+ADD runs the plugins forward, each with the result of the previous one, and each result replaces the previous one in the
+cache. DEL runs them backward, each with the cached result. :class:`_Operation` is their common part: it runs one plugin
+with the right parameters in the time that is left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 _Parameters = ParamSpec("_Parameters")
 
 DEFAULT_TIMEOUT: Final = 220.0
-# An orphan of an earlier process may use up this part of the time; the rest is for the work itself.
+# The part of the time in which to wait for a plugin of a killed process; the rest is for the operation itself.
 _FENCE_SHARE: Final = 0.5
 _CACHE_THREADS: Final = 2
 _NOT_ATTACHED: Final = {"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_ARGS": ""}
@@ -56,9 +56,9 @@ _NOT_ATTACHED: Final = {"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": ""
 class Runtime:
     """Attaches containers to networks by running plugins.
 
-    ``bin_dirs`` are searched for plugins in their order, and handed to them as CNI_PATH. ``timeout`` in seconds
-    bounds each call of a method as a whole, waiting for other operations included; in garbage collection it bounds
-    each DEL. One Runtime should own a ``cache_dir`` in a process: operations on one container take turns, and garbage
+    ``bin_dirs`` are searched for plugins in their order, and passed to them as CNI_PATH. ``timeout``, in seconds,
+    limits each call of a method, including the wait for other operations; in garbage collection it limits each DEL.
+    A process should have one Runtime for a ``cache_dir``: operations on one container take turns, and garbage
     collection runs alone.
 
     Operations raise subclasses of :class:`CNIError`. A failed plugin is also logged, with a line that repeats the
@@ -77,14 +77,14 @@ class Runtime:
         self._timeout = timeout
         self._executor: Executor = executor or SubprocessExecutor()
         self._turns = Turns()
-        # Its own, as the default ones may all be away for long, with what else this process does by them.
+        # Own threads, as other work of this process may block all default threads for long.
         self._threads = ThreadPoolExecutor(_CACHE_THREADS, thread_name_prefix="CNI cache")
 
     async def add(self, network: NetworkList, attachment: Attachment) -> Result:
         """ADD: attach a container. The first failure ends it.
 
-        After a failure what the plugins before it did is still there: the caller deletes. For that their last result
-        is cached, marked as unfinished: without it some plugins cannot tell what they did.
+        After a failure the work of the earlier plugins is still there, and the caller must call ``delete``. For that
+        the last result is cached, marked as unfinished: some plugins need it to find what they made.
         Raises :class:`PluginError`, :class:`PluginNotFound`, :class:`PluginStartError`, :class:`OperationTimeout`,
         :class:`ResultError`, :class:`CacheError`, :class:`AttachmentError`.
         """
@@ -101,11 +101,11 @@ class Runtime:
         return result
 
     async def delete(self, network: NetworkList, attachment: Attachment) -> None:
-        """DEL: detach a container; also one that is not attached, or no longer, which plugins must accept.
+        """DEL: detach a container. It need not be attached, or no longer; plugins must accept that.
 
-        Departs from the specification, which halts at the first error: every plugin is tried, so that one that is
-        broken leaks no more than its own part. Failures are raised together as :class:`OperationFailed`, and the
-        cache entry stays for another try.
+        Unlike the specification, which stops at the first error, this tries every plugin, so that a broken one leaks
+        only its own part. Failures are raised together as :class:`OperationFailed`, and the cache entry stays for
+        another try.
         """
         async with self._on(attachment) as operation:
             await self._delete(network, attachment, operation)
@@ -113,7 +113,7 @@ class Runtime:
     async def check(self, network: NetworkList, attachment: Attachment) -> None:
         """CHECK: ask each plugin whether the attachment is as ADD left it. The first failure ends it.
 
-        Raises :class:`NotSupported` before version 0.4.0, :class:`NotAttached` when no result is cached, and as ADD.
+        Raises :class:`NotSupported` before version 0.4.0, :class:`NotAttached` if no result is cached, and as ADD does.
         """
         if not versions.at_least(network.version, "0.4.0"):
             raise NotSupported(f"network {network.name}: version {network.version} has no CHECK")
@@ -142,13 +142,13 @@ class Runtime:
     async def gc(
         self, network: NetworkList, valid: Callable[[Sequence[CachedAttachment]], Iterable[tuple[str, str]]]
     ) -> None:
-        """GC: remove what belongs to attachments other than the valid ones, pairs of container id and interface name.
+        """GC: remove what belongs to attachments that are not valid.
 
-        Waits until no other operation runs, and lets none begin. ``valid`` is called then, with every attachment in
-        the cache: whoever decided before could not know of what was attached since. First a DEL for each cached
-        attachment of the network that is not valid, with the configuration it was added with; this serves networks of
-        every version. Then, from 1.1.0, GC for each plugin. Everything is tried; failures are raised together as
-        :class:`OperationFailed`. Raises :class:`CacheError` when the cache cannot be read; then nothing is removed.
+        Waits until no other operation runs, and blocks new ones. Only then it calls ``valid`` with all cached
+        attachments, as an earlier decision could miss newer ones; that returns pairs of container id and interface
+        name. First comes a DEL for each cached attachment of the network that is not valid, with the configuration of
+        its ADD, in every version. Then, since 1.1.0, GC for each plugin. Everything is tried; all failures
+        raise one :class:`OperationFailed`. If the cache is unreadable, raises :class:`CacheError` and removes nothing.
         """
         if network.disable_gc:
             return
@@ -169,29 +169,29 @@ class Runtime:
         except ValueError as error:
             raise PluginNotFound(str(error)) from error
         plugin = PluginConfig(plugin_type, frozenset(), {})
-        # Plugins built with an early library refuse to run without these, whatever the command.
+        # Plugins that are built with an early library refuse every command without these.
         operation = self._operation({**_NOT_ATTACHED, "CNI_NETNS": "dummy", "CNI_IFNAME": "dummy"})
         request = _json.encode({"cniVersion": versions.NEWEST})
         try:
             return await operation.run("VERSION", plugin, request, _supported_versions)
         except PluginError as error:
-            # VERSION came with 0.2.0. What is older can only say so in words.
+            # VERSION exists since 0.2.0. Only this text shows that a plugin is older.
             if error.msg == "unknown CNI_COMMAND: VERSION":
                 return (versions.OLDEST,)
             raise
 
     def find_plugins(self, network: NetworkList) -> None:
-        """See that each plugin of a network is there, and execute none: cheap enough for each request.
+        """Check that each plugin of a network exists. Runs none of them, so it is cheap enough for each request.
 
-        Raises :class:`PluginNotFound` for the first that is not.
+        Raises :class:`PluginNotFound` for the first missing one.
         """
         for plugin in network.plugins:
             _find_plugin(plugin.type, self._bin_dirs)
 
     async def validate(self, network: NetworkList) -> None:
-        """See that each plugin of a network is there and supports its version.
+        """Check that each plugin of a network exists and supports its version.
 
-        Executes every plugin: for the start and for a changed configuration, not for each request. Failures are
+        Runs every plugin, so it is for the start and for a changed configuration, not for each request. Failures are
         raised together as :class:`OperationFailed`.
         """
         failures: list[CNIError] = []
@@ -208,10 +208,10 @@ class Runtime:
             raise OperationFailed(f"validation of network {network.name}", failures)
 
     def cached_attachments(self, container_id: str | None = None) -> list[CachedAttachment]:
-        """The attachments of a container, or all, that the cache remembers; those made by other runtimes too.
+        """The cached attachments of a container, or all; also those that other runtimes made.
 
-        Blocks on the file system. Entries that cannot be used are logged and left where they are. Raises
-        :class:`CacheError` when the folder is there but cannot be listed.
+        Blocks on the file system. Entries that cannot be used are logged and stay where they are. Raises
+        :class:`CacheError` if the folder exists but cannot be listed.
         """
         found, skipped = self._cache.attachments(container_id)
         for error in skipped:
@@ -221,7 +221,7 @@ class Runtime:
     async def _in_thread(
         self, call: Callable[_Parameters, _Value], *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> _Value:
-        """Run a blocking call in a thread; being cancelled waits for its end, so that nothing is written afterwards."""
+        """Run a blocking call in a thread. A cancelled caller waits for its end, so that it writes nothing later."""
         work = partial(copy_context().run, call, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
@@ -247,7 +247,7 @@ class Runtime:
         failures: list[CNIError] = []
         for left in range(len(network.plugins), 0, -1):
             plugin = network.plugins[left - 1]
-            # An equal share of what is left: one plugin that hangs must not use up the turn of those after it.
+            # An equal share of the time left: one plugin that hangs must not use up the time of the next ones.
             share = operation.time_left() / left
             request = _request(network, plugin, attachment, previous)
             try:
@@ -266,7 +266,7 @@ class Runtime:
             log.warning("network %s: %s", network.name, error)
 
     async def _previous(self, network: NetworkList, attachment: Attachment) -> Mapping[str, Any] | None:
-        """The prevResult of a DEL; plugins know it from 0.4.0, and must do without when there is none."""
+        """The prevResult of a DEL. Plugins get it since 0.4.0, and must work without it if there is none."""
         if not versions.at_least(network.version, "0.4.0"):
             return None
         try:
@@ -284,7 +284,7 @@ class Runtime:
             attachment = one.attachment
             if one.network.name != network.name or (attachment.container_id, attachment.ifname) in keep:
                 continue
-            # The attachment is not valid, so its process has ended, and by now the number may be another's.
+            # The attachment is not valid, so its process has ended, and another process may have the pid now.
             if attachment.netns and attachment.netns.startswith("/proc/"):
                 attachment = dataclasses.replace(attachment, netns=None)
             try:
@@ -295,7 +295,7 @@ class Runtime:
 
     async def _collect(self, network: NetworkList, keep: set[tuple[str, str]]) -> list[CNIError]:
         attachments = [{"containerID": container_id, "ifname": ifname} for container_id, ifname in sorted(keep)]
-        # The second key is what the first print of version 1.1.0 said; libcni sends both.
+        # The second key is the one in the first edition of version 1.1.0; libcni sends both.
         keys = {"cni.dev/valid-attachments": attachments, "cni.dev/attachments": attachments}
         operation = self._operation(_NOT_ATTACHED)
         failures: list[CNIError] = []
@@ -308,12 +308,12 @@ class Runtime:
 
 
 def has_gc(network: NetworkList) -> bool:
-    """Whether the plugins of a network are to be asked to collect garbage (SPEC.md, section 1, "disableGC")."""
+    """Whether GC is to be run for the plugins of a network (SPEC.md, section 1, "disableGC")."""
     return versions.at_least(network.version, "1.1.0") and not network.disable_gc
 
 
 class _Operation:
-    """What the plugins run by one operation share: parameters, the time that is left, the fence."""
+    """What all plugin runs of an operation share: parameters, the time that is left, the fence."""
 
     def __init__(
         self, executor: Executor, bin_dirs: tuple[Path, ...], environment: Mapping[str, str], timeout: float
@@ -346,9 +346,9 @@ class _Operation:
         read: Callable[[Completion], _Value],
         budget: float | None = None,
     ) -> _Value:
-        """Execute a plugin and ``read`` what it printed; a failure is logged with a line that repeats it in a shell.
+        """Run a plugin and ``read`` its output. A failure is logged with a shell command that repeats the run.
 
-        ``budget`` is a bound in seconds below the time that is left.
+        ``budget``, in seconds, limits the run to less than the time that is left.
         """
         left = self.time_left()
         if not left:
@@ -432,14 +432,14 @@ def _reader(network: NetworkList, plugin: PluginConfig) -> Callable[[Completion]
 
 
 def _no_output(_: Completion) -> None:
-    """DEL, CHECK, STATUS and GC say all with their exit status."""
+    """For DEL, CHECK, STATUS and GC, whose only answer is their exit status."""
 
 
 def _supported_versions(completion: Completion) -> tuple[str, ...]:
     try:
         answer = _json.decode_object(completion.stdout)
         supported = _json.texts(answer, "supportedVersions")
-        # Version 0.2.0 brought the command before the list.
+        # Version 0.2.0 had the command, but not yet the list.
         if not supported and _json.text(answer, "cniVersion") == "0.2.0":
             return ("0.1.0", "0.2.0")
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Who may run plugins when (SPEC.md, section 3 "Lifecycle & Ordering").
+"""The order of operations (SPEC.md, section 3 "Lifecycle & Ordering").
 
-Operations on one container take turns; those on different containers do not wait for each other; garbage collection
-runs alone.
+Operations on one container take turns. Operations on different containers do not wait for each other. Garbage
+collection runs alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Turns:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        # Counted while it waits, so that a stream of new pods cannot put it off for ever.
+        # Counted while it waits, so that a stream of new pods cannot delay it for ever.
         self._collections_waiting += 1
         try:
             await self._until(lambda: not self._busy and not self._collecting)

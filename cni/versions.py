@@ -1,4 +1,4 @@
-"""Versions of the specification, and the choice of one for a network."""
+"""The versions of the specification, and the choice of one for a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cni import _json
 
-#: Every version this package speaks, oldest first.
+#: The versions that this package supports, oldest first.
 SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = SUPPORTED[-1]
 OLDEST: Final = SUPPORTED[0]
@@ -21,7 +21,7 @@ def at_least(version: str, minimum: str) -> bool:
 def select(config: Mapping[str, Any]) -> str:
     """The newest version that both a configuration and this package support (SPEC.md, "Version considerations").
 
-    A configuration that names no version is of 0.1.0, which had no such field. Raises ``_json.Malformed``.
+    A configuration without a version has 0.1.0, which had no such field. Raises ``_json.Malformed``.
     """
     offered = list(_json.texts(config, "cniVersions"))
     single = _json.text(config, "cniVersion")

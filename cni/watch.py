@@ -1,4 +1,4 @@
-"""Following a folder of network configurations. No plugin is executed."""
+"""Follows a folder of network configurations. It runs no plugins."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DEBOUNCE: Final = 0.1
 
 
 class ConfigWatcher:
-    """Keeps the network that :func:`cni.load_network` would give, at hand.
+    """Keeps the network that :func:`cni.load_network` would return.
 
-    ``network`` is the network or None, and then ``reason`` says why in words for a user. Both are right when
-    :meth:`start` returns. A change is seen ``debounce`` seconds after its first event, so that a burst of them is
-    read once; then ``on_change`` is called and ``changed`` is set, which whoever waits for it clears. Files beside
-    the chosen one that are damaged are logged at each change.
+    ``network`` is the network, or None; then ``reason`` says why, in words for a user. Both are set when :meth:`start`
+    returns. The folder is read ``debounce`` seconds after the first event of a change, so that a burst of events leads
+    to one reading. If the result changes, ``on_change`` is called and ``changed`` is set; its waiters must clear it.
+    Damaged files before the chosen one are logged when they change.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ConfigWatcher:
     ) -> None:
         self._conf_dir = conf_dir.absolute()
         self._on_change = on_change
-        # The folders in it may hold a network's plugins.
+        # Its subfolders may have a network's plugins.
         self._watch = FolderWatch(self._conf_dir, self._read, self._tell, subfolders=True, debounce=debounce)
         self._damaged: list[str] = []
         self.network: NetworkList | None = None
@@ -48,7 +48,7 @@ class ConfigWatcher:
         await self.close()
 
     async def start(self) -> None:
-        """Read the folder and begin to watch it. Where inotify cannot be had, the folder is read every 5 s."""
+        """Read the folder and begin to watch it. Without inotify, the folder is read every 5 s."""
         await self._watch.start()
 
     async def close(self) -> None:
@@ -56,7 +56,7 @@ class ConfigWatcher:
         await self._watch.close()
 
     def _read(self) -> bool:
-        """Read the folder; returns whether that changed anything a user can see."""
+        """Read the folder. Returns whether ``network`` or ``reason`` has changed."""
         before = (self.network, self.reason)
         self.network, damaged = find_network(self._conf_dir)
         self.reason = "" if self.network else describe_lack(self._conf_dir, damaged)

@@ -1,7 +1,7 @@
-"""Per-sandbox checkpoint files: what a pod's teardown needs when the engine has lost the pod.
+"""Checkpoint files, one per sandbox: what the teardown of a pod needs if the engine has lost the pod.
 
-``format`` turns a record into bytes and back and touches nothing; ``store`` does the file work and knows nothing of
-JSON. The schema is the one of the in-tree dockershim and of cri-dockerd, so either can read what the other wrote.
+``format`` converts a record to bytes and back, without I/O; ``store`` reads and writes the files. The schema is that of
+the in-tree dockershim and of cri-dockerd, so each program can read the files of the others.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Why a checkpoint could not be read or written."""
+"""The errors of reading and writing checkpoints."""
 
 from __future__ import annotations
 
 
 class CheckpointError(Exception):
-    """Base of all; raised itself when the operating system failed, with the OSError as its cause."""
+    """Base of all. Raised itself if the operating system failed, with the OSError as its cause."""
 
 
 class InvalidSandboxId(CheckpointError, ValueError):
-    """The id cannot be a file name in the store, so no checkpoint has it and none can be written for it."""
+    """The id cannot be a file name in the store, so it cannot have a checkpoint."""
 
 
 class MissingCheckpoint(CheckpointError):
@@ -16,8 +16,8 @@ class MissingCheckpoint(CheckpointError):
 
 
 class DamagedCheckpoint(CheckpointError):
-    """What lies under this name is not a checkpoint: torn, not JSON, of the wrong shape, type or owner."""
+    """The file is not a checkpoint: torn, not JSON, or of the wrong shape, type or owner."""
 
 
 class NewerCheckpoint(CheckpointError):
-    """Whole, but of a schema that this version does not know: a newer program wrote it and can still read it."""
+    """The file is whole, but a newer program wrote it, in a schema that this version does not know."""

@@ -4,11 +4,11 @@
 
     {"version": "v1", "name": ..., "namespace": ...,
      "data": {"port_mappings": [{"protocol", "container_port", "host_port", "host_ip"?}]?, "host_network"?},
-     "dockershim": {...what only this project knows...}?,
+     "dockershim": {...what only this project reads...}?,
      "checksum": <unsigned integer>?}
 
-``data`` and ``checksum`` are read by cri-dockerd, which refuses a file whose checksum is not the one it computes over
-``data``. Everything else that a teardown needs is therefore under a key of its own, which older readers skip.
+cri-dockerd reads ``data`` and ``checksum``, and refuses a file if the checksum that it computes over ``data`` differs.
+So everything else that a teardown needs is under a separate key, which older readers ignore.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class PortMapping:
-    """A port of the pod on the node; ``host_port`` 0 means that none was asked for."""
+    """A port of the pod on the node; ``host_port`` 0 means that the pod has requested none."""
 
     protocol: Protocol
     container_port: int
@@ -41,13 +41,13 @@ class PortMapping:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is known of a sandbox without the engine.
+    """What is known about a sandbox without the engine.
 
-    Files of cri-dockerd and of the in-tree dockershim carry only what comes before ``uid``.
+    Files of cri-dockerd and of the in-tree dockershim have only the fields before ``uid``.
 
-    ``network`` is the kind of the pod's network ("cni", "docker", "host"; empty if the file does not say),
-    ``created_at`` nanoseconds since 1970. ``checksum_differs`` is set by ``decode`` alone: the file is usable, but
-    its checksum is not the one that cri-dockerd computes. In-tree dockershims always wrote such files.
+    ``network`` is the kind of the pod's network ("cni", "docker", "host"; empty if the file does not say);
+    ``created_at`` is in nanoseconds since 1970. Only ``decode`` sets ``checksum_differs``: the file is usable, but its
+    checksum is not the one that cri-dockerd computes. In-tree dockershims always write such files.
     """
 
     sandbox_id: str
@@ -76,7 +76,7 @@ _EXTENSION_MAPS: Final = ("labels", "annotations")
 def checksum(port_mappings: Iterable[PortMapping], host_network: bool) -> int:
     """The checksum as cri-dockerd computes it: FNV-1a, 32 bits, over Go's dump of the ``data`` struct.
 
-    The Go type names in the dump are part of what is hashed, and the same in every cri-dockerd.
+    The dump includes Go type names, which are the same in every cri-dockerd.
     """
     items = " ".join(_dump(mapping) for mapping in port_mappings)
     ports = f"[{items}]" if items else "<nil>"
@@ -98,7 +98,7 @@ def _dump(mapping: PortMapping) -> str:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The file's content. ``sandbox_id`` is not in it: it is the file's name."""
+    """The content of the file. ``sandbox_id`` is not in it, but is the file's name."""
     data: dict[str, object] = {}
     if checkpoint.port_mappings:
         data["port_mappings"] = [_encode_mapping(mapping) for mapping in checkpoint.port_mappings]
@@ -132,11 +132,11 @@ def _encode_mapping(mapping: PortMapping) -> dict[str, object]:
 
 
 def decode(sandbox_id: str, content: bytes) -> Checkpoint:
-    """Reads a file of any writer.
+    """Reads a file that any of the programs wrote.
 
-    Unknown keys are ignored, a missing ``checksum`` or ``host_network`` is accepted, and so is a checksum that
-    differs (``checksum_differs``). Raises NewerCheckpoint for a later schema, DamagedCheckpoint for anything else
-    that is not a checkpoint, and nothing else whatever the bytes are.
+    Ignores unknown keys, and accepts a missing ``checksum`` or ``host_network`` and a checksum that differs
+    (``checksum_differs``). Raises NewerCheckpoint for a later schema, and DamagedCheckpoint for anything else that is
+    not a checkpoint; no bytes can make it raise other errors.
     """
     document = _parse(content)
     _check_version(document)
@@ -224,7 +224,7 @@ def _text(document: dict[str, object], key: str, required: bool = False) -> str:
 
 
 def _checked_text(value: object, key: str) -> str:
-    """Half of a character, which JSON can write, is in no message that could be sent."""
+    """Refuses lone surrogates: JSON can have them, but a protobuf message cannot."""
     if not isinstance(value, str) or _SURROGATE.search(value):
         raise DamagedCheckpoint(f"{key} is not a text")
     return value

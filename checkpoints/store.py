@@ -1,9 +1,9 @@
-"""The checkpoint files of a node, one per sandbox, named by its id.
+"""The checkpoint files of a node, one per sandbox. The sandbox id is the file name.
 
-A write is durable when it returns, and costs two syncs: the file's, and the folder's after the rename. A removal is
-not synced: a file that a power cut brings back names a sandbox that is gone, and is removed again.
+A write is durable when it returns. It syncs the file, and the folder after the rename. A removal is not synced: if a
+power cut brings the file back, its sandbox does not exist any more, and the file is removed again.
 
-Every file is reached through a descriptor of the folder, by a checked name, without following a link.
+Every file is opened relative to a descriptor of the folder, by a checked name, without following links.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from checkpoints.errors import (
 )
 from checkpoints.format import Checkpoint, decode, encode
 
-# Kubernetes bounds all annotations of a pod to 256 KiB; escaped as JSON they can grow sixfold.
+# Kubernetes limits all annotations of a pod to 256 KiB; escaped as JSON they can take six times as much.
 MAXIMUM_SIZE: Final = 4 << 20
 
 _TEMPORARY_PREFIX: Final = ".tmp-"
 _SANDBOX_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not blocking, so that a FIFO under a sandbox's name cannot hold the reader.
+# O_NONBLOCK, so that a FIFO with a sandbox's name cannot block the reader.
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What open() says of a link, and of a socket or a device that nobody serves.
+# The errors of open() for a link, and for a socket or a device that nobody serves.
 _NOT_A_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that is not a usable checkpoint. ``set_aside`` is where it lies now, None if it was left in place."""
+    """A file that is not a usable checkpoint. ``set_aside`` is where it was moved; None if it was left in place."""
 
     file_name: str
     error: CheckpointError
@@ -52,10 +52,10 @@ class Problem:
 
 
 class Store:
-    """Plain blocking file work; safe to call from several threads, and for one process at a time.
+    """The checkpoints in a folder. All methods block. Several threads may call them, but only one process at a time.
 
-    The folder is made at the first write. Damaged files go into ``damaged`` beside it. In a ``foreign`` folder, which
-    another program keeps, nothing is changed but by ``write`` and ``remove``: what is damaged stays where it is.
+    The first write makes the folder. Damaged files are moved to ``damaged`` beside it. A ``foreign`` folder belongs to
+    another program: there, only ``write`` and ``remove`` change files, and damaged files stay where they are.
     """
 
     def __init__(self, folder: Path, *, foreign: bool = False) -> None:
@@ -68,8 +68,8 @@ class Store:
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes or replaces the sandbox's checkpoint, durably.
 
-        Raises InvalidSandboxId, and CheckpointError from the OSError that stopped it (disk full, read-only, ...). A
-        first write that failed leaves nothing; a replacement that failed leaves the old or the new content, whole.
+        Raises InvalidSandboxId, and CheckpointError from the OSError that stopped it (disk full, read-only, ...). If a
+        first write fails, no file is left; if a replacement fails, the whole old or the whole new content is left.
         """
         name = _checked(checkpoint.sandbox_id)
         content = encode(checkpoint)
@@ -84,7 +84,7 @@ class Store:
 
     def read(self, sandbox_id: str) -> Checkpoint:
         """Raises InvalidSandboxId, MissingCheckpoint, DamagedCheckpoint, NewerCheckpoint, and CheckpointError from
-        an OSError where the file could not be read at all."""
+        an OSError if the file could not be read at all."""
         name = _checked(sandbox_id)
         try:
             with _opened(self._folder) as folder:
@@ -95,7 +95,7 @@ class Store:
             raise CheckpointError(f"checkpoint of {name} in {self._folder} was not read: {error}") from error
 
     def remove(self, sandbox_id: str) -> None:
-        """Removes what lies under the sandbox's name; nothing there is fine.
+        """Removes the file of the sandbox. Does nothing if there is none.
 
         Raises InvalidSandboxId, and CheckpointError from an OSError.
         """
@@ -109,10 +109,10 @@ class Store:
             raise CheckpointError(f"checkpoint of {name} was not removed from {self._folder}: {error}") from error
 
     def load_all(self) -> tuple[list[Checkpoint], list[Problem]]:
-        """Every checkpoint there is, by name, and every file that is none.
+        """All checkpoints, in the order of their names, and a problem for each file that is not one.
 
-        What is damaged is moved aside, so that it is reported once; a newer file and one that could not be read stay
-        where they are. Leftovers of writes that a crash cut short are removed. A foreign folder is only read. Raises
+        Moves damaged files aside, so that they are reported once; newer files and files that could not be read stay
+        where they are. Removes leftovers of writes that a crash has cut off. Only reads a foreign folder. Raises
         CheckpointError if the folder itself cannot be read.
         """
         checkpoints: list[Checkpoint] = []
@@ -128,7 +128,7 @@ class Store:
         return checkpoints, problems
 
     def damaged(self) -> int:
-        """How many files have been set aside, now or earlier, and are still there."""
+        """The number of files that were set aside, now or earlier, and still exist."""
         return sum(1 for _ in self._damaged.iterdir()) if self._damaged.is_dir() else 0
 
     def _load_one(self, folder: int, name: str, checkpoints: list[Checkpoint], problems: list[Problem]) -> None:
@@ -148,7 +148,7 @@ class Store:
             problems.append(Problem(name, CheckpointError(f"not read: {error}")))
 
     def _set_aside(self, folder: int, name: str, reason: CheckpointError) -> Problem:
-        # Cut in bytes: the suffix has to fit into a file name too.
+        # The limit of a file name is in bytes, and the suffix must fit too.
         target = os.fsdecode(os.fsencode(name)[:240]) + f".{secrets.token_hex(4)}"
         try:
             _make_folder(self._damaged)
@@ -160,7 +160,7 @@ class Store:
         return Problem(name, reason, self._damaged / target)
 
     def _sweep(self, folder: int, name: str) -> None:
-        """Only our own leftovers: other hidden files are somebody else's, and skipped as every reader does."""
+        """Removes a hidden file if it is one of our leftovers. Others belong to other programs, and are ignored."""
         with self._writing_lock:
             if name.startswith(_TEMPORARY_PREFIX) and name not in self._writing:
                 _unlink_quietly(folder, name)
@@ -184,7 +184,7 @@ def _checked(sandbox_id: str) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """A folder that was just made is itself lost in a power cut until its parent is synced."""
+    """Makes a folder, and syncs its parent: without that, a power cut could lose the new folder."""
     try:
         folder.mkdir(0o700)
     except FileExistsError:

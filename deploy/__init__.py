@@ -1,1 +1,1 @@
-"""Using dockershim on a machine: `make run`, `make demo`, and the units of systemd. No part of the server."""
+"""Tools to use dockershim on a machine: `make run`, `make demo`, and systemd units. Not a part of the server."""

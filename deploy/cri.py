@@ -1,4 +1,4 @@
-"""A CRI client for programs that do one thing after another."""
+"""A blocking CRI client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dockershim.api.cri.v1 import api_pb2
 
-# gRPC's C core reads it when the first channel is made; below errors it tells of every connection.
+# gRPC's C core reads it when the first channel is made. Below "error" it logs every connection.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 USUAL_ENDPOINT = "unix:///run/dockershim.sock"
@@ -30,7 +30,7 @@ class CRI:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        # Without its own pool a channel waits out the failures of an earlier one to the same socket.
+        # Without its own pool, a channel shares the back-off of an earlier one to the same socket.
         self._channel = grpc.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)])
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class CRI:
 
 
 def answers(endpoint: str) -> bool:
-    """Whether a server is there."""
+    """Whether a server answers."""
     with CRI(endpoint) as cri:
         try:
             cri.call("Version", api_pb2.VersionRequest(), timeout=2)
@@ -63,7 +63,7 @@ def answers(endpoint: str) -> bool:
 
 
 def wait_ready(endpoint: str, server: Any, timeout: float = 30.0) -> bool:
-    """Wait until the process ``server`` serves; False when it has ended instead, or takes longer than ``timeout`` s."""
+    """Wait until the process ``server`` serves; False if it has ended, or takes longer than ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not answers(endpoint):
         if server.poll() is not None or time.monotonic() > deadline:

@@ -32,11 +32,11 @@ _STOP_TIMEOUT = 40.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show it all. SystemExit with a message when a step goes wrong or something is left."""
+    """Run the demo. Raises SystemExit with a message if a step fails or something is left."""
     parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
     parser.add_argument("--image", default="", help="an image with a shell, instead of one that is made on the spot")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)  # whatever ends the demo, it tidies up
+    signal.signal(signal.SIGTERM, _interrupt)  # so that the demo cleans up on SIGTERM too
     try:
         _demo(given.image)
     except (SetupError, DemoError, DockerException) as error:
@@ -62,7 +62,7 @@ def _demo(image: str) -> None:
 
 
 def _live(client: DockerClient, place: Place, folder: Path, image: str) -> None:
-    """The pod's life, and the look afterwards."""
+    """Run the pod, and then check that nothing is left."""
     with cri.CRI(place.endpoint) as connection:
         pod = Pod(connection, folder / "logs")
         with ExitStack() as source:
@@ -78,7 +78,7 @@ def _live(client: DockerClient, place: Place, folder: Path, image: str) -> None:
 
 @contextmanager
 def _server(client: DockerClient, folder: Path) -> Iterator[Place]:
-    """The server that serves already, or one of our own until the block ends."""
+    """The server that serves already, or else one of our own until the block ends."""
     if cri.answers(cri.USUAL_ENDPOINT):
         say(f"The server on {cri.USUAL_ENDPOINT} is used.")
         yield Place(cri.USUAL_ENDPOINT, Path("/var/lib/dockershim"), Path("/run/dockershim"))
@@ -95,7 +95,7 @@ def _server(client: DockerClient, folder: Path) -> Iterator[Place]:
         finally:
             server.terminate()
             code = server.wait(_STOP_TIMEOUT)
-    # Looked at only here: where the demo failed or was interrupted, that says more than how the server ended.
+    # Checked only here: if the demo failed or was interrupted, that error says more than the server's exit code.
     if code != 0:
         raise DemoError(f"the server ended with {code}")
 
@@ -113,7 +113,7 @@ def _serve(place: Place) -> list[str]:
 
 @contextmanager
 def _without_built_in_image(client: DockerClient) -> Iterator[None]:
-    """Leave the engine without the image that our server loads for its pods, unless it had it before."""
+    """At the end, remove the image that our server loads for its pods, unless the engine had it before."""
     had = bool(client.images.list(BUILTIN_INFRA_IMAGE))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The machine's Docker Engine: found, or installed and started."""
+"""Finds the machine's Docker Engine, or installs and starts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deploy.terminal import say
 USUAL_ENDPOINT = "unix:///var/run/docker.sock"
 PID_FILE = Path("/var/run/docker.pid")
 LOG = Path("/var/log/dockerd.log")
-# sd_booted(3): whether systemd is the one that runs the services here, not merely installed.
+# sd_booted(3): exists if systemd runs the services here and is not just installed.
 SYSTEMD = Path("/run/systemd/system")
 
 START_TIMEOUT = 60.0
@@ -27,14 +27,14 @@ _POLL = 0.1
 
 
 def endpoint() -> str:
-    """Where the engine is, as the server's flag ``--docker-endpoint`` takes it."""
+    """The engine's endpoint, for the server's flag ``--docker-endpoint``."""
     return os.environ.get("DOCKER_HOST") or USUAL_ENDPOINT
 
 
 def ensure() -> DockerClient:
-    """A client of an engine that answers. One that is missing is installed, one that does not run is started.
+    """A client of an engine that answers. Installs the engine if it is missing, and starts it if it does not run.
 
-    Raises SetupError when there is none in the end; what is behind DOCKER_HOST is somebody else's to start.
+    Raises SetupError if no engine answers in the end. An engine at DOCKER_HOST is not started here.
     """
     if os.geteuid() != 0:
         raise SetupError("this needs root, as everything does that makes pods")
@@ -75,7 +75,7 @@ def _start_by_hand() -> DockerClient:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # it stays when this program ends, and a Ctrl-C here is not for it
+                start_new_session=True,  # it survives this program, and a Ctrl-C here does not reach it
             )
     client = _wait(started, log_start)
     say(f"Docker Engine {_version(client)} was started in the background, there being no systemd; its log is {LOG}.")
@@ -84,7 +84,7 @@ def _start_by_hand() -> DockerClient:
 
 
 def _is_running() -> bool:
-    """Whether dockerd runs already, still on its way to answering."""
+    """Whether dockerd runs already, even if it does not answer yet."""
     try:
         return Path("/proc", PID_FILE.read_text().strip(), "comm").read_text().strip() == "dockerd"
     except OSError:

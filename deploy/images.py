@@ -1,4 +1,4 @@
-"""The image of the demo: the one the user names, or one that is made and pulled with no registry but our own."""
+"""Makes the image of the demo, and serves it from a local registry, so that no other registry is needed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _POLL = 0.05
 
 @contextmanager
 def own_registry(client: DockerClient, folder: Path) -> Iterator[str]:
-    """The name of an image that only a registry of ours has, on a free port of 127.0.0.1, until the block ends.
+    """The name of an image that only our own registry has, on a free port of 127.0.0.1, until the block ends.
 
-    Registry and content are Debian's docker-registry and busybox-static, unpacked in ``folder``. The image is pushed by
-    the engine, which keeps nothing of it. Raises SetupError.
+    Registry and content are Debian's docker-registry and busybox-static, unpacked in ``folder``. The engine pushes the
+    image and does not keep it. Raises SetupError.
     """
     program = _program(unpack("docker-registry", folder), "docker-registry")
     busybox = _program(unpack("busybox-static", folder), "busybox")
@@ -48,7 +48,7 @@ def _program(package: Path, name: str) -> Path:
 
 
 def _root_file_system(busybox: bytes) -> bytes:
-    """A tar archive with a static busybox, as the commands that the demo runs."""
+    """A tar archive with a static busybox and links for the commands that the demo runs."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         program = tarfile.TarInfo("bin/busybox")
@@ -64,7 +64,7 @@ def _root_file_system(busybox: bytes) -> bytes:
 def _push(client: DockerClient, name: str, content: bytes) -> None:
     client.api.import_image_from_data(content, repository=name, tag=TAG)
     try:
-        # Without (empty) credentials an older engine takes the request for one of an older form still.
+        # Without credentials, even empty ones, an older engine expects a request in an older format.
         for line in client.api.push(name, tag=TAG, stream=True, decode=True, auth_config={}):
             if "error" in line:
                 raise SetupError(f"the engine cannot push to {name}: {line['error']}")

@@ -1,4 +1,4 @@
-"""What is left of a pod that is gone: looked for in the CRI, in the engine and among the files."""
+"""Looks for what is left of a removed pod: in the CRI, in the engine and among the files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dockershim.network.netns import Pins
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server serves, and the folders of its state: what outlives a reboot, and what does not."""
+    """A server's endpoint, and the folders of its state: ``root`` survives a reboot, ``state`` does not."""
 
     endpoint: str
     root: Path
@@ -25,7 +25,7 @@ class Place:
 
 
 def left_behind(client: DockerClient, connection: CRI, place: Place, pod: Pod) -> list[str]:
-    """Look everywhere, saying what was looked for; what was found, one line each."""
+    """Look everywhere, and print what is looked for. Returns what was found, one line each."""
     found: list[str] = []
     for what, things in _look(client, connection, place, pod):
         say(f"     {what}: {'; '.join(things) or 'none'}")

@@ -1,4 +1,4 @@
-"""What Debian's archive gives: packages installed for good, or unpacked beside the machine's own for a while."""
+"""Debian packages: installs them, or unpacks them into a folder without installing."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import os
 import subprocess
 from pathlib import Path
 
-# Another apt on the machine is waited for, in seconds, instead of failing.
+# Waits up to 300 s for another apt on the machine instead of failing.
 APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300")
 
 
 class SetupError(Exception):
-    """The machine lacks something that cannot be brought; the message says what to do."""
+    """The machine lacks something that cannot be installed or started; the message says what."""
 
 
 def install(*packages: str) -> None:
-    """Install ``packages`` with apt-get. Raises SetupError with everything it said."""
-    # Without systemd, RUNLEVEL=1 keeps invoke-rc.d(8) from starting a service by its init script, out of our sight.
+    """Install ``packages`` with apt-get. Raises SetupError with its whole output."""
+    # Without systemd, RUNLEVEL=1 keeps invoke-rc.d(8) from starting a service by its init script: we start it.
     environment = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     run(*APT, "update")
     run(*APT, "install", "-y", "--no-install-recommends", *packages, environment=environment)
 
 
 def unpack(package: str, folder: Path) -> Path:
-    """Unpack one package, without what it depends on, into a folder of its name in ``folder``. Raises SetupError."""
+    """Unpack one package, without its dependencies, into a folder of its name in ``folder``. Raises SetupError."""
     target = folder / package
     target.mkdir()
-    # apt would go over to a user of its own, who may not write here.
+    # By default apt downloads as another user, who may not write here.
     download = (*APT, "-o", "APT::Sandbox::User=root", "download", package)
     try:
         run(*download, cwd=target)
@@ -40,7 +40,7 @@ def unpack(package: str, folder: Path) -> Path:
 
 
 def run(*command: str, cwd: Path | None = None, environment: dict[str, str] | None = None) -> None:
-    """Run a command to its end. Raises SetupError with everything it said when it fails or is not there."""
+    """Run a command to its end. Raises SetupError, with its whole output, if it fails or does not exist."""
     try:
         done = subprocess.run(
             command,

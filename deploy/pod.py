@@ -1,4 +1,4 @@
-"""One pod's life in CRI calls, each shown with what came of it and the time it took."""
+"""The life of one pod in CRI calls. Prints each call with its result and its time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 
 NAME = "dockershim-demo"
 NAMESPACE = "default"
-# Only what any image with a shell has. The shell is PID 1, which SIGTERM does not end unless it asks for it.
+# These need only what any image with a shell has. The shell is PID 1, which SIGTERM ends only with a trap.
 MAIN = ("sh", "-c", 'read host </etc/hostname; trap "exit 0" TERM; echo "hello from $host"; sleep 3600 & wait')
 COMMAND = ("sh", "-c", 'read main </proc/1/comm; echo "in the container, whose process 1 is $main"; exit 7')
 EXIT_CODE = 7
 
-# As kubelets ask for by default: each container sees only its own processes.
+# The kubelet's default: each container sees only its own processes.
 _NAMESPACES = cri.NamespaceOption(pid=cri.CONTAINER)
 _GRACE = 10
 _LOG_TIMEOUT = 5.0
@@ -33,11 +33,11 @@ _CLOSED_PORT = 9
 
 
 class DemoError(Exception):
-    """Something is not as it has to be; the message says what."""
+    """Something is not as expected; the message says what."""
 
 
 class Pod:
-    """A pod of one container, whose logs go into ``logs``. Its ids stay after its end."""
+    """A pod with one container, with logs in ``logs``. Its ids are kept after its end."""
 
     def __init__(self, connection: CRI, logs: Path) -> None:
         self._cri = connection
@@ -51,7 +51,7 @@ class Pod:
         self.container_id = ""
 
     def live(self, image: str) -> None:
-        """From the pull to the removal. Raises DemoError; then too, everything has been removed."""
+        """Run the pod, from the pull to the removal. Raises DemoError, after it has removed everything."""
         self.image = image
         try:
             self._make()
@@ -88,7 +88,7 @@ class Pod:
         _check(status.state == cri.CONTAINER_EXITED, "the container still runs")
         _result(f"exited with {status.exit_code}")
         self._step("RemoveContainer", cri.RemoveContainerRequest(container_id=self.container_id))
-        # The log outlives its container: it is the kubelet's, and here the demo is the kubelet.
+        # The runtime does not remove the log: the kubelet does, and here the demo is the kubelet.
         self._remove_log()
         self._step("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=self.sandbox_id))
         self._step("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=self.sandbox_id))
@@ -96,7 +96,7 @@ class Pod:
             self._step("RemoveImage", cri.RemoveImageRequest(image=cri.ImageSpec(image=self.image)))
 
     def _clear(self) -> None:
-        """Remove what there is, whatever has gone wrong; what resists is told of by who looks afterwards."""
+        """Remove what exists after a failure. Errors are only printed; ``left_behind`` reports what is left."""
         for sandbox_id in self._own_sandboxes():
             self._try("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
         self._remove_log()
@@ -111,7 +111,7 @@ class Pod:
         return self.logs / _LOG
 
     def _own_sandboxes(self) -> list[str]:
-        """By the list: a RunPodSandbox that was interrupted told no id."""
+        """The demo's sandboxes, from the list: an interrupted RunPodSandbox has returned no id."""
         listed = self._try("ListPodSandbox", cri.ListPodSandboxRequest())
         return [one.id for one in listed.items if one.metadata.uid == self.uid] if listed else []
 
@@ -166,7 +166,7 @@ class Pod:
         _result(f"{done.stdout.decode().rstrip()}; exit code {done.exit_code}")
         _check(done.stdout.startswith(b"in the container") and done.exit_code == EXIT_CODE, f"wrong: {done}")
 
-    # -- what the steps are made of --------------------------------------------------------------------------
+    # -- parts of the steps ----------------------------------------------------------------------------------
 
     def _step(self, name: str, request: Message) -> Any:
         started = time.monotonic()
@@ -210,9 +210,9 @@ class Pod:
 
 
 def _reach(address: str) -> str:
-    """How the pod answers a connection from the node, as a kubelet's probe makes one. Raises DemoError if it does not.
+    """How the pod answers a connection from the node, like that of a kubelet's probe. Raises DemoError if it does not.
 
-    Nothing listens there: it is the pod's own network that answers, by refusing.
+    Nothing listens in the pod, so its network answers by refusing the connection.
     """
     try:
         with socket.create_connection((address, _CLOSED_PORT), _PROBE_TIMEOUT):

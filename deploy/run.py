@@ -25,7 +25,7 @@ Ctrl-C stops dockershim; the engine and the pods stay.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal; the server's exit code. ``arguments`` are flags of the server."""
+    """Serve until a signal, and return the server's exit code. ``arguments`` are flags of the server."""
     parser = argparse.ArgumentParser(prog="python -m deploy.run", description=__doc__)
     parser.add_argument("--container-runtime-endpoint", default=cri.USUAL_ENDPOINT)
     known, flags = parser.parse_known_args(arguments)
@@ -42,7 +42,7 @@ def _serve(endpoint: str, flags: Sequence[str]) -> int:
     command = [sys.executable, "-m", "dockershim", "serve"]
     usual = [f"--container-runtime-endpoint={endpoint}", f"--docker-endpoint={engine.endpoint()}"]
     server = subprocess.Popen([*command, *usual, "--network-plugin=docker", *flags])
-    # A terminal's Ctrl-C reaches the server too, which decides when to end; any other signal comes to us alone.
+    # Ctrl-C in a terminal reaches the server too, which then ends; SIGTERM reaches only this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     if cri.wait_ready(endpoint, server):

@@ -1,4 +1,4 @@
-"""What is said to the person at the terminal."""
+"""Output for the person at the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import sys
 
 
 def say(text: str = "") -> None:
-    """One line, there at once also when the output is a pipe."""
+    """Print one line, without buffering even if the output is a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

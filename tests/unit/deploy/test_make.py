@@ -80,7 +80,9 @@ class Checkout:
         python.chmod(0o755)
 
     def begin(self, *targets: str) -> subprocess.Popen[str]:
-        command = ["make", f"PYTHON={self.folder}/python3", *targets]
+        # Where the tests run in the background, a shell has it ignored, and so would all that they start. Not by a
+        # preexec_fn: that forks, and in a process that has used gRPC the child may end by gRPC's handlers of a fork.
+        command = ["env", "--default-signal=INT", "make", f"PYTHON={self.folder}/python3", *targets]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
         return subprocess.Popen(
             command,
@@ -90,8 +92,6 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Where the tests run in the background, a shell has it ignored, and so would all that they start.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def make(self, *targets: str) -> list[str]:

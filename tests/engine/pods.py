@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,14 @@ async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, f"it does not come within {timeout:g} s"
         await asyncio.sleep(0.05)
+
+
+async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
+    """Read until it is ``expected``: the server follows the engine, and may be some ms behind what others do to it."""
+    end = time.monotonic() + 5
+    while (found := await read()) != expected:
+        assert time.monotonic() < end, f"{found} is not {expected}"
+        await asyncio.sleep(0.02)
 
 
 def process(engine_api: DockerClient, container_id: str) -> Path:

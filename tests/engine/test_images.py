@@ -18,7 +18,7 @@ from docker.errors import ImageNotFound
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
 from tests.engine import pods
-from tests.engine.pods import until
+from tests.engine.pods import eventually, until
 from tests.engine.registry import Registry, make_image, running_registry
 from tests.node.server import Server
 
@@ -344,13 +344,6 @@ async def test_an_image_that_no_registry_knows_is_told_by_its_id(cri: CRI, engin
         assert told.image_ref == told.image_id == local.id
         assert told.image.image == "tests/local:1"
     engine_api.images.remove(local.id, force=True)
-
-
-async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
-    end = time.monotonic() + 5
-    while (found := await read()) != expected:
-        assert time.monotonic() < end, f"{found} is not {expected}"
-        await asyncio.sleep(0.02)
 
 
 # -- removal

@@ -24,6 +24,7 @@ from tests.engine.pods import (
     container_config,
     containers,
     create,
+    eventually,
     linux_container,
     linux_sandbox,
     pod,
@@ -451,8 +452,11 @@ async def test_a_sandbox_whose_infra_container_died_is_not_ready_and_can_be_remo
     before = snapshot()
     async with pod(cri) as sandbox_id:
         engine_api.api.kill(sandbox_id)
-        engine_api.api.wait(sandbox_id)
-        assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_NOTREADY
+
+        async def state() -> int:
+            return (await sandbox_status(cri, sandbox_id)).state
+
+        await eventually(state, api.SANDBOX_NOTREADY)
         assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
         async with refused("FAILED_PRECONDITION", sandbox_id):
             await start(cri, sandbox_id)

@@ -6,10 +6,8 @@ the caller's: a coroutine that gets byte streams, or one that connects to a port
 
 from __future__ import annotations
 
-from streaming.bulk import pump_pieces, splice
 from streaming.errors import CommandFailed, Disconnected, ForwardFailed, StreamingError, TooManyWaiting
 from streaming.port_forward import Connect
-from streaming.pump import Decode
 from streaming.remote_command import Command, CommandStreams, Size, Sizes, Wanted
 from streaming.server import Server
 from streaming.sockets import SocketStream
@@ -20,7 +18,6 @@ __all__ = [
     "CommandFailed",
     "CommandStreams",
     "Connect",
-    "Decode",
     "Disconnected",
     "ForwardFailed",
     "Reader",
@@ -33,6 +30,4 @@ __all__ = [
     "TooManyWaiting",
     "Wanted",
     "Writer",
-    "pump_pieces",
-    "splice",
 ]

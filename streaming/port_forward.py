@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from streaming.bulk import pump_pieces, splice, undivided
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.holding import Holding
 from streaming.lifetime import lingering, while_there
@@ -155,8 +154,6 @@ async def _move(source: Stream, target: Stream) -> Stream | None:
                 return None
             await target.write(data)
             del data  # while nothing comes it would be kept
-            await splice(source, target)
-            await pump_pieces(source, undivided, {0: target})
         except Disconnected:
             return target
 

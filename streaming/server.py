@@ -192,8 +192,7 @@ class Server:
         transport = request.transport
         if transport is None:
             return response
-        plain = self._ssl_context is None
-        connection = SpdyConnection(spdy.Side.SERVER, on_lost=request.protocol.connection_lost, is_plain=plain)
+        connection = SpdyConnection(spdy.Side.SERVER, on_lost=request.protocol.connection_lost)
         connection.connection_made(transport)
         transport.set_protocol(connection)
         await self._serve_spdy(connection, protocol, ticket)

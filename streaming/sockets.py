@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from streaming.errors import Disconnected
@@ -18,13 +16,13 @@ from streaming.streams import CHUNK, Inbox
 _MOST_BUFFERED = 256 * 1024
 
 #: As asyncio does.
-MOST_READ = 256 * 1024
+_MOST_READ = 256 * 1024
 
 #: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
 _FLOW_RATE = 16e6
 _FLOW_BURST = 512 * 1024
 #: As much as a sender's socket buffer holds by default, nearly: it may have had to stop.
-SENDER_STOPPED = 192 * 1024
+_SENDER_STOPPED = 192 * 1024
 #: Seconds. The shortest time that an event loop waits.
 _PAUSE = 0.001
 
@@ -41,20 +39,11 @@ class Flow:
         self._level = 0.0
         self._last = self._last_full = -_PAUSE
 
-    @property
-    def is_on(self) -> bool:
-        """Whether what was read last was part of one."""
-        return self._level >= _FLOW_BURST
-
-    def went_on(self, now: float) -> None:
-        """Until ``now`` it was read elsewhere."""
-        self._level, self._last = _FLOW_BURST, now
-
     def is_to_gather(self, now: float, size: int) -> bool:
         """Whether to pause after ``size`` bytes that were read at ``now`` seconds."""
         self._level = min(max(0.0, self._level - (now - self._last) * _FLOW_RATE) + size, _FLOW_BURST)
         self._last = now
-        if size >= SENDER_STOPPED:
+        if size >= _SENDER_STOPPED:
             self._last_full = now
         return self._level >= _FLOW_BURST and now - self._last_full >= _PAUSE
 
@@ -109,13 +98,14 @@ class SocketStream(asyncio.Protocol):
     def _gathered(self) -> bytes:
         """What one read brings. To let the event loop wait again for what is there, and then no more, would cost as
         much as the read. An end is left for the transport to find; an error is told once, to whoever reads."""
-        if self.is_plain:
+        if self.transport.get_extra_info("sslcontext") is None:
             try:
-                return os.read(self.transport.get_extra_info("socket").fileno(), MOST_READ)
+                return os.read(self.transport.get_extra_info("socket").fileno(), _MOST_READ)
             except BlockingIOError:
                 pass
             except OSError as error:
-                self._lose(error)
+                self._fail(error)
+                self.transport.abort()
         return b""
 
     def eof_received(self) -> bool:
@@ -168,31 +158,6 @@ class SocketStream(asyncio.Protocol):
         if not self._reading_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the socket carries what is written, without TLS around it."""
-        return self.transport.get_extra_info("sslcontext") is None
-
-    @property
-    def is_flow(self) -> bool:
-        """Whether it brings more than is worth to be read here, and what it has brought was read."""
-        return self._flow.is_on and not self._inbox.size and not self._inbox.ended
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[Callable[[OSError], None]]:
-        """For the length of a block, a flow is read by somebody else, who tells of an error that a read meets."""
-        self._reading_paused = True
-        self.transport.pause_reading()
-        try:
-            yield self._lose
-        finally:
-            self._flow.went_on(self._loop.time())
-            self._taken(0)
-
-    def _lose(self, error: OSError) -> None:
-        self._fail(error)
-        self.transport.abort()
-
     # -- Stream
 
     async def read(self) -> bytes:
@@ -200,21 +165,21 @@ class SocketStream(asyncio.Protocol):
 
     async def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
-        await self.flushed()
+        await self._flushed()
         while view:
             self.transport.write(view[:CHUNK])
             view = view[CHUNK:]
             # Whoever writes has the bytes in hand until then, so that none wait here of which nobody knows.
-            await self.flushed()
+            await self._flushed()
 
-    async def flushed(self) -> None:
+    async def _flushed(self) -> None:
         """Wait until the socket has all that was written. Raises Disconnected."""
         await self._writable.wait()
         if self.transport.is_closing():
             raise Disconnected("the connection was lost")
 
     async def close_write(self) -> None:
-        await self.flushed()
+        await self._flushed()
         if self.transport.can_write_eof():
             # The other side may have gone at this very moment.
             with contextlib.suppress(OSError):
@@ -234,11 +199,3 @@ class SocketStream(asyncio.Protocol):
 
     async def __aexit__(self, *exc: Any) -> None:
         await self.close()
-
-
-def duplicate(transport: asyncio.BaseTransport) -> socket.socket:
-    """The socket of a transport under a number of its own. Raises OSError."""
-    # What asyncio gives out for it has no type of its own.
-    sock: Any = transport.get_extra_info("socket")
-    result: socket.socket = sock.dup()
-    return result

@@ -40,7 +40,6 @@ _CONTROL = 0x80000000
 _ID = 0x7FFFFFFF
 
 _FRAME_HEADER = struct.Struct(">LL")
-HEADER_SIZE = _FRAME_HEADER.size
 _PAIR = struct.Struct(">LL")
 _NUMBER = struct.Struct(">L")
 _SYN_STREAM = struct.Struct(">LLH")
@@ -245,10 +244,9 @@ class Limits:
 
 @dataclass(slots=True)
 class _OpenFrame:
-    """A DATA frame of ``length`` bytes of which ``missing`` have not arrived yet; ``wanted`` if its stream is there."""
+    """A DATA frame of which ``missing`` bytes have not arrived yet; ``wanted`` if its stream is there."""
 
     stream_id: int
-    length: int
     missing: int
     fin: bool
     wanted: bool
@@ -351,46 +349,26 @@ class Connection:
         elif stream is not None and not wanted:
             self._complain(stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "data behind the end")
         # What comes for a stream that is gone was under way when we reset it.
-        self._frame = _OpenFrame(stream_id, length, length, fin, wanted)
+        self._frame = _OpenFrame(stream_id, length, fin, wanted)
 
     def _read_data(self, frame: _OpenFrame) -> bool:
         piece = self._input[self._at : self._at + frame.missing]
         if frame.missing and not piece:
             return False
         self._at += len(piece)
-        self._carry(frame, len(piece), piece)
-        return True
-
-    def ahead(self, stream_id: int, shortest: int = 0) -> int:
-        """How many bytes that arrive next are the rest of a frame of this stream's data, one of ``shortest`` bytes or
-        more that does not end the stream. To be asked when ``next_event`` has given all."""
-        frame = self._frame
-        if frame is None or self._at < len(self._input) or frame.stream_id != stream_id or frame.length < shortest:
-            return 0
-        return frame.missing if self._is_wanted(frame) and not frame.fin else 0
-
-    def passed_by(self, stream_id: int, missing: int) -> None:
-        """What was ``ahead`` has arrived without being fed, and more frames of such data of the stream behind it, but
-        for ``missing`` bytes of the last one."""
-        self._frame = _OpenFrame(stream_id, missing, missing, fin=False, wanted=True) if missing else None
-
-    def _carry(self, frame: _OpenFrame, size: int, piece: bytes) -> None:
-        """``size`` bytes of a frame have arrived, of which ``piece`` is to be handed on."""
-        frame.missing -= size
+        frame.missing -= len(piece)
         ends = not frame.missing
         if ends:
             self._frame = None
-        if not self._is_wanted(frame):
-            self._unacknowledged.add(0, size)
-            return
+        # The stream may have been reset between two pieces of one frame.
+        if not frame.wanted or frame.stream_id not in self._streams:
+            self._unacknowledged.add(0, len(piece))
+            return True
         if piece or (frame.fin and ends):
             self._events.append(Data(frame.stream_id, piece, fin=frame.fin and ends))
         if frame.fin and ends:
             self._move_receiving(frame.stream_id, Step.FINISH)
-
-    def _is_wanted(self, frame: _OpenFrame) -> bool:
-        # The stream may have been reset between two pieces of one frame.
-        return frame.wanted and frame.stream_id in self._streams
+        return True
 
     def _read_syn_stream(self, flags: int, body: bytes) -> None:
         if len(body) < _SYN_STREAM.size:
@@ -605,16 +583,11 @@ class Connection:
         if size > self.window(event.stream_id):
             raise LocalProtocolError(f"{size} bytes do not fit the window of stream {event.stream_id}")
         self._step(event.stream_id, Step.CARRY)
-        self.passed_out(event.stream_id, size)
+        self._window -= size
+        self._streams[event.stream_id].window -= size
         if event.fin:
             self._step(event.stream_id, Step.FINISH)
-        return b"".join((data_header(event.stream_id, size, fin=event.fin), event.data))
-
-    def passed_out(self, stream_id: int, size: int) -> None:
-        """So many bytes of a stream's data have been sent, or are."""
-        self._window -= size
-        if (stream := self._streams.get(stream_id)) is not None:
-            stream.window -= size
+        return b"".join((_FRAME_HEADER.pack(event.stream_id, (_FIN << 24 if event.fin else 0) | size), event.data))
 
     def _send_syn_stream(self, event: SynStream) -> bytes:
         if event.stream_id & 1 != self._parity or event.stream_id < self.next_stream_id():
@@ -658,17 +631,6 @@ _READERS: Mapping[int, Callable[[Connection, int, bytes], None]] = {
     Type.HEADERS: Connection._read_headers,
     Type.WINDOW_UPDATE: Connection._read_window_update,
 }
-
-
-def plain_data(header: bytes, stream_id: int) -> int:
-    """How much of a stream's data comes behind a frame header, if it is that, and does not end the stream; else 0."""
-    first, second = _FRAME_HEADER.unpack(header)
-    return second if first == stream_id and second <= LONGEST_FRAME else 0
-
-
-def data_header(stream_id: int, size: int, *, fin: bool = False) -> bytes:
-    """What is sent before ``size`` bytes of a stream's data."""
-    return _FRAME_HEADER.pack(stream_id, (_FIN << 24 if fin else 0) | size)
 
 
 def _control(frame: Type, body: bytes, flags: int = 0) -> bytes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -13,26 +12,15 @@ from streaming import spdy
 from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.lifetime import GOODBYE
-from streaming.pump import Decode, Pump
-from streaming.sockets import SocketStream, duplicate
 from streaming.spdy_headers import Headers
-from streaming.splice import LONG, Splice
 from streaming.streams import CHUNK, Inbox, hung_up
-from streaming.threads import is_one_free
 
 logger = logging.getLogger(__name__)
 
 #: A peer that makes us answer (pings, refused streams) without reading the answers is cut off at this.
 _MOST_UNREAD_ANSWERS = 1024 * 1024
-#: A read of so much at once has not emptied the socket: its peer sends faster than we pass on.
-_SENDER_AHEAD = 128 * 1024
 #: Bytes that are worth a write of their own.
 _MUCH = 4096
-#: A thread that moves less was not worth it, because others send, or use the interpreter, or the peer takes no more:
-#: bytes, and for each second that it ran. Seconds until the next.
-_WORTH_A_THREAD = 1024 * 1024
-_WORTH_A_SECOND = 32e6
-_WITHOUT_THREAD = 0.5
 #: Seconds for what a peer sends until others have their turn: a read can hold 10,000 frames.
 _TURN = 0.001
 #: The headers by which Kubernetes tells streams apart. Others, and more of a value than any of them has, are not kept.
@@ -62,10 +50,6 @@ class SpdyStream:
 
     async def read(self) -> bytes:
         return await self.inbox.read()
-
-    async def splice(self, sink: SocketStream) -> None:
-        """What ``bulk.splice`` does, to a socket."""
-        await self._connection.splice(self, sink)
 
     async def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -108,18 +92,6 @@ class SpdyStream:
         if act is not None:
             act()
 
-    @property
-    def is_cut(self) -> bool:
-        return bool(self._cut)
-
-    async def pump_to_streams(
-        self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
-    ) -> list[tuple[int, bytes]]:
-        """What ``bulk.pump_pieces`` does, to streams of this one's connection."""
-        if any(stream._connection is not self._connection for stream in streams.values()):
-            return []
-        return await self._connection.pump_frames(source, decode, streams)
-
     def window_opened(self) -> None:
         self._window_open.set()
 
@@ -141,8 +113,7 @@ class SpdyStream:
 class SpdyConnection(asyncio.Protocol):
     """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
 
-    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do. ``is_plain``: what the
-    socket of the transport carries is SPDY itself, without TLS or anything else around it.
+    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do.
     """
 
     def __init__(
@@ -151,11 +122,9 @@ class SpdyConnection(asyncio.Protocol):
         on_lost: Callable[[Exception | None], None] | None = None,
         *,
         flow_control: bool = True,
-        is_plain: bool = False,
     ) -> None:
         self._machine = spdy.Connection(side, flow_control=flow_control)
         self._side = side
-        self._is_plain = is_plain
         self._on_lost = on_lost
         self._flow_control = flow_control
         self._streams: dict[int, SpdyStream] = {}
@@ -170,10 +139,6 @@ class SpdyConnection(asyncio.Protocol):
         self._writable.set()
         self._reading_paused = False
         self._is_behind = False
-        self._splicing = False
-        self._pumping = False
-        self._no_splice_before = self._no_pump_before = 0.0
-        self._last_read = 0
         self._outgoing: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -267,142 +232,6 @@ class SpdyConnection(asyncio.Protocol):
         if self._streams.pop(stream_id, None) is not None and not self._closing:
             self._write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
 
-    async def splice(self, stream: SpdyStream, sink: SocketStream) -> None:
-        if not self._can_splice(stream, sink):
-            return
-        self._splicing = True
-        self._pause_reading()
-        try:
-            while stream.inbox.size:
-                await sink.write(await stream.read())
-            await sink.flushed()
-            if (splice := self._splice_to(stream, sink)) is None:
-                return
-            with contextlib.closing(splice):
-                try:
-                    await self._splice(stream, splice)
-                finally:
-                    self._machine.passed_by(stream.id, splice.ahead)
-                    if not self._closing:
-                        # Of other streams, or not long enough, or the end, or behind the turn.
-                        self.data_received(splice.rest())
-        finally:
-            self._splicing = False
-            self._resume_reading()
-
-    def _can_splice(self, stream: SpdyStream, sink: SocketStream) -> bool:
-        """Whether more than we can read is waiting, the next of it for this stream, and what is behind has room."""
-        return (
-            self._last_read >= _SENDER_AHEAD
-            and self._is_plain
-            and sink.is_plain
-            and not self._closing
-            and not self._splicing
-            and not self._is_behind
-            # What comes between the data of this stream is for others.
-            and not self.input.is_spent
-            and self._machine.ahead(stream.id, LONG) > 0
-            # What would be stuck behind the data of a peer that heeds windows are its own updates of ours.
-            and not self._machine.windows_bind
-            and not any(other.inbox.full for other in self._streams.values() if other is not stream)
-            and self._loop.time() >= self._no_splice_before
-            and is_one_free()
-        )
-
-    def _splice_to(self, stream: SpdyStream, sink: SocketStream) -> Splice | None:
-        if not (ahead := self._machine.ahead(stream.id)):
-            return None
-        try:
-            return Splice(self._transport, sink.transport, stream.id, ahead, lambda: self._closing)
-        except OSError as error:
-            logger.debug("input is copied, for which there is no pipe: %s", error)
-            return None
-
-    async def _splice(self, stream: SpdyStream, splice: Splice) -> None:
-        seconds = 0.0
-        while is_one_free() and not self._closing:
-            before, began = splice.given, self._loop.time()
-            splice.stuck = False
-            try:
-                await splice.run()
-            finally:
-                now = self._loop.time()
-                seconds += now - began
-                if given := splice.given - before:
-                    self.last_activity = now
-                    self.taken(stream.id, given)
-                    self._acknowledge(given)
-            if not splice.stuck:
-                if not _was_worth_it(splice.given, seconds):
-                    self._no_splice_before = now + _WITHOUT_THREAD
-                return
-            await splice.until_it_takes_more()
-
-    async def pump_frames(
-        self, source: SocketStream, decode: Decode, streams: Mapping[int, SpdyStream]
-    ) -> list[tuple[int, bytes]]:
-        if not self._can_pump(source):
-            return []
-        self._flush()
-        if self._transport.get_write_buffer_size():
-            return []
-        with contextlib.ExitStack() as stack:
-            try:
-                # Under numbers of their own, as a transport may close its socket at any time.
-                end = stack.enter_context(duplicate(source.transport))
-                own = stack.enter_context(duplicate(self._transport))
-            except OSError as error:
-                logger.debug("output is copied, for which there are no descriptors: %s", error)
-                return []
-            lose = stack.enter_context(source.lent())
-            ids = {number: stream.id for number, stream in streams.items()}
-            pump = Pump(end, own, decode, ids, lambda: self._is_pump_over(streams.values()))
-            self._pumping = True
-            began = self._loop.time()
-            try:
-                await pump.run()
-            finally:
-                self._pumping = False
-                if pump.failure is not None:
-                    lose(pump.failure)
-                self._settle(pump, self._loop.time() - began)
-        return pump.left
-
-    def _can_pump(self, source: SocketStream) -> bool:
-        """Whether much is coming, and it may go out behind what the transport has."""
-        return (
-            source.is_flow
-            and source.is_plain
-            and self._is_plain
-            and not self._closing
-            and not self._pumping
-            # A pump asks for no window.
-            and not self._machine.windows_bind
-            and self._loop.time() >= self._no_pump_before
-            and is_one_free()
-        )
-
-    def _is_pump_over(self, streams: Iterable[SpdyStream]) -> bool:
-        """Whether there is something else to send, or nobody to send to. Called in another thread."""
-        return (
-            bool(self._outgoing)
-            or self._closing
-            or self._machine.windows_bind
-            or any(stream.is_cut for stream in streams)
-        )
-
-    def _settle(self, pump: Pump, seconds: float) -> None:
-        """Go on behind what a pump has sent."""
-        for stream_id, size in pump.sent.items():
-            self._machine.passed_out(stream_id, size)
-        now = self._loop.time()
-        if not _was_worth_it(sum(pump.sent.values()), seconds):
-            self._no_pump_before = now + _WITHOUT_THREAD
-        self.last_activity = now
-        self._writable.set()
-        self._outgoing.insert(0, pump.tail)
-        self._flush()
-
     def taken(self, stream_id: int, size: int) -> None:
         """So many bytes of a stream have been read, or were dropped."""
         self._acknowledge(size, stream_id)
@@ -433,7 +262,6 @@ class SpdyConnection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if (
             self._reading_paused
-            and not self._splicing
             and not self._is_behind
             and not self.input.is_spent
             and not any(stream.inbox.full for stream in self._streams.values())
@@ -452,10 +280,6 @@ class SpdyConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._pumping:
-            # It ends for what waits; what else there is to send waits with whoever sends it.
-            self._writable.clear()
-            return
         if self._outgoing and not self._closing:
             self._transport.writelines(self._outgoing)
         self._outgoing.clear()
@@ -469,7 +293,6 @@ class SpdyConnection(asyncio.Protocol):
             self._write(self._machine.announce())
 
     def data_received(self, data: bytes) -> None:
-        self._last_read = len(data)
         self._machine.receive_data(data)
         if not self._is_behind:
             self._handle_events()
@@ -582,7 +405,3 @@ class SpdyConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._write(self._machine.send(event))
-
-
-def _was_worth_it(moved: int, seconds: float) -> bool:
-    return moved >= _WORTH_A_THREAD + _WORTH_A_SECOND * seconds

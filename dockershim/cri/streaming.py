@@ -158,7 +158,7 @@ async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: Comma
         # A terminal has no end of input. Told of one, the engine would give no more output, of a command that goes on.
         _client_input(engine, command.path, connection, streams, has_end=not tty),
     ):
-        await _copy_output(connection, partial(command.next_chunk, connection.read), tty, streams)
+        await _copy_output(partial(command.next_chunk, connection.read), tty, streams)
     return await command.exit_code()
 
 
@@ -186,7 +186,6 @@ async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> Non
     with contextlib.suppress(Disconnected, Unavailable):
         while data := await stdin.read():
             await connection.write(data)
-            await connection.splice(stdin)
         if has_end:
             await connection.close_write()
 
@@ -201,9 +200,7 @@ async def _resize(engine: Engine, path: str, streams: CommandStreams) -> None:
         await asyncio.sleep(_BETWEEN_SIZES)
 
 
-async def _copy_output(
-    connection: Hijacked, read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams
-) -> None:
+async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams) -> None:
     """The output, to its end. A terminal's comes as it is, any other in frames. Raises Unavailable where it is cut."""
     all_writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
     writers = {stream: writer for stream, writer in all_writers.items() if writer is not None}
@@ -211,7 +208,6 @@ async def _copy_output(
     decode = _terminal_output if tty else decoder.feed
     while chunk := await read():
         await _deliver(decode(chunk), writers)
-        await _deliver(await connection.pump_output(decode, writers), writers)
     if not decoder.at_boundary:
         raise Unavailable("the engine's connection was cut in the middle of the output")
 
@@ -253,7 +249,7 @@ async def _attach(
             hijack(engine, f"{path}/attach", params=params) as connection,
             _client_input(engine, path, connection, streams, has_end=True),
         ):
-            await _copy_output(connection, connection.read, bool(config["Tty"]), streams)
+            await _copy_output(connection.read, bool(config["Tty"]), streams)
         # The engine hangs up behind the end of the input, unless that is the end of the container's own.
         hangs_up = given["stdin"] and (config["Tty"] or not config["StdinOnce"])
         await _seen_to_end(inventory, container_id, may_go_on=hangs_up and connection.finished_writing)

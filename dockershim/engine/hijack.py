@@ -19,7 +19,7 @@ import h11
 from dockershim.engine.client import Engine
 from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unavailable
-from streaming import Decode, Disconnected, Reader, SocketStream, Writer, pump_pieces, splice
+from streaming import Disconnected, SocketStream
 
 _LONGEST_ANSWER = 64 * 1024
 #: Bytes of the socket's send buffer; the kernel takes at most net.core.wmem_max, and doubles it. A Unix socket becomes
@@ -47,15 +47,6 @@ class Hijacked:
     async def write(self, data: bytes) -> None:
         with self._border():
             await self._stream.write(data)
-
-    async def splice(self, source: Reader) -> None:
-        """Copy more of ``source`` directly while it comes in bulk. All earlier reads of it must be written."""
-        with self._border():
-            await splice(source, self._stream)
-
-    async def pump_output(self, decode: Decode, targets: Mapping[int, Writer]) -> list[tuple[int, bytes]]:
-        """Deliver more output directly while it comes in bulk; return the rest. Earlier reads must be delivered."""
-        return await pump_pieces(self._stream, decode, targets)
 
     async def close_write(self) -> None:
         """End the input. Over TLS the engine can only learn this from the end of the whole connection."""

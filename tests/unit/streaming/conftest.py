@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import random
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -68,16 +66,3 @@ def noise(size: int) -> bytes:
 def digest(data: bytes | bytearray) -> tuple[int, str]:
     """What to compare where a difference would be megabytes long."""
     return len(data), hashlib.sha256(data).hexdigest()
-
-
-def rest_of(end: socket.socket) -> bytes:
-    """What a socket holds."""
-    found = bytearray()
-    with contextlib.suppress(BlockingIOError):
-        while data := end.recv(1 << 20):
-            found += data
-    return bytes(found)
-
-
-def no_thread(thread: object) -> None:
-    raise RuntimeError("can't start new thread")

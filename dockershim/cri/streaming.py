@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ _ATTACH_DETACH_KEYS = b",".join([b"\xff", b"\xfe"] * 4)
 _CONNECT_TIMEOUT = 30.0
 #: Seconds: a client may send sizes without end, and each is a call of the engine.
 _BETWEEN_SIZES = 0.05
+#: Seconds for the output that one read brought until others have their turn, and how many of its pieces are looked at
+#: before the clock is: a process that writes byte by byte fills a read with 30,000.
+_TURN = 0.001
+_PIECES_AT_ONCE = 256
 #: After the end of an attached container's output its own end may take so long to be seen, seconds.
 _END_SEEN = 2.0
 
@@ -205,26 +210,31 @@ async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams:
     all_writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
     writers = {stream: writer for stream, writer in all_writers.items() if writer is not None}
     decoder = FrameDecoder()
-    decode = _terminal_output if tty else decoder.feed
+    decode = _terminal_output if tty else decoder.pieces
     while chunk := await read():
         await _deliver(decode(chunk), writers)
     if not decoder.at_boundary:
         raise Unavailable("the engine's connection was cut in the middle of the output")
 
 
-def _terminal_output(chunk: bytes) -> list[tuple[int, memoryview]]:
-    return [(STDOUT, memoryview(chunk))]
+def _terminal_output(chunk: bytes) -> Iterator[tuple[int, memoryview]]:
+    yield STDOUT, memoryview(chunk)
 
 
-async def _deliver(pieces: Sequence[tuple[int, bytes | memoryview]], writers: Mapping[int, Writer]) -> None:
+async def _deliver(pieces: Iterator[tuple[int, memoryview]], writers: Mapping[int, Writer]) -> None:
     """Write pieces, the neighbours of one stream together: fewer and longer writes. Raises CommandFailed."""
-    for stream, run in groupby(pieces, itemgetter(0)):
-        first, *more = [data for _, data in run]
-        data = b"".join((first, *more)) if more else first
-        if stream == SYSTEM_ERROR:
-            raise CommandFailed(bytes(data).decode(errors="replace"))
-        if stream in writers:
-            await writers[stream].write(data)
+    end = time.monotonic() + _TURN
+    while some := list(islice(pieces, _PIECES_AT_ONCE)):
+        for stream, run in groupby(some, itemgetter(0)):
+            if time.monotonic() > end:
+                await asyncio.sleep(0)
+                end = time.monotonic() + _TURN
+            first, *more = [data for _, data in run]
+            data = b"".join((first, *more)) if more else first
+            if stream == SYSTEM_ERROR:
+                raise CommandFailed(bytes(data).decode(errors="replace"))
+            if stream in writers:
+                await writers[stream].write(data)
 
 
 # -- Attach

@@ -6,6 +6,7 @@ Sans-IO. A long frame is passed on in the pieces in which it arrives, so it is n
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from dockershim.errors import EngineFailure
 
@@ -30,7 +31,10 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
         """The pieces in ``data``. Raises EngineFailure for a stream number that does not exist, and for all input after
         that: the frames after such a header cannot be found."""
-        pieces: list[tuple[int, memoryview]] = []
+        return list(self.pieces(data))
+
+    def pieces(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        """The same, one by one: a read may hold 30,000. All must be taken before the next read is given."""
         data = self._header + data
         view = memoryview(data)
         at, missing = 0, self._missing
@@ -46,6 +50,5 @@ class FrameDecoder:
             if piece := view[at : at + missing]:
                 at += len(piece)
                 missing -= len(piece)
-                pieces.append((self._stream, piece))
+                yield self._stream, piece
         self._header, self._missing = data[at:], missing
-        return pieces

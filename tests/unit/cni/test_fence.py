@@ -116,7 +116,7 @@ async def test_waiting_does_not_block_the_loop_and_can_be_cancelled(tmp_path: Pa
         deletion = asyncio.create_task(runtime(tmp_path).delete(network("bridge"), attachment(tmp_path)))
         begin = time.monotonic()
         await asyncio.sleep(0.05)
-        assert time.monotonic() - begin < 0.5
+        assert time.monotonic() - begin < 2
         deletion.cancel()
         with pytest.raises(asyncio.CancelledError):
             await deletion

@@ -201,7 +201,7 @@ async def test_a_list_that_takes_long_is_waited_for_once(
     began = time.monotonic()
     for _ in range(100):
         assert await names(records) == ("app:1",)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2.5, "they have waited for more than half of the 100 times"
     engine.hold.set()
     await asyncio.sleep(0.01)
     assert engine.lists == 2

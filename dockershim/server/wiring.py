@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,7 @@ from dockershim.state.engine_info import EngineInfo
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
+from dockershim.state.oom_kills import OOMKills
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 from dockershim.stats.disk import DiskUsage
@@ -110,7 +111,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             checkpoints = await asyncio.to_thread(Checkpoints, store, config.adopt_from)
         follower = EngineFollower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
-        inventory = Inventory(engine, follower)
+        oom_kills = stack.enter_context(closing(OOMKills()))
+        inventory = Inventory(engine, follower, oom_kills.has)
         info = EngineInfo(engine, follower, config.cgroup_driver)
         pods = Pods(inventory, checkpoints, cni_network, pins)
         disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)

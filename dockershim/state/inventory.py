@@ -57,9 +57,13 @@ class Inventory:
     Reads take ids or the start of one, as the engine does. They raise Unavailable while the records are not current.
     """
 
-    def __init__(self, engine: Engine, follower: EngineFollower) -> None:
+    def __init__(
+        self, engine: Engine, follower: EngineFollower, was_oom_killed: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """``was_oom_killed`` tells of OOM kills that the engine may have missed, by the container's id."""
         self._engine = engine
         self._follower = follower
+        self._was_oom_killed = was_oom_killed
         self._sandboxes: dict[str, SandboxRecord] = {}
         self._containers: dict[str, ContainerRecord] = {}
         self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
@@ -231,7 +235,11 @@ class Inventory:
         except Unreadable as error:
             record = read_bare(inspect)
             self._tell(container_id, error, left_out=record is None)
-        return _with_current_score(record) if isinstance(record, ContainerRecord) else record
+        if not isinstance(record, ContainerRecord):
+            return record
+        if record.exit_code and not record.oom_killed and self._was_oom_killed(container_id):
+            return dataclasses.replace(record, oom_killed=True)
+        return _with_current_score(record)
 
     def _tell(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
         if container_id not in self._unreadable:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 Outcome = Literal["passed", "failed", "skipped"]
-# "any" is for a spec whose outcome depends on timing.
-Expected = Literal["failed", "skipped", "any"]
+Expected = Literal["failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def compare(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[
     for spec in specs:
         names.add(spec.name)
         outcome = expected[spec.name].outcome if spec.name in expected else "passed"
-        if outcome not in (spec.outcome, "any"):
+        if outcome != spec.outcome:
             message = f": {spec.message.splitlines()[0]}" if spec.message else ""
             found.append(Difference(spec.name, f"{spec.outcome}, expected {outcome}: {spec.name}{message}"))
     gone = (name for name in expected if name not in names)

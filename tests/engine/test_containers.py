@@ -671,6 +671,20 @@ async def test_a_container_that_takes_too_much_memory_is_oom_killed(cri: CRI) ->
 
 
 @pytest.mark.every_engine
+async def test_no_oom_kill_is_missed(cri: CRI) -> None:
+    """Where four come at once, engine 20 misses one of twenty."""
+    config = with_resources(memory_limit_in_bytes=16 * MIB)
+    config.command[:] = ["sh", "-c", "x=aaaaaaaa; while true; do x=$x$x; done"]
+    turns = asyncio.Semaphore(4)
+
+    async def reason() -> str:
+        async with turns, container_and_pod(cri, config) as container_id:
+            return (await ended(cri, container_id)).reason
+
+    assert await asyncio.gather(*(reason() for _ in range(12))) == ["OOMKilled"] * 12
+
+
+@pytest.mark.every_engine
 async def test_a_container_that_cannot_start(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         config = container_config()

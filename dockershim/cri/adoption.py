@@ -1,4 +1,4 @@
-"""Pods of other dockershims are ours from the start; what ours have and theirs lack is made up for."""
+"""Adopts the pods of other dockershims at the start: pins their network namespaces, as those of our pods are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 async def adopt(pods: Pods, sandboxes: SandboxEnd) -> None:
-    """As soon as the engine is there, pin the namespaces of pods that others have made.
+    """When the engine answers, pin the network namespaces of pods that another dockershim made.
 
-    From then on their networks can be given back whole, also when the engine loses them.
+    With a pin, a pod's network can be torn down completely even if the engine loses the pod.
     """
     pinned = 0
     for record in await when_answered(pods.inventory.sandboxes):
@@ -22,4 +22,4 @@ async def adopt(pods: Pods, sandboxes: SandboxEnd) -> None:
             async with pods.locked(record.id) as pod:
                 pinned += sandboxes.pin_if_missing(pod)
     if pinned:
-        logger.info("pinned the networks of %d pods of another dockershim", pinned)
+        logger.info("pinned the network namespaces of %d pods of another dockershim", pinned)

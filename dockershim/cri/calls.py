@@ -1,4 +1,4 @@
-"""What the border to gRPC and the metrics have to know of the CRI's calls: their versions, kinds and status codes."""
+"""Facts about the CRI's calls for the gRPC server and the metrics: their versions, kinds and status codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc
 
 from dockershim import errors
 
-# What runtime.v1alpha2 had when Kubernetes 1.25 last spoke it; what came later exists in v1 alone.
+# The calls of runtime.v1alpha2 in Kubernetes 1.25, the last release that used it. Newer calls exist only in v1.
 V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
     "RuntimeService": frozenset(
         {
@@ -28,7 +28,7 @@ V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
     "ImageService": frozenset({"ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"}),
 }
 
-# What changes pods. Of these the log tells at info, where they had something to do.
+# The calls that change pods. They are logged at level info, unless they had nothing to do.
 CHANGES: Final = frozenset(
     {
         *("RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"),
@@ -36,13 +36,13 @@ CHANGES: Final = frozenset(
     }
 )
 
-# Ends only when one side goes away, so a server that stops cannot wait for it.
+# This call ends only when one side goes away, so a server that stops cannot wait for it.
 OPEN_ENDED: Final = "GetContainerEvents"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one type of error leaves: its status code, and how loud it is in our own log."""
+    """How a call fails with one type of error: its gRPC status code, and the level of its line in our log."""
 
     code: grpc.StatusCode
     level: int
@@ -60,7 +60,7 @@ STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
     errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, logging.WARNING),
     errors.EngineFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
     errors.NetworkFailure: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
-    # The code that clients of koordinator's proxy know.
+    # The code that clients of koordinator's proxy expect.
     errors.HookFailure: Row(grpc.StatusCode.UNKNOWN, logging.WARNING),
     errors.ShimError: Row(grpc.StatusCode.INTERNAL, logging.WARNING),
 }

@@ -1,4 +1,4 @@
-"""Commands that the engine runs in containers by its exec: how they end, and how they are ended."""
+"""Commands that the engine runs in containers (its exec): reads their output and exit code, and kills them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dockershim.errors import NotFound, ShimError
 
 logger = logging.getLogger(__name__)
 
-#: The exit code comes milliseconds after the end of the output: asked for in small steps, and then in longer ones.
+#: Seconds between polls for the exit code, which comes milliseconds after the output: at first, growth, at most.
 _FIRST_POLL, _SLOWER, _LONGEST_POLL = 0.001, 1.2, 0.25
 _KILL_DEADLINE = 10.0
 _TERM_GRACE = 2.0
@@ -22,7 +22,7 @@ _IDLE = 1.0
 
 
 class EngineCommand:
-    """One exec of the engine. ``asked_to_start`` is set by whoever starts it, before the call that does."""
+    """One exec of the engine. The caller sets ``asked_to_start`` right before the engine call that starts it."""
 
     def __init__(self, engine: Engine, container_id: str, exec_id: str) -> None:
         self._engine = engine
@@ -31,9 +31,9 @@ class EngineCommand:
         self.asked_to_start = False
 
     async def next_chunk(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The next output, empty at its end. Raises NotFound when the container has ended.
+        """The next output; empty at its end. Raises NotFound if the container has ended.
 
-        Docker 20.10 does not end the stream then, so an idle one is looked after.
+        Docker 20.10 leaves the stream open then, so the exec is inspected whenever its stream is idle.
         """
         while True:
             try:
@@ -43,7 +43,7 @@ class EngineCommand:
                 await self._inspect()
 
     async def exit_code(self) -> int:
-        """The exit code, once the engine has it: the end of the output comes a little before."""
+        """Wait until the engine has the exit code, a little after the end of the output, and return it."""
         pause = _FIRST_POLL
         while True:
             state = await self._inspect()
@@ -57,28 +57,28 @@ class EngineCommand:
         return state
 
     async def terminate(self) -> None:
-        """SIGTERM the command and what it started, and SIGKILL what is still there two seconds later."""
+        """SIGTERM the command and the processes that it started; SIGKILL those that are left two seconds later."""
         try:
             async with asyncio.timeout(_TERM_GRACE):
                 await self._until_ended(_term_once(self._container_id))
         except (TimeoutError, ShimError):
-            pass  # What follows says what is wrong.
+            pass  # kill() runs into the same error, and logs it.
         await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL the command and what it started, and wait until the engine has seen its end."""
+        """SIGKILL the command and the processes that it started, and wait until the engine has seen its end."""
         try:
             async with asyncio.timeout(_KILL_DEADLINE):
                 await self._until_ended(lambda pid, is_over: kill_command(pid, self._container_id, is_over))
         except NotFound:
-            return  # The container has ended, and with it all that ran in it.
+            return  # The container has ended, and all processes in it.
         except (TimeoutError, ShimError) as error:
             logger.warning("a command in container %s could not be killed: %s", self._container_id, error)
 
     async def _until_ended(self, act: Callable[[int, bool], None]) -> None:
-        """Act on the command of its first process, again and again, until the engine has seen the end of that one.
+        """Call ``act`` again and again, until the engine has seen the end of the command's first process.
 
-        ``act`` is told whether it has: others of the command may be left, and its number may be anybody's by now.
+        ``act`` gets its pid, and whether it has ended: then others of the command may be left, or the pid be reused.
         """
         while self.asked_to_start:
             state = await self._inspect()
@@ -91,7 +91,7 @@ class EngineCommand:
 
 
 def _term_once(container_id: str) -> Callable[[int, bool], None]:
-    """SIGTERM to a command, the first time only: a handler of it should not be started over and over."""
+    """An ``act`` that sends SIGTERM only at its first call: the command's handler should not run again and again."""
     done = False
 
     def act(pid: int, is_over: bool) -> None:

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 60.0
 _LONGEST_GRACE = 10**9
-#: Failures of a folder's making that are the path's own; others are the node's or its disks'.
+#: Errors of making a folder that are the fault of the requested path, not of the node or its disks.
 _WRONG_PATH = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT}
 
 
@@ -75,7 +75,7 @@ class Containers:
         limits: Limits,
         engine_log: EngineLog | None,
     ) -> None:
-        """``engine_log`` is of new containers; None where their log path is a link to the engine's json-file."""
+        """``engine_log`` is for new containers; None if their log path is to be a link to the engine's json-file."""
         self._pods = pods
         self._inventory = pods.inventory
         self._containers = containers
@@ -88,7 +88,7 @@ class Containers:
         self._engine_log = engine_log
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
-        """CreateContainer: the container exists when this returns, or nothing of it is left."""
+        """CreateContainer: when this returns, the container exists. If it fails, nothing of the container is left."""
         config = request.config
         can = await self._info.capabilities()
         check_container(config, request.sandbox_config, can)
@@ -105,14 +105,14 @@ class Containers:
             if config.mounts:
                 with step("make the host paths"):
                     await self._make_host_paths(config.mounts, undo)
-            # Only now: a hook or a host path that hangs does not keep the sandbox from being stopped.
+            # Locked only now: a hook or a host path that hangs must not keep the sandbox from being stopped.
             async with self._pods.locked(sandbox.id) as pod:
                 pod.running()
                 container_id = await self._create_in(name, body)
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def _create_in(self, name: str, body: dict[str, Any]) -> str:
-        """With the sandbox's lock held, until nothing is left of a create that failed."""
+        """Create the container; if that fails, undo it before the caller releases the sandbox's lock."""
         async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             with step("create the container"):
                 container_id = await self._create(name, body, undo)
@@ -154,7 +154,7 @@ class Containers:
         )
 
     async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
-        """The engine finds out only when the container starts. Raises ShimError."""
+        """Check that the devices exist: the engine would notice only at the start. Raises ShimError."""
         try:
             missing = await self._host_paths.missing([device.host_path for device in devices])
         except OSError as error:
@@ -163,9 +163,9 @@ class Containers:
             raise InvalidArgument(f"devices: the node has no {missing[0]!r}")
 
     async def _make_host_paths(self, mounts: Iterable[cri.Mount], undo: Rollback) -> None:
-        """Make the folders that are to be mounted and do not exist, as other runtimes do. Raises ShimError.
+        """Make the missing folders of the mounts, as other runtimes do. Raises ShimError.
 
-        And see that every path answers: for each try at one that does not, the engine would lose a thread.
+        It also checks that every path answers: the engine loses a thread for each use of a path that hangs.
         """
         host_paths = self._host_paths
         by_path = {mount.host_path: mount for mount in mounts}
@@ -196,7 +196,7 @@ class Containers:
             return await create()
 
     async def _clear_half_made(self, name: str) -> None:
-        """Remove a container of this name that was never started: its creator never learnt of it."""
+        """Remove a container of this name if it was never started: no caller has its id. Else raise AlreadyExists."""
         container_id = await self._containers.id_of(name)
         if container_id is None:
             return
@@ -209,8 +209,8 @@ class Containers:
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer.
 
-        Raises FailedPrecondition for one that was started before, as a container runs once, and in a sandbox that does
-        not run.
+        Raises FailedPrecondition if the container has ended, as a container runs only once, or if its sandbox does not
+        run.
         """
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)
@@ -219,10 +219,10 @@ class Containers:
             return cri.StartContainerResponse()
         if self._hooks.current is not None:
             await self._hooks.current.pre_start_container(record)
-        await run_to_completion(self._start_and_tell(record), f"start container {record.id}")
+        await run_to_completion(self._start_and_call_hook(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
-    async def _start_and_tell(self, created: ContainerRecord) -> None:
+    async def _start_and_call_hook(self, created: ContainerRecord) -> None:
         try:
             await self._start(created)
         finally:
@@ -248,7 +248,7 @@ class Containers:
             with step("start the container"):
                 await self._containers.start(container_id)
         except ShimError:
-            # The engine keeps a start that failed, and tells nobody of it.
+            # The engine records that the start failed, but sends no event.
             await self._inventory.refresh_container(container_id)
             raise
         started = await self._inventory.refresh_container(container_id, until=_was_started)
@@ -257,7 +257,7 @@ class Containers:
         return started
 
     async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
-        """StopContainer: ``timeout`` seconds of grace, 0 for none; a success for one that does not run or exist."""
+        """StopContainer: ``timeout`` seconds of grace, 0 for none. Succeeds if it does not run or does not exist."""
         if not 0 <= request.timeout <= _LONGEST_GRACE:
             raise InvalidArgument(f"timeout: {request.timeout} s is no grace period")
         require(request.container_id, "container_id")
@@ -284,7 +284,7 @@ class Containers:
                 await self._hooks.current.post_stop_container(record)
 
     async def remove_container(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
-        """RemoveContainer: forcible, and a success for one that does not exist (api.proto says so)."""
+        """RemoveContainer, by force. Succeeds if the container does not exist, as api.proto asks."""
         require(request.container_id, "container_id")
         record = await self._inventory.find_container(request.container_id)
         if record is not None:
@@ -299,7 +299,7 @@ class Containers:
         require(request.container_id, "container_id")
         record = await inventory.container(request.container_id)
         if record.state == cri.CONTAINER_EXITED:
-            # Who learns that it has ended reads its log next, and reads it once.
+            # Clients that see the end read the log next, and only once: so it has to be complete now.
             await self._logs.finish(record, LAST_LINES_AT_A_READ)
         image = await self._images.used(record.image_id)
         wire = inventory.ready_made(record, ("ContainerStatus", image), functools.partial(_encoded_status, image=image))
@@ -312,26 +312,26 @@ class Containers:
         return Encoded(b"".join(await self._listed(request)))
 
     async def stream_containers(self, request: cri.StreamContainersRequest) -> AsyncIterator[Encoded]:
-        """StreamContainers: what ListContainers would answer when the call begins, in several messages."""
+        """StreamContainers: the answer of ListContainers at the begin of the call, in several messages."""
         for chunk in in_chunks(await self._listed(request)):
             yield chunk
 
     async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
-        """The containers that a filter lets pass, each as a response of one item."""
+        """The containers that match the request's filter, each encoded as a response with one item."""
         check_enums(request, "request")
         inventory, wanted = self._inventory, request.filter
         records: Iterable[ContainerRecord] = await inventory.containers()
         if wanted.ListFields():
-            records = (one for one in records if _matches(one, wanted))
-        return [inventory.ready_made(one, "ListContainers", _encoded_item) for one in records]
+            records = (record for record in records if _matches(record, wanted))
+        return [inventory.ready_made(record, "ListContainers", _encoded_item) for record in records]
 
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest
     ) -> cri.UpdateContainerResourcesResponse:
-        """UpdateContainerResources: what is set is changed, the rest stays.
+        """UpdateContainerResources: changes the limits that are set in the request, and leaves the others.
 
-        Raises NotFound, and FailedPrecondition for a container that has ended, or one that was not started where a
-        limit is asked for that the engine has no field for.
+        Raises NotFound, and FailedPrecondition if the container has ended, or if it was not started yet and the request
+        has a limit for which the engine has no field.
         """
         resources = request.linux
         reject(request.HasField("windows"), "windows", "this is a Linux runtime")
@@ -372,7 +372,7 @@ class Containers:
 
 
 def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
-    """Refuse an update that comes too late or too early."""
+    """Refuse an update that comes too late or too early. Raises FailedPrecondition."""
     if record.state == cri.CONTAINER_CREATED:
         _check_before_start(record, resources, files)
     elif record.state != cri.CONTAINER_RUNNING:
@@ -382,16 +382,16 @@ def _check_state(record: ContainerRecord, resources: cri.LinuxContainerResources
 def _check_before_start(
     record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]
 ) -> None:
-    """Refuse new values of what the engine does not keep for the start."""
+    """Refuse new values that the engine would not apply at the start. Raises FailedPrecondition."""
     late = [name for name, value in files.items() if value != record.extra.cgroup_files.get(name, "0")]
     if resources.oom_score_adj and resources.oom_score_adj != record.host_config.get("OomScoreAdj"):
         late.append("oom_score_adj")
     if late:
-        raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can be changed after its start")
+        raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can change only after its start")
 
 
 def _runs(record: ContainerRecord) -> bool:
-    """Whether it runs; if not, it can be started. Raises FailedPrecondition for one that has run."""
+    """Whether it runs. If not, it can be started. Raises FailedPrecondition if it has ended."""
     if record.state not in (cri.CONTAINER_RUNNING, cri.CONTAINER_CREATED):
         raise FailedPrecondition(f"container {record.id} was started before; a new one is needed")
     return record.state == cri.CONTAINER_RUNNING
@@ -402,7 +402,7 @@ def _was_started(record: ContainerRecord) -> bool:
 
 
 def _encoded_item(record: ContainerRecord) -> bytes:
-    """A list of one; StreamContainersResponse has the same fields."""
+    """A ListContainersResponse with one item; StreamContainersResponse has the same fields."""
     return cri.ListContainersResponse(containers=[to_cri_container(record)]).SerializeToString()
 
 

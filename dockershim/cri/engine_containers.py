@@ -1,4 +1,4 @@
-"""Making and ending containers of the engine, whether they are a pod's infra container or its applications."""
+"""Creates, starts, stops and removes containers on the engine: infra containers and application containers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LONGEST_PROFILE: Final = 1024 * 1024
 
 
 class EngineContainers:
-    """``request_timeout`` tells how many seconds a call of the engine may take."""
+    """The engine's calls for containers. ``request_timeout`` returns how many seconds a call may take."""
 
     def __init__(self, engine: Engine, inventory: Inventory, request_timeout: Callable[[], float]) -> None:
         self._engine = engine
@@ -46,10 +46,10 @@ class EngineContainers:
         self.request_timeout = request_timeout
 
     def creator(self, name: str, body: dict[str, Any], undo: Rollback) -> Callable[[], Awaitable[str]]:
-        """What creates the container of this name, may be called again after a failure, and gives its id.
+        """Return a function that creates the container and returns its id. It may be called again after a failure.
 
-        A create is never abandoned half-way: its result is what is undone. Where the engine's answer is lost, the
-        container that it may have made is found by a label of this create, as the name may be of an older one.
+        A create always runs to its end, so that the undo knows its result. If the engine's answer is lost, the undo
+        finds the container by a label of this create, because the name may be that of an older container.
         """
         nonce = secrets.token_hex(8)
         marked = {**body, "Labels": {**body["Labels"], CREATE_LABEL: nonce}}
@@ -61,7 +61,7 @@ class EngineContainers:
             if unanswered:
                 filters = json.dumps({"label": [f"{CREATE_LABEL}={nonce}"]})
                 listed = await self._engine.get("/containers/json", params={"all": "1", "filters": filters})
-                found = [one["Id"] for one in listed]
+                found = [item["Id"] for item in listed]
             for container_id in found:
                 await self.remove(container_id)
 
@@ -82,29 +82,29 @@ class EngineContainers:
         return create
 
     async def _post(self, name: str, body: dict[str, Any]) -> Any:
-        """Where the node's daemon.json has max-buffer-size, the engine refuses each container whose log is to block."""
+        """Create a container, without our log mode if the engine refuses that, as with max-buffer-size in log-opts."""
         try:
             return await self._engine.post("/containers/create", body, params={"name": name})
         except InvalidArgument:
             if (lenient := without_log_mode(body)) is None:
                 raise
             answer = await self._engine.post("/containers/create", lenient, params={"name": name})
-        _tell_of_mode()
+        _warn_of_log_mode()
         return answer
 
     async def id_of(self, name: str) -> str | None:
-        """The id of the container with this name."""
+        """The id of the container with this name; None if there is none."""
         try:
             return str((await self._engine.get(f"/containers/{name}/json"))["Id"])
         except NotFound:
             return None
 
     async def start(self, container_id: str) -> None:
-        """Raises ShimError; the engine may go on with a start that was not answered in time."""
+        """Start a container. Raises ShimError; after a timeout the engine may still start it."""
         await self._engine.post(f"/containers/{container_id}/start")
 
     async def stop(self, container_id: str, grace: int) -> None:
-        """The stop signal, and SIGKILL after ``grace`` seconds; with none at once. Raises NotFound."""
+        """Send the stop signal, and SIGKILL after ``grace`` seconds; if that is 0, SIGKILL at once. Raises NotFound."""
         if grace == 0:
             # The engine would send the stop signal first, and the container could choose its exit code.
             await self.kill(container_id)
@@ -114,7 +114,7 @@ class EngineContainers:
         await self._inventory.refresh_ended(container_id)
 
     async def kill(self, container_id: str) -> None:
-        """SIGKILL, and wait for the end. One that does not run, or does not exist, is fine."""
+        """SIGKILL a container, and wait for its end. Succeeds if it does not run or does not exist."""
         try:
             await self._engine.post(f"/containers/{container_id}/kill", params={"signal": "KILL"})
         except NotFound:
@@ -123,7 +123,7 @@ class EngineContainers:
         except FailedPrecondition:
             pass
         except EngineFailure:
-            # A loaded engine waits 10 s for the end that it has brought about, and calls its delay a failure.
+            # A loaded engine waits 10 s for the container's end, and then fails, although the end still comes.
             end = time.monotonic() + _LATE_END
             while not await self._inventory.refresh_ended(container_id):
                 if time.monotonic() > end:
@@ -133,9 +133,9 @@ class EngineContainers:
         await self._inventory.refresh_ended(container_id)
 
     async def remove(self, container_id: str) -> None:
-        """Remove a container by force, with its anonymous volumes; gone when this returns. None is fine.
+        """Remove a container by force, with its anonymous volumes. Succeeds if it does not exist.
 
-        Raises DeadlineExceeded when a removal that somebody else began does not end.
+        Raises DeadlineExceeded if a removal that another client began does not end.
         """
         end = time.monotonic() + self.request_timeout()
         try:
@@ -157,7 +157,7 @@ class EngineContainers:
 
 
 async def remove_application(containers: EngineContainers, logs: LogKeeper, record: ContainerRecord) -> None:
-    """Remove an application container; all that it wrote is in its log first."""
+    """Remove an application container, after all of its output is in its log."""
     if record.has_cri_log and record.state == cri.CONTAINER_RUNNING:
         await containers.kill(record.id)
     async with logs.removal(record):
@@ -165,10 +165,10 @@ async def remove_application(containers: EngineContainers, logs: LogKeeper, reco
 
 
 @cache
-def _tell_of_mode() -> None:
+def _warn_of_log_mode() -> None:
     logger.warning(
-        "the engine takes containers only with the log mode of its daemon.json, which loses lines of those that write"
-        " fast: remove max-buffer-size and mode from its log-opts"
+        "the engine accepts only the log mode in its daemon.json, which loses lines of containers that write fast:"
+        " remove max-buffer-size and mode from its log-opts"
     )
 
 

@@ -1,7 +1,7 @@
-"""GetContainerEvents: what evented PLEG lives on.
+"""GetContainerEvents, for the kubelet's evented PLEG.
 
-Events are made of the changes of the inventory's records, so they say what a status says at the same moment, also of
-what happened while the engine's event stream was cut.
+Events are made from changes of the inventory's records. So they agree with the status calls, and there are events also
+for changes that happened while the engine's event stream was cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_
 
 logger = logging.getLogger(__name__)
 
-#: An event is a few kilobytes. A client that has so many of them waiting has lost touch, and has to list again.
+#: How many events, of a few kilobytes each, may wait for one client. A slower client has to list again.
 MOST_WAITING: Final = 1000
 _AGAIN: Final = 0.5
 
@@ -34,7 +34,7 @@ _STOPPED, _DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
 
 
 class _Client:
-    """What waits for one client."""
+    """The events that wait for one client."""
 
     def __init__(self) -> None:
         self._waiting: deque[Encoded] = deque()
@@ -53,20 +53,20 @@ class _Client:
         self._news.set()
 
     async def next(self) -> Encoded:
-        """The next event. Raises ResourceExhausted as soon as one had to be left out."""
+        """The next event. Raises ResourceExhausted once an event was dropped because too many were waiting."""
         while not self._waiting and not self._overrun:
             self._news.clear()
             await self._news.wait()
         if self._overrun:
             raise ResourceExhausted(
-                f"more than {MOST_WAITING} events were waiting for this client, which takes them too slowly;"
-                " list pods and containers, and ask for events again"
+                f"more than {MOST_WAITING} events were waiting for this client, which reads them too slowly;"
+                " list pods and containers, and call GetContainerEvents again"
             )
         return self._waiting.popleft()
 
 
 class ContainerEvents:
-    """Feeds every client with the same events. Nothing is done while there is none."""
+    """Sends the same events to every client. While there is no client, it does nothing."""
 
     def __init__(
         self, follower: EngineFollower, inventory: Inventory, images: ImageRecords, sandboxes: SandboxReads
@@ -77,25 +77,25 @@ class ContainerEvents:
         self._sandboxes = sandboxes
         self._clients: set[_Client] = set()
         self._changes: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
-        #: The state that clients know of each sandbox and container.
-        self._told: dict[str, int] = {}
+        #: By id of a sandbox or container: the state that clients know from events.
+        self._sent: dict[str, int] = {}
         self._feeding: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] = lambda: None
 
     @property
     def clients(self) -> int:
-        """How many there are now."""
+        """The number of clients now."""
         return len(self._clients)
 
     @property
     def backlog(self) -> int:
-        """How many events wait for the slowest client."""
+        """The number of events that wait for the slowest client."""
         return max((client.waiting for client in self._clients), default=0)
 
     async def get_container_events(self, request: cri.GetEventsRequest) -> AsyncIterator[Encoded]:
         """GetContainerEvents: all changes from now on.
 
-        Raises Unavailable when they cannot be told without a gap, and ResourceExhausted for a client that is too slow.
+        Raises Unavailable if the inventory is not current, and ResourceExhausted if the client reads too slowly.
         """
         await self._follower.current()
         with self._subscribed() as client:
@@ -117,7 +117,7 @@ class ContainerEvents:
 
     def _begin(self) -> None:
         self._changes = asyncio.Queue()
-        self._told = {}
+        self._sent = {}
         self._stop_listening = self._inventory.listen(self._note)
         known = self._inventory.snapshot()
         self._feeding = asyncio.create_task(self._feed(known), name="container events")
@@ -132,19 +132,19 @@ class ContainerEvents:
 
     async def _feed(self, known: list[Record]) -> None:
         for record in known:
-            self._told[record.id] = await self._state(record)
+            self._sent[record.id] = await self._state(record)
         while True:
             container_id, removed = await self._changes.get()
             try:
-                await self._tell(container_id, removed)
+                await self._send(container_id, removed)
             except Exception:
-                logger.exception("the events of container %s cannot be told", container_id)
+                logger.exception("the events of container %s cannot be made", container_id)
 
-    async def _tell(self, container_id: str, removed: Record | None) -> None:
+    async def _send(self, container_id: str, removed: Record | None) -> None:
         await self._wait_until_current()
         record = removed or self._inventory.peek(container_id)
         if record is None:
-            return  # Its removal is behind it in the queue.
+            return  # It was removed since: the queue has that change, too.
         kinds = await self._kinds(record, removed=removed is not None)
         for kind in kinds:
             event = Encoded((await self._event(kind, record)).SerializeToString())
@@ -152,7 +152,7 @@ class ContainerEvents:
                 client.put(event)
 
     async def _wait_until_current(self) -> None:
-        """What may be out of date is not told; what has changed meanwhile is, later."""
+        """Wait until the inventory is current: an event must not show an old state. Changes stay in the queue."""
         while True:
             try:
                 return await self._follower.current()
@@ -160,18 +160,18 @@ class ContainerEvents:
                 await asyncio.sleep(_AGAIN)
 
     async def _kinds(self, record: Record, *, removed: bool) -> list[cri.ContainerEventType]:
-        """What has happened to it since it was last told of."""
-        told = self._told.get(record.id)
+        """The events that lead from the state that clients know to that of the record."""
+        known = self._sent.get(record.id)
         if removed:
-            self._told.pop(record.id, None)
-            return [] if told is None else [_DELETED]
+            self._sent.pop(record.id, None)
+            return [] if known is None else [_DELETED]
         state = await self._state(record)
-        if told is None and isinstance(record, SandboxRecord) and state == cri.SANDBOX_NOTREADY:
-            return []  # RunPodSandbox has not yet given it to anybody.
-        self._told[record.id] = state
+        if known is None and isinstance(record, SandboxRecord) and state == cri.SANDBOX_NOTREADY:
+            return []  # RunPodSandbox has not returned it yet.
+        self._sent[record.id] = state
         if isinstance(record, SandboxRecord):
-            return _of_sandbox(told, state)
-        return _of_container(told, record)
+            return _of_sandbox(known, state)
+        return _of_container(known, record)
 
     async def _state(self, record: Record) -> int:
         if isinstance(record, ContainerRecord):
@@ -182,7 +182,7 @@ class ContainerEvents:
         try:
             return await self._sandboxes.describe(record)
         except ShimError as error:
-            logger.warning("sandbox %s is told of as not ready: %s", record.id, error)
+            logger.warning("events show sandbox %s as not ready: %s", record.id, error)
             return self._sandboxes.describe_ended(record)
 
     async def _event(self, kind: cri.ContainerEventType, record: Record) -> cri.ContainerEventResponse:
@@ -195,28 +195,28 @@ class ContainerEvents:
             gone = sandbox is record and kind == _DELETED
             status = self._sandboxes.describe_ended(sandbox) if gone else await self._status(sandbox)
             event.pod_sandbox_status.CopyFrom(status)
-            for one in inventory.peek_containers(sandbox.id):
-                image = await self._images.used(one.image_id)
-                event.containers_statuses.append(to_cri_container_status(one, image))
+            for container in inventory.peek_containers(sandbox.id):
+                image = await self._images.used(container.image_id)
+                event.containers_statuses.append(to_cri_container_status(container, image))
         event.created_at = time.time_ns()
         return event
 
 
-def _of_sandbox(told: int | None, state: int) -> list[cri.ContainerEventType]:
-    if told is None:
+def _of_sandbox(known: int | None, state: int) -> list[cri.ContainerEventType]:
+    if known is None:
         return [_CREATED, _STARTED]
-    if told == state:
+    if known == state:
         return []
     return [_STARTED if state == cri.SANDBOX_READY else _STOPPED]
 
 
-def _of_container(told: int | None, record: ContainerRecord) -> list[cri.ContainerEventType]:
-    kinds = [_CREATED] if told is None else []
+def _of_container(known: int | None, record: ContainerRecord) -> list[cri.ContainerEventType]:
+    kinds = [_CREATED] if known is None else []
     ran = record.state == cri.CONTAINER_RUNNING or bool(record.started_at)
-    if ran and told in (None, cri.CONTAINER_CREATED):
+    if ran and known in (None, cri.CONTAINER_CREATED):
         kinds.append(_STARTED)
-    if record.state == cri.CONTAINER_RUNNING and told == cri.CONTAINER_EXITED:
+    if record.state == cri.CONTAINER_RUNNING and known == cri.CONTAINER_EXITED:
         kinds.append(_STARTED)
-    if record.state == cri.CONTAINER_EXITED and told != cri.CONTAINER_EXITED:
+    if record.state == cri.CONTAINER_EXITED and known != cri.CONTAINER_EXITED:
         kinds.append(_STOPPED)
     return kinds

@@ -13,9 +13,9 @@ from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgum
 from dockershim.state.inventory import Inventory
 from dockershim.translate.checks import require
 
-#: Of each stream; the rest is read and dropped, so that the command can end.
+#: How many bytes of each stream are kept. The rest is read and dropped, so that the command can end.
 LONGEST_OUTPUT = 16 * 1024 * 1024
-#: A gRPC message may have 16 MiB and carries both streams.
+#: The most bytes of both streams together: a gRPC message may have 16 MiB.
 _LONGEST_ANSWER = LONGEST_OUTPUT - 4096
 
 
@@ -27,9 +27,9 @@ class Execs:
         self._inventory = inventory
 
     async def exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-        """ExecSync. ``timeout`` seconds, 0 for none; a command that takes longer is killed.
+        """ExecSync. A command that takes longer than ``timeout`` seconds is killed; 0 means no limit.
 
-        Raises NotFound, FailedPrecondition for a container that does not run, DeadlineExceeded.
+        Raises InvalidArgument, NotFound, FailedPrecondition if the container does not run, DeadlineExceeded.
         """
         return await _exec_sync(self._engine, self._inventory, request)
 
@@ -76,8 +76,8 @@ class _Command(EngineCommand):
         async with self._engine.stream("POST", f"{self.path}/start", json=body) as response:
             while chunk := await self.next_chunk(response.content.readany):
                 for stream, piece in decoder.feed(chunk):
-                    kept = self.output.get(stream)
-                    if kept is not None and len(kept) < LONGEST_OUTPUT:
-                        kept += piece[: LONGEST_OUTPUT - len(kept)]
+                    output = self.output.get(stream)
+                    if output is not None and len(output) < LONGEST_OUTPUT:
+                        output += piece[: LONGEST_OUTPUT - len(output)]
         if not decoder.at_boundary:
             raise Unavailable("the engine's connection was cut in the middle of the command's output")

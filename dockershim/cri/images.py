@@ -38,7 +38,7 @@ from dockershim.translate.reference import Reference, lookup_name, parse_referen
 
 logger = logging.getLogger(__name__)
 
-# The first API version whose disk usage can be asked for images alone; before, it walks every container and volume.
+# The first API version that reports the disk usage of images alone; older ones walk every container and volume.
 _DISK_USAGE_BY_TYPE: Final = (1, 42)
 _FS_INFO_LIFETIME: Final = 30.0
 _DISK_USAGE_LIFETIME: Final = 600.0
@@ -47,9 +47,9 @@ _REMOVE_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _ImageUsage:
-    """``measured_at`` by the monotonic clock in seconds, ``timestamp`` in nanoseconds since 1970.
+    """``measured_at`` is in seconds of the monotonic clock, ``timestamp`` in nanoseconds since 1970, ``size`` in bytes.
 
-    ``layers`` are the folders of the image layers; None where they cannot be seen.
+    ``layers`` are the folders of the image layers; None if they cannot be read.
     """
 
     folder: str
@@ -62,9 +62,9 @@ class _ImageUsage:
 class ImageService:
     """One method for each RPC of runtime.v1.ImageService.
 
-    ``records`` are what the node has, which is asked for nothing that they tell.
-    ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` gives the
-    seconds that a pull may go without progress. ``pulls`` is told of each pull, and of what it brings.
+    ``records`` are the images of the engine in memory; the engine is asked only for what they lack.
+    ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` returns the
+    seconds that a pull may go without progress. ``pulls`` counts the pulls and the bytes that they download.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class ImageService:
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
         self._usages: SingleFlight[None, _ImageUsage] = SingleFlight("image filesystem")
         self._usage: _ImageUsage | None = None
-        #: What an engine said of all layers at a time of the monotonic clock.
-        self._asked: tuple[float, int] | None = None
+        #: The size of all layers that the engine reported last: seconds of the monotonic clock, and bytes.
+        self._reported: tuple[float, int] | None = None
         self._encoded: dict[ImageRecord, bytes] = {}
 
     async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
-        """Raises NotFound, Unauthenticated, DeadlineExceeded for a stalled pull, Unavailable, EngineFailure.
+        """PullImage. Raises NotFound, Unauthenticated, DeadlineExceeded if the pull stalls, Unavailable, EngineFailure.
 
-        Overlapping pulls of one image with the same credentials are one pull; it ends with the last of its callers.
+        Overlapping calls for one image with the same credentials share one pull. It is cancelled if all of them are.
         """
         reference = parse_reference(_image_name(request.image))
         credentials = from_cri(request.auth)
@@ -106,16 +106,16 @@ class ImageService:
         return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
 
     async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
-        """All images, or the one that the filter's image names in any form."""
+        """ListImages: all images, or the one that the filter names in any form."""
         return Encoded(b"".join(await self._listed(request)))
 
     async def stream_images(self, request: api_pb2.StreamImagesRequest) -> AsyncIterator[Encoded]:
-        """StreamImages: what ListImages would answer when the call begins, in several messages."""
+        """StreamImages: the answer of ListImages at the begin of the call, in several messages."""
         for chunk in in_chunks(await self._listed(request)):
             yield chunk
 
     async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
-        """The images that a filter lets pass, each as a response of one item."""
+        """The images that match the request's filter, each encoded as a response with one item."""
         if request.filter.image.image:
             record = await self._find(request.filter.image.image)
             return [] if record is None else [self._encode(record)]
@@ -123,7 +123,7 @@ class ImageService:
         return list(self._encoded.values())
 
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
-        """Empty if there is no such image: api.proto, ImageService.ImageStatus."""
+        """ImageStatus: empty if there is no such image (api.proto, ImageService.ImageStatus)."""
         name = _image_name(request.image)
         await self._records.available()
         inspected = await self._inspect(name) if request.verbose else None
@@ -136,10 +136,10 @@ class ImageService:
         )
 
     async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
-        """Removes the image with all its names, whichever of them is given.
+        """RemoveImage: removes the image with all its names. The request may have any of them.
 
-        One that is gone is no error: api.proto, ImageService.RemoveImage. Raises FailedPrecondition if a container
-        uses it, running or not.
+        Succeeds if there is no such image (api.proto, ImageService.RemoveImage). Raises FailedPrecondition if a
+        container uses it, running or not.
         """
         name = _image_name(request.image)
         await self._records.available()
@@ -150,9 +150,9 @@ class ImageService:
         return api_pb2.RemoveImageResponse()
 
     async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
-        """Images: at most 30 seconds old, but never older than an image that came or went through here.
+        """ImageFsInfo. Images: at most 30 seconds old, and newer than the last pull or removal by this server.
 
-        The inodes of images are told once all layers were measured. Containers: the sum of their writable layers.
+        Their inodes are missing until all layers were measured. Containers: the sum of their writable layers.
         """
         usage = self._usage
         if usage is None or time.monotonic() - usage.measured_at > _FS_INFO_LIFETIME:
@@ -170,7 +170,7 @@ class ImageService:
         )
 
     async def ensure_infra_image(self) -> str:
-        """The id of the infra image, which is loaded or pulled if it is not there. Raises as pull_image does."""
+        """The id of the infra image, which is loaded or pulled if it is missing. Raises the errors of pull_image."""
         reference = self._infra_image
         inspected = await self._inspect(reference.lookup)
         if inspected is not None:
@@ -212,7 +212,7 @@ class ImageService:
         headers: Mapping[str, str],
         data: bytes | None = None,
     ) -> None:
-        """Reads the engine's progress to its end. Leaving early closes the connection, which ends the work."""
+        """Read the engine's progress to its end. If this is cancelled, the connection closes, and the engine stops."""
         seconds = self._pull_progress_deadline()
         messages = MessageStream(what)
         try:
@@ -222,14 +222,14 @@ class ImageService:
             ):
                 async for chunk in response.content.iter_any():
                     messages.receive(chunk)
-                    # Unpacking a large layer may take long without a word, and no registry is waited for.
+                    # No deadline while a layer is unpacked: that may take long without messages, and needs no registry.
                     stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
         except ShimError as error:
-            # What fails before the first message names the engine's call alone.
-            told = str(error) if str(error).startswith(what) else f"{what}: {error}"
-            raise refine(type(error)(told)) from error
+            # An error before the first message names only the engine's call.
+            text = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            raise refine(type(error)(text)) from error
         finally:
             if self._measure_pulls is not None:
                 self._measure_pulls.received(messages.downloaded)
@@ -238,19 +238,19 @@ class ImageService:
         self.note_change()
         inspected = await self._inspect(reference.lookup)
         if inspected is None:
-            raise NotFound(f"{reference.normalized} came and was removed at once")
+            raise NotFound(f"{reference.normalized} was removed as soon as it had arrived; try again")
         return str(inspected["Id"])
 
     def note_change(self) -> None:
-        """Images have come or gone, or their names."""
+        """Note that images or their names were added or removed."""
         self._usage = None
         self._records.changed()
 
     # -- removing
 
     async def _remove(self, image_id: str) -> None:
-        # Forced, the engine removes all names in one step and without a look at containers that do not run; not
-        # forced, it refuses an image of several repositories. So the look is ours.
+        # By force, the engine removes all names at once, and ignores containers that do not run; without force, it
+        # refuses an image with names in several repositories. So we use force, and check the containers ourselves.
         users = await self._engine.get(
             "/containers/json", params={"all": "1", "filters": f'{{"ancestor":["{image_id}"]}}'}
         )
@@ -271,15 +271,15 @@ class ImageService:
         try:
             await self._engine.delete(_image_path(image_id), params={"force": "1"})
         except (NotFound, EngineFailure):
-            # Two who remove one image at one time trip over each other within the engine: either is told that a name
-            # or an id does not exist, be the image gone by then or not.
+            # If two clients remove one image at the same time, the engine may answer either of them that a name or an
+            # id does not exist, whether the image is gone by then or not.
             if await self._inspect(image_id) is not None:
                 raise
 
     # -- reading
 
     async def _inspect(self, name: str) -> Mapping[str, Any] | None:
-        """The engine's description of the image, None if there is none."""
+        """The engine's description of the image; None if there is no such image."""
         try:
             inspected: Mapping[str, Any] = await self._engine.get(f"{_image_path(lookup_name(name))}/json")
         except NotFound:
@@ -287,14 +287,14 @@ class ImageService:
         return inspected
 
     async def _find(self, name: str) -> ImageRecord | None:
-        """The image of this name; the engine is asked only for what memory does not have."""
+        """The image of this name; None if there is none. The engine is asked only if it is not in memory."""
         record = await self._records.find(name)
         if record is None and (inspected := await self._inspect(name)) is not None:
             return to_image_record(inspected)
         return record
 
     def _encode(self, record: ImageRecord) -> bytes:
-        """A list of one; StreamImagesResponse has the same fields."""
+        """A ListImagesResponse with one item; StreamImagesResponse has the same fields."""
         known = self._encoded.get(record)
         if known is not None:
             return known
@@ -302,11 +302,11 @@ class ImageService:
         return api_pb2.ListImagesResponse(images=[image]).SerializeToString()
 
     async def _measure(self) -> _ImageUsage:
-        can = await self._capabilities()
-        layers = await asyncio.to_thread(read_layers, Path(can.root_dir), can.storage_driver)
+        capabilities = await self._capabilities()
+        layers = await asyncio.to_thread(read_layers, Path(capabilities.root_dir), capabilities.storage_driver)
         size = await self._ask_size() if layers is None else layers.size
         usage = _ImageUsage(
-            folder=can.root_dir,
+            folder=capabilities.root_dir,
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
             size=size,
@@ -316,12 +316,12 @@ class ImageService:
         return usage
 
     async def _ask_size(self) -> int:
-        """All layers by the engine, each counted once. An old engine walks over all containers and volumes for it."""
+        """The bytes of all layers as the engine reports them. An old engine walks all containers and volumes for it."""
         by_type = await self._engine.api_version() >= _DISK_USAGE_BY_TYPE
-        if by_type or self._asked is None or time.monotonic() - self._asked[0] > _DISK_USAGE_LIFETIME:
+        if by_type or self._reported is None or time.monotonic() - self._reported[0] > _DISK_USAGE_LIFETIME:
             usage = await self._engine.get("/system/df", params={"type": "image"} if by_type else None)
-            self._asked = (time.monotonic(), int(usage.get("LayersSize") or 0))
-        return self._asked[1]
+            self._reported = (time.monotonic(), int(usage.get("LayersSize") or 0))
+        return self._reported[1]
 
 
 def _image_name(image: api_pb2.ImageSpec) -> str:

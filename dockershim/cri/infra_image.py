@@ -1,7 +1,7 @@
-"""The built-in infra image: a pod's first container on a node that can pull nothing.
+"""The built-in image of infra containers, for nodes that cannot pull one.
 
-The image is made in memory around the program in ``infra/``, always the same bytes for one architecture, in the form
-that ``docker save`` writes and every engine loads (moby's image specification v1.2).
+The image is built in memory from the program in ``infra/``, with the same bytes each time for one architecture, in the
+format of ``docker save``, which every engine loads (moby's image specification v1.2).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 from dockershim.errors import FailedPrecondition
 
-# A new program or a new configuration needs a new tag: nodes keep what they have loaded.
+# A new program or a new configuration needs a new tag: nodes keep an image that they have loaded.
 BUILTIN_INFRA_IMAGE: Final = "dockershim/pause:1"
 
-# By the names of Go, which the engine's /version gives, and of uname, which its /info gives.
+# By the names of Go, as in the engine's /version, and of uname, as in its /info.
 _ARCHITECTURES: Final = {"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"}
 _CREATED: Final = "1970-01-01T00:00:00Z"
 # Nobody: the program needs no rights. The number is the one of Kubernetes' own pause image.
@@ -33,7 +33,7 @@ def docker_archive(architecture: str) -> bytes:
     name = _ARCHITECTURES.get(architecture)
     if name is None:
         raise FailedPrecondition(
-            f"there is no built-in infra image for {architecture}: name one by --pod-infra-container-image"
+            f"there is no built-in infra image for {architecture}: set --pod-infra-container-image"
         )
     program = resources.files("dockershim").joinpath("infra", f"pause-{name}").read_bytes()
     layer = _tar({"pause": program}, mode=0o755)

@@ -1,6 +1,6 @@
-"""What the log says of calls: whom they are about by name, and which of them have nothing left to do.
+"""Facts for the log lines of calls: the names of the pod and container, and whether the call has nothing to do.
 
-Answered from memory as it is, current or not: a line of the log waits for nobody.
+They come from memory, current or not, because a log line must not wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WHOLE_ID: Final = 64
 
 
 class Journal:
-    """What ``server`` asks of the node for its log."""
+    """The source of these facts for ``server``."""
 
     def __init__(self, pods: Pods, outage: Outage) -> None:
         self._pods = pods
@@ -26,7 +26,7 @@ class Journal:
         self._outage = outage
 
     def names(self, subject_id: str) -> Mapping[str, str]:
-        """The fields ``pod`` and ``container`` for an id of either kind, as far as they are known."""
+        """The log's fields ``pod`` and ``container`` for the id of a sandbox or container, as far as they are known."""
         record = self._find(subject_id)
         if isinstance(record, ContainerRecord):
             return {"pod": f"{record.name.pod.namespace}/{record.name.pod.name}", "container": record.name.name}
@@ -36,7 +36,7 @@ class Journal:
         return {"pod": f"{checkpoint.namespace}/{checkpoint.name}"} if checkpoint is not None else {}
 
     def is_done(self, rpc: str, subject_id: str) -> bool:
-        """Whether there is nothing to do for a call that starts, stops or removes: a kubelet repeats those."""
+        """Whether a call that starts, stops or removes has nothing to do, as when a kubelet repeats it."""
         record = self._find(subject_id)
         match rpc:
             case "StartContainer":
@@ -54,15 +54,15 @@ class Journal:
                 return False
 
     def refuse(self) -> bool:
-        """Count a call that the engine's absence has failed; whether the line about the outage tells of it."""
+        """Count a call that failed because the engine is away. Returns whether the outage's log line will count it."""
         return self._outage.refuse()
 
     def _holds_anything(self, record: Record | None, sandbox_id: str) -> bool:
-        """Whether anything of a sandbox runs, or has a network."""
+        """Whether a container of the sandbox runs, or its netns is pinned."""
         if not isinstance(record, SandboxRecord):
             return self._is_pinned(sandbox_id)
         containers = self._inventory.peek_containers(record.id)
-        running = record.running or any(one.state == cri.CONTAINER_RUNNING for one in containers)
+        running = record.running or any(container.state == cri.CONTAINER_RUNNING for container in containers)
         return running or self._is_pinned(record.id)
 
     def _is_pinned(self, sandbox_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Limits that the engine has no field for: written right after a start, whoever ends in between."""
+"""Limits for which the engine has no field: written into the cgroup after a start, also if the server was killed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _RETRY: Final = 1.0
 class Limits:
     """Writes the limits of a container's label into its cgroup, once for each start by us.
 
-    A file in ``folder`` stands for a start whose limits are not written yet. It outlives this process: where a server
-    is killed after the engine's start, or does not get its answer, they are written as soon as the container is seen
-    to run. They are never written again, as they may have been changed since. ``kill`` ends a container by its id.
+    A file in ``folder`` marks a container that is being started and has no limits yet. The file outlives this process:
+    if the server is killed during the start, or gets no answer, the limits are written once the inventory shows that
+    the container runs. They are written only once, as an update may change them later. ``kill`` takes a container's id.
     """
 
     def __init__(self, folder: Path, inventory: Inventory, kill: Callable[[str], Awaitable[None]]) -> None:
@@ -36,7 +36,7 @@ class Limits:
         self._inventory = inventory
         self._kill = kill
         self._due = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        #: Those whose start is under way here, and whose limits it will write.
+        #: Containers whose start is under way in this process, and will write the limits.
         self._starting: set[str] = set()
         self._writing = SingleFlight[str, None]("limits of a container")
         self._late: dict[str, asyncio.Task[None]] = {}
@@ -44,7 +44,7 @@ class Limits:
 
     @contextlib.contextmanager
     def starting(self, record: ContainerRecord) -> Iterator[None]:
-        """For the length of a start, which ends with ``write``; after one that fails, it is written once it runs."""
+        """For the length of a start that ends with ``write``. If it fails, they are written when the container runs."""
         if not record.extra.cgroup_files:
             yield
             return
@@ -58,9 +58,9 @@ class Limits:
             self._heed(record.id, None, self._inventory.peek(record.id))
 
     async def write(self, record: ContainerRecord) -> None:
-        """Write what is due of a container that runs. One that cannot have its limits may not go on: it is killed.
+        """Write the limits of a running container if they are due.
 
-        Raises FailedPrecondition.
+        Raises FailedPrecondition if that fails, after killing the container: it must not run without its limits.
         """
         if record.id in self._due and record.pid:
             await self._writing.run(record.id, lambda: self._write(record))
@@ -74,7 +74,7 @@ class Limits:
         self._forget(record.id)
 
     def take_up(self) -> None:
-        """With an inventory that is current: see to what an earlier process has left due."""
+        """Write the limits that an earlier process left due. To be called when the inventory is current."""
         for container_id in self._due - self._starting:
             self._heed(container_id, None, self._inventory.peek(container_id))
 
@@ -93,10 +93,10 @@ class Limits:
             try:
                 await run_to_completion(self.write(record), f"limits of {record.id}")
             except FailedPrecondition as error:
-                logger.error("container %s was killed, as it cannot have its limits: %s", record.id, error)
+                logger.error("container %s was killed because it cannot get its limits: %s", record.id, error)
                 return
             except ShimError as error:
-                logger.warning("container %s cannot have its limits, and cannot be killed: %s", record.id, error)
+                logger.warning("container %s cannot get its limits, and cannot be killed: %s", record.id, error)
                 await asyncio.sleep(_RETRY)
 
     def _remember(self, container_id: str) -> None:
@@ -104,7 +104,7 @@ class Limits:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._folder / container_id).touch()
         except OSError as error:
-            logger.warning("if this process ends now, container %s goes without its limits: %s", container_id, error)
+            logger.warning("if this process is killed now, container %s gets no limits: %s", container_id, error)
 
     def _forget(self, container_id: str) -> None:
         self._due.discard(container_id)

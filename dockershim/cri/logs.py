@@ -1,4 +1,4 @@
-"""ReopenContainerLog, and the log of a container through its life."""
+"""ReopenContainerLog, and the log of each container from its start to its removal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
 
-#: How long an end waits for the log, and a read: that may not keep a kubelet from its other pods.
+#: Seconds that an end waits for the last log lines, and a status, which must not keep a kubelet from its other pods.
 LAST_LINES: Final = 10.0
 LAST_LINES_AT_A_READ: Final = 2.0
 
@@ -38,7 +38,7 @@ class Logs:
     async def reopen_container_log(self, request: cri.ReopenContainerLogRequest) -> cri.ReopenContainerLogResponse:
         """ReopenContainerLog: the new file is open when this returns.
 
-        Raises NotFound, and FailedPrecondition for a container that does not run or whose log is the engine's file.
+        Raises NotFound, and FailedPrecondition if the container does not run or its log is the engine's file.
         """
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)
@@ -53,10 +53,10 @@ class Logs:
 
 
 class LogKeeper:
-    """Keeps the log of each container from its start to its removal, whoever removes it.
+    """Keeps the log of each container from its start to its removal, no matter who removes it.
 
-    While the block lasts, logs of the containers that the engine has are gone on with, as soon as it is there, and
-    those of containers that it does not have any more are let go of.
+    For the length of a block. When the engine answers, it continues the logs of the containers that the engine has, and
+    forgets those of containers that are gone.
     """
 
     def __init__(self, logs: ContainerLogs, inventory: Inventory, info: EngineInfo, host_paths: HostPaths) -> None:
@@ -65,7 +65,7 @@ class LogKeeper:
         self._info = info
         self._host_paths = host_paths
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Containers that are removed by us, logs included.
+        #: Containers that this process is removing, with their logs.
         self._removing: set[str] = set()
 
     async def __aenter__(self) -> Self:
@@ -81,21 +81,21 @@ class LogKeeper:
             await asyncio.wait(self._tasks)
 
     async def prepare(self, record: ContainerRecord) -> None:
-        """Right before the start: whatever the container writes is copied from its first line on.
+        """Right before the start: begin to copy the log, so that no line is missed.
 
-        The engine does not tell yet where that will be; where it has put it since the first of its versions is known.
+        The engine reports the path of its own log only after the start, but the path is the same in all versions.
         """
         if record.has_cri_log:
             root = (await self._info.capabilities()).root_dir
             await self._begin(record, f"{root}/containers/{record.id}/{record.id}-json.log")
 
     async def begin(self, record: ContainerRecord) -> None:
-        """Right after the start."""
+        """Right after the start: copy or link the log, now that the engine reports its path."""
         if record.engine_log_path and record.log_path:
             await self._begin(record, record.engine_log_path)
 
     async def _begin(self, record: ContainerRecord, source: str) -> None:
-        """Copy the log, or link it. The container is not to blame when this fails, so that is only logged."""
+        """Copy the log, or link it. A failure is not the container's fault, so it is only logged."""
         try:
             if not record.has_cri_log:
                 path = Path(record.log_path)
@@ -107,12 +107,12 @@ class LogKeeper:
             logger.warning("the log of container %s: %s", record.id, error)
 
     async def _follow(self, record: ContainerRecord, source: str) -> None:
-        """Not where it has been removed meanwhile: it is forgotten already, and nobody would do so again."""
+        """Copy the log, unless the container was removed meanwhile: then nothing would end the copying."""
         if self._inventory.peek(record.id) is not None:
             await self._logs.follow(record.id, source, record.log_path)
 
     async def finish(self, record: ContainerRecord, deadline: float = LAST_LINES) -> None:
-        """After the container's end: all that it wrote is in its log. A log that cannot be written stops nobody."""
+        """After the container's end: copy the rest of its output. Errors, also at ``deadline``, are only logged."""
         if record.has_cri_log:
             try:
                 await self._logs.finish(record.id, deadline)
@@ -121,7 +121,7 @@ class LogKeeper:
 
     @asynccontextmanager
     async def removal(self, record: ContainerRecord) -> AsyncIterator[None]:
-        """Around the removal of a container that has ended: its log is finished before, and let go of behind."""
+        """Around the removal of a container that has ended: finish its log before, and forget it afterwards."""
         self._removing.add(record.id)
         try:
             await self.finish(record)
@@ -132,22 +132,22 @@ class LogKeeper:
 
     def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
         if isinstance(before, ContainerRecord) and after is None and container_id not in self._removing:
-            self._spawn(self._let_go(before), f"let go of the log of {container_id}")
+            self._spawn(self._finish_removed(before), f"finish the log of {container_id}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _let_go(self, record: ContainerRecord) -> None:
+    async def _finish_removed(self, record: ContainerRecord) -> None:
         try:
             await self.finish(record)
             await self._forget(record)
         except Exception:
-            logger.exception("the log of container %s, which was removed, is left", record.id)
+            logger.exception("the log of removed container %s cannot be finished", record.id)
 
     async def _forget(self, record: ContainerRecord) -> None:
-        """The log stays, a link to one goes."""
+        """Stop following the log. A copied log stays; a link to the engine's log is removed."""
         if not record.has_cri_log:
             if record.log_path and record.engine_log_path:
                 with contextlib.suppress(OSError, ShimError):
@@ -156,24 +156,24 @@ class LogKeeper:
         try:
             await self._logs.forget(record.id)
         except ShimError as error:
-            logger.warning("the position of the log of container %s is left: %s", record.id, error)
+            logger.warning("the log position of container %s cannot be removed: %s", record.id, error)
 
     async def _take_up(self) -> None:
         try:
-            # First, or the position of a container that is made meanwhile would seem to be of none.
+            # Before the containers are listed: else the position of a container made meanwhile would look orphaned.
             known = await asyncio.to_thread(self._logs.known)
             containers = await when_answered(self._inventory.containers)
             with step("take up the logs"):
                 await self._logs.forget_all_but(known, [record.id for record in containers])
                 logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
-                # All of them first: the last lines of one that has ended may take a while.
+                # All before the first finish: the last lines of a container that has ended may take a while.
                 for record in logged:
                     await self._take_up_one(record)
                 for record in logged:
                     if record.state == cri.CONTAINER_EXITED:
                         await self.finish(record)
         except Exception:
-            logger.exception("not all logs are taken up")
+            logger.exception("not all container logs are followed")
 
     async def _take_up_one(self, record: ContainerRecord) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Ending processes of containers that the engine itself does not end, by their files in /proc and signals."""
+"""Signals the processes of an exec, for which the engine has no call. Finds them in /proc."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class _Process:
 
 
 def kill_command(leader: int, container_id: str, is_over: bool) -> None:
-    """SIGKILL the command that an exec started as process ``leader``, which may be over, with all that it started
-    itself.
+    """SIGKILL the command that an exec started as process ``leader``, and the processes that the command started.
 
-    That is what descends from it and what is in the session that an exec has to itself, so also what outlived its
-    parent; a daemon that has left both is none of it. Each is stopped before its children are looked for, or one
-    could escape by a fork.
+    These are the descendants of the leader and the processes of its session: an exec has a session of its own. So they
+    include processes whose parent has ended, but not a daemon that has left both. Each is stopped before its children
+    are looked for, or one could escape by a fork. ``is_over``: the leader has ended.
     """
     with contextlib.ExitStack() as stack:
         handles: dict[int, int] = {}
@@ -42,7 +41,7 @@ def kill_command(leader: int, container_id: str, is_over: bool) -> None:
 
 
 def signal_command(leader: int, container_id: str, is_over: bool, number: signal.Signals) -> None:
-    """Send a signal to the same processes as ``kill_command``, as far as they are there at this moment."""
+    """Send a signal to the processes that ``kill_command`` would kill, as far as they exist at this moment."""
     for pid in _members(leader, is_over):
         handle = _open(pid, container_id)
         if handle is not None:
@@ -53,7 +52,7 @@ def signal_command(leader: int, container_id: str, is_over: bool, number: signal
 def _members(leader: int, is_over: bool) -> set[int]:
     everything = dict(_processes())
     if is_over and leader in everything:
-        # Another process has got the number, and so nothing of its session is left: the kernel keeps it for that.
+        # Another process has this pid now. The kernel reuses a pid only when no session has it, so nothing is left.
         return set()
     found = {pid for pid, process in everything.items() if leader in (pid, process.session)}
     while more := {pid for pid, process in everything.items() if process.parent in found} - found:
@@ -65,19 +64,19 @@ def _processes() -> Iterator[tuple[int, _Process]]:
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                # proc(5): the command's name is in brackets and may hold any; state, parent, group, session follow it.
+                # proc(5): the name is in brackets, and may contain some; state, parent, group and session follow it.
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 yield int(entry.name), _Process(parent=int(fields[1]), session=int(fields[3]))
 
 
 def _open(pid: int, container_id: str) -> int | None:
-    """A handle of a process of this container; whatever else has, or has got, its number is spared."""
+    """A pidfd of the process; None if it is not of this container, as the pid may have been reused."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
         return None
     try:
-        # Read after the handle was made: both are of whatever has the number now, and an ended one has no cgroup.
+        # Read after the pidfd was opened: if the pid was reused in between, signals to the pidfd have no effect.
         if container_id in (_PROC / str(pid) / "cgroup").read_text():
             return handle
     except OSError:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class SandboxReads:
-    """The calls that tell of pods."""
+    """The calls that read pods."""
 
     def __init__(self, pods: Pods, images: ImageRecords) -> None:
         self._pods = pods
@@ -56,7 +56,7 @@ class SandboxReads:
         rest = cri.PodSandboxStatusResponse(
             info=_verbose(pod, reason) if request.verbose else None, timestamp=time.time_ns()
         )
-        statuses = [await self._container_status(one) for one in containers]
+        statuses = [await self._container_status(container) for container in containers]
         return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
 
     async def _container_status(self, record: ContainerRecord) -> bytes:
@@ -65,27 +65,27 @@ class SandboxReads:
         return self._inventory.ready_made(record, ("PodSandboxStatus", image), encode)
 
     async def describe(self, record: SandboxRecord) -> cri.PodSandboxStatus:
-        """Its status now. Raises NetworkFailure."""
+        """The status of a sandbox now. Raises NetworkFailure."""
         if await self._pods.not_ready_reason(record) is not None:
             return self.describe_ended(record)
         addresses = await self._pods.network_of(record).addresses(record)
         return to_cri_sandbox_status(record, ready=True, addresses=addresses)
 
     def describe_ended(self, record: SandboxRecord) -> cri.PodSandboxStatus:
-        """The status of one that is no more, or whose network cannot be told."""
+        """The status of a sandbox that is gone, or whose network cannot be read."""
         return to_cri_sandbox_status(record, ready=False, addresses=())
 
     async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> Encoded:
-        """ListPodSandbox, with the sandboxes that only a checkpoint remembers."""
+        """ListPodSandbox, including the sandboxes of which only a checkpoint is left."""
         return Encoded(b"".join(await self._listed(request)))
 
     async def stream_pod_sandboxes(self, request: cri.StreamPodSandboxesRequest) -> AsyncIterator[Encoded]:
-        """StreamPodSandboxes: what ListPodSandbox would answer when the call begins, in several messages."""
+        """StreamPodSandboxes: the answer of ListPodSandbox at the begin of the call, in several messages."""
         for chunk in in_chunks(await self._listed(request)):
             yield chunk
 
     async def _listed(self, request: cri.ListPodSandboxRequest | cri.StreamPodSandboxesRequest) -> list[bytes]:
-        """The sandboxes that a filter lets pass, each as a response of one item."""
+        """The sandboxes that match the request's filter, each encoded as a response with one item."""
         check_enums(request, "request")
         wanted = request.filter
         lost = await self._pods.lost()
@@ -105,7 +105,7 @@ class SandboxReads:
 
 
 def _to_record(checkpoint: Checkpoint) -> SandboxRecord:
-    """A sandbox that the engine has lost."""
+    """The record of a sandbox that the engine has lost."""
     return SandboxRecord(
         id=checkpoint.sandbox_id,
         name=name_of(checkpoint),
@@ -120,11 +120,11 @@ def _to_record(checkpoint: Checkpoint) -> SandboxRecord:
 
 
 def _encoded_item(record: SandboxRecord, *, ready: bool) -> bytes:
-    """A list of one; StreamPodSandboxesResponse has the same fields."""
+    """A ListPodSandboxResponse with one item; StreamPodSandboxesResponse has the same fields."""
     return cri.ListPodSandboxResponse(items=[to_cri_sandbox(record, ready=ready)]).SerializeToString()
 
 
-#: What encodes an item, behind the key by which the inventory keeps what it made.
+#: The key under which the inventory keeps an encoded item, and the function that encodes it.
 _READY_ITEM = ("ready", functools.partial(_encoded_item, ready=True))
 _NOT_READY_ITEM = ("not ready", functools.partial(_encoded_item, ready=False))
 
@@ -162,6 +162,6 @@ def _verbose(pod: Pod, not_ready_reason: str | None) -> dict[str, str] | None:
         "cgroupParent": record.cgroup_parent,
         "logDirectory": record.log_directory,
         "runtimeHandler": record.runtime_handler,
-        **{key: kept for key in ("overhead", "resources") if (kept := getattr(record.extra, key)) is not None},
+        **{key: value for key in ("overhead", "resources") if (value := getattr(record.extra, key)) is not None},
     }
     return to_verbose_info(fields)

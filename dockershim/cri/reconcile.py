@@ -1,4 +1,4 @@
-"""At start: what a process that was killed left half-made is found, told, and repaired where it is certainly ours."""
+"""At the start: finds pods that a killed process left half-made, logs them, and repairs those that are surely ours."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from dockershim.translate.names import sandbox_container_name
 
 logger = logging.getLogger(__name__)
 
-#: While plugins collect garbage no pod gets a network, so that may not last.
+#: Seconds. While plugins collect garbage no pod gets a network, so this must be short.
 _COLLECTION_DEADLINE: Final = 20.0
 
 
 async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
-    """As soon as the engine is there; calls are served meanwhile."""
+    """Reconcile when the engine answers. Calls are served meanwhile."""
     try:
         report = await when_answered(Reconciliation(pods, sandboxes, limits).run)
     except Exception:
-        logger.exception("what an earlier process left is not looked for")
+        logger.exception("pods that an earlier process left half-made cannot be found")
     else:
         logger.info("reconciled: %s", str(report) or "nothing was half-made")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Ids of what was found.
+    """Ids of sandboxes, by the kind of damage.
 
-    ``unfinished`` are sandboxes whose infra container was never started: no RunPodSandbox can have answered with
-    them, and they are removed. ``halfway`` run without the network that they were to get, and nobody has put a
-    container into them: they are stopped, and stay listed for the kubelet, which may know them from a stop that was
-    cut short. ``orphaned`` are networks of ours whose sandbox is gone: given back. ``failed`` are those of all these
-    that could not be repaired now; a removal by the kubelet tries again.
+    ``unfinished``: the infra container was never started, so no RunPodSandbox has returned the sandbox; it is removed.
+    ``halfway``: the sandbox runs without its network and has no containers; it is stopped, and stays listed, because
+    the kubelet may know it if a stop was cut short. ``orphaned``: the sandbox is gone and its network is not; the
+    network is torn down. ``failed``: the repair failed; the kubelet's RemovePodSandbox tries again.
 
-    Nothing is done about ``lost`` sandboxes, which have a checkpoint and no container and are the kubelet's to remove,
-    and about ``forgotten`` ones, which have a container and no checkpoint: another root directory may have it.
+    Nothing is done about ``lost`` sandboxes, which have a checkpoint and no container: the kubelet removes them. Nor
+    about ``forgotten`` ones, which have a container and no checkpoint: that may be in another root directory.
     """
 
     unfinished: tuple[str, ...] = ()
@@ -55,7 +54,7 @@ class Report:
     failed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Everything that was found, empty when that is nothing."""
+        """All findings in one line for the log; empty if there are none."""
         found = (
             ("removed as they were never started", self.unfinished),
             ("stopped as their network was never finished", self.halfway),
@@ -64,13 +63,13 @@ class Report:
             ("without a checkpoint, and left alone", self.forgotten),
             ("not repaired", self.failed),
         )
-        return "; ".join(f"{what}: {', '.join(one[:12] for one in ids)}" for what, ids in found if ids)
+        return "; ".join(f"{what}: {', '.join(sandbox_id[:12] for sandbox_id in ids)}" for what, ids in found if ids)
 
 
 class Reconciliation:
-    """One look at the node, and the repairs.
+    """One search of the node, and the repairs.
 
-    Calls come meanwhile: what is to be repaired is looked at again under the locks that those calls take.
+    Calls are served meanwhile, so each finding is checked again under the locks that those calls take.
     """
 
     def __init__(self, pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
@@ -80,15 +79,15 @@ class Reconciliation:
         self._failed: list[str] = []
 
     async def run(self) -> Report:
-        """Raises ShimError where the node cannot be looked at; then nothing was changed."""
+        """Search and repair. Raises ShimError if the search fails; then nothing was changed."""
         found = await self._pods.on_engine()
         self._limits.take_up()
-        # Before the checkpoints are looked at: a sandbox has its checkpoint before anything of its network.
+        # Before the checkpoints are read: a sandbox gets its checkpoint before its network.
         remembered = await with_own_files(self._pods.cni.remembered)
         known = self._pods.known_ids()
         unfinished = [pod.id for pod in found if await self._mend(pod, _is_unfinished, self._sandboxes.remove)]
         halfway = [pod.id for pod in found if await self._mend(pod, self._is_halfway, self._sandboxes.stop)]
-        orphaned = [one for one in sorted(remembered - known) if is_id(one) and await self._give_back(one)]
+        orphaned = [key for key in sorted(remembered - known) if is_id(key) and await self._give_back(key)]
         await self._collect_garbage()
         here = {pod.id: pod for pod in await self._pods.on_engine()}
         return Report(
@@ -121,12 +120,12 @@ class Reconciliation:
             return pod.phase is Phase.REMOVED and await self._repair(sandbox_id, lambda: self._tear_down(pod))
 
     async def _tear_down(self, pod: Pod) -> None:
-        # The names of the pod are in the attachment's cache, if anywhere.
+        # There is no record and no checkpoint: the pod's names come from the CNI cache.
         await pod.tear_down()
         self._pods.forget(pod.id)
 
     async def _repair(self, sandbox_id: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether it was done; a failure is told and does not stop the next repair."""
+        """Run a repair, and return whether it succeeded. A failure is logged and does not stop the next repair."""
         try:
             await work()
         except (ShimError, OSError) as error:

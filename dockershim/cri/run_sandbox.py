@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE: Final = 120.0
-#: A machine on which plugins take seconds to say what they can is loaded, which is no reason to refuse a pod.
+#: Seconds for the check of the CNI plugins. On a loaded node it takes long, which is no reason to refuse a pod.
 _NETWORK_PATIENCE: Final = 30.0
 
 
 class SandboxStart:
     """RunPodSandbox.
 
-    ``network`` is who gives new pods their network, ``ensure_infra_image`` brings ``infra_image`` to the node.
+    ``network`` sets up the network of new pods. ``ensure_infra_image`` loads or pulls ``infra_image`` if it is missing.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class SandboxStart:
         self._remove = remove
 
     async def run_pod_sandbox(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
-        """RunPodSandbox: the pod is up with its network when this returns, or nothing of it is left."""
+        """RunPodSandbox: when this returns, the pod runs with its network. If it fails, nothing of the pod is left."""
         config = request.config
         check_sandbox(config, os.uname().nodename)
         can = await self._info.capabilities()
         if request.runtime_handler not in can.handlers:
-            # It may have been added to the engine since.
+            # The runtime may have been added to the engine since.
             can = await self._info.read()
             _check_handler(request.runtime_handler, can)
         try:
@@ -146,7 +146,7 @@ class SandboxStart:
                 return await create()
 
     async def _clear_half_made(self, name: str) -> None:
-        """Remove what an attempt with the same metadata left unfinished. Raises AlreadyExists for a whole sandbox."""
+        """Remove a sandbox with the same metadata that is half-made or has ended. Raises AlreadyExists otherwise."""
         sandbox_id = await self._containers.id_of(name)
         if sandbox_id is None:
             return
@@ -159,7 +159,7 @@ class SandboxStart:
         await self._remove(record.id)
 
     async def _is_used(self, record: SandboxRecord) -> bool:
-        """Whether anybody may know of a sandbox: one whose maker was killed before it could answer has no users."""
+        """Whether a client may know the sandbox: none does if the server was killed before it returned its id."""
         if not record.made_here or self._pods.peek(record.id).was_returned:
             return True
         return bool(await self._inventory.containers(record.id))
@@ -169,7 +169,7 @@ class SandboxStart:
         started = False
 
         async def give_back() -> None:
-            # A network that cannot be given back now stays remembered, so that the kubelet's removal tries again.
+            # If the tear-down fails, its record stays, so that the kubelet's RemovePodSandbox tries again.
             if started:
                 await self._pods.peek(sandbox_id).tear_down()
             await self._pods.checkpoints.remove(sandbox_id)
@@ -182,7 +182,7 @@ class SandboxStart:
         with step("inspect the infra container"):
             record = await self._inventory.refresh_sandbox(sandbox_id, until=_runs)
         if record is None or not record.running:
-            raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; see its image")
+            raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; check its image")
         started = True
         pod = self._pods.peek(sandbox_id)
         with step("pin the network namespace"):
@@ -190,7 +190,7 @@ class SandboxStart:
         with step("write resolv.conf"):
             await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
         with step("set up the network"):
-            # Not cut short: what a plugin has half made, its own DEL may not be able to undo.
+            # Never cut short: a plugin's DEL may not be able to undo a half-done ADD.
             await run_to_completion(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
 
 
@@ -201,7 +201,7 @@ def _check_handler(handler: str, can: Capabilities) -> None:
 
 
 def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
-    """In place: the engine mounts this very file into the pod's containers."""
+    """Write the file in place, because the engine mounts this very file into the pod's containers."""
     if not content:
         return
     try:

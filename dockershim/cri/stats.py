@@ -24,7 +24,7 @@ from dockershim.translate.records import ContainerRecord, SandboxRecord, has_lab
 S = TypeVar("S")
 T = TypeVar("T")
 
-#: For so long statistics are read before others have their turn.
+#: For so long the event loop reads statistics before it runs other tasks.
 _STRETCH = 0.002  # seconds
 
 _DESCRIPTORS = cri.ListMetricDescriptorsResponse(descriptors=[metric.to_cri() for metric in CATALOGUE])
@@ -33,8 +33,8 @@ _DESCRIPTORS = cri.ListMetricDescriptorsResponse(descriptors=[metric.to_cri() fo
 class Statistics:
     """The calls for statistics and metrics.
 
-    The kernel is read by the event loop, pod by pod, and other calls go on in between: a thread takes up to half as
-    long again for the same, as it finds nothing of it in its processor's caches. What may take long is left to one.
+    The event loop reads the kernel's files, pod by pod, and runs other calls in between. A thread would take up to half
+    as long again, with nothing of them in its processor's caches. Only reads that may take long use a thread.
     """
 
     def __init__(self, inventory: Inventory, pins: Pins, info: EngineInfo, disk: DiskUsage) -> None:
@@ -45,7 +45,7 @@ class Statistics:
         inventory.listen(self._heed)
 
     def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
-        """Keep nothing open of what has ended, or runs by another process, which is another cgroup and network."""
+        """Close the files of a container that has ended or was restarted: then it has another cgroup and network."""
         if before is not None and (after is None or not runs(after) or after.pid != before.pid):
             self._reader.forget(record_id)
 
@@ -58,11 +58,11 @@ class Statistics:
         return Encoded(b"".join(await self._container_items([record])))
 
     async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Encoded:
-        """ListContainerStats; a container that does not run has its attributes and its writable layer only."""
+        """ListContainerStats. A container that does not run has only its attributes and its writable layer."""
         return Encoded(b"".join(await self._listed_containers(request.filter)))
 
     async def stream_container_stats(self, request: cri.StreamContainerStatsRequest) -> AsyncIterator[Encoded]:
-        """StreamContainerStats: what ListContainerStats would answer, in several messages."""
+        """StreamContainerStats: the answer of ListContainerStats, in several messages."""
         for chunk in in_chunks(await self._listed_containers(request.filter)):
             yield chunk
 
@@ -71,13 +71,13 @@ class Statistics:
         return await self._container_items([record for record in containers if _is_wanted(record, wanted)])
 
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
-        """Each as a response of one item: the field has the same number in every one of them."""
+        """Each encoded as a response with one item: in all these responses the item is field 1."""
         folder = await self._engine_folder()
         read = await self._read(self._reader.container, records)
         return [field(1, self._container(record, wire, folder)) for record, wire in zip(records, read, strict=True)]
 
     def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
-        """ContainerStats: what was read, with attributes and writable layer."""
+        """An encoded ContainerStats: the attributes, the statistics in ``read``, and the writable layer."""
         attributes = self._inventory.ready_made(record, "ContainerStats", _container_attributes)
         layer = self._disk.writable_layer(record.id)
         return attributes + read + (b"" if layer is None else _encoded_layer(layer, folder))
@@ -91,11 +91,11 @@ class Statistics:
         return Encoded(b"".join(await self._pod_items([record])))
 
     async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:
-        """ListPodSandboxStats; a sandbox that does not run has its attributes and its containers only."""
+        """ListPodSandboxStats. A sandbox that does not run has only its attributes and its containers."""
         return Encoded(b"".join(await self._listed_pods(request.filter)))
 
     async def stream_pod_sandbox_stats(self, request: cri.StreamPodSandboxStatsRequest) -> AsyncIterator[Encoded]:
-        """StreamPodSandboxStats: what ListPodSandboxStats would answer, in several messages."""
+        """StreamPodSandboxStats: the answer of ListPodSandboxStats, in several messages."""
         for chunk in in_chunks(await self._listed_pods(request.filter)):
             yield chunk
 
@@ -104,14 +104,14 @@ class Statistics:
         return await self._pod_items([record for record in sandboxes if _is_wanted_sandbox(record, wanted)])
 
     async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
-        """Each as a response of one item: the field has the same number in every one of them."""
+        """Each encoded as a response with one item: in all these responses the item is field 1."""
         folder = await self._engine_folder()
         pods = self._pods(records)
         read = await self._read(self._reader.pod, pods)
         return [field(1, self._pod(pod, reading, folder)) for pod, reading in zip(pods, read, strict=True)]
 
     def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
-        """PodSandboxStats. ``linux`` is always there: kubelets look into it without asking."""
+        """An encoded PodSandboxStats. It always has ``linux``: kubelets read that without a check."""
         attributes = self._inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
         containers = (
             field(5, self._container(record, wire, folder))
@@ -128,11 +128,11 @@ class Statistics:
         return _DESCRIPTORS
 
     async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
-        """ListPodSandboxMetrics, of sandboxes and containers that run."""
+        """ListPodSandboxMetrics: of the sandboxes and containers that run."""
         return Encoded(b"".join(await self._metrics()))
 
     async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
-        """StreamPodSandboxMetrics: what ListPodSandboxMetrics would answer, in several messages."""
+        """StreamPodSandboxMetrics: the answer of ListPodSandboxMetrics, in several messages."""
         for chunk in in_chunks(await self._metrics()):
             yield chunk
 

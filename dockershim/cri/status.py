@@ -35,9 +35,9 @@ class NodeStatus:
         self._infra_image = infra_image
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
-        """Version: the engine's, as last seen, so that an engine that hangs keeps nobody waiting.
+        """Version: the engine's version as last read, so that callers do not wait for an engine that hangs.
 
-        Raises Unavailable when none was ever seen.
+        Raises Unavailable if it was never read.
         """
         can = self._info.last
         if can is None:
@@ -50,7 +50,7 @@ class NodeStatus:
         )
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
-        """Status: never fails, but says what does not work and why."""
+        """Status: never fails. The conditions say what does not work, and why."""
         can = self._info.last
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
@@ -62,7 +62,7 @@ class NodeStatus:
             features=cri.RuntimeFeatures(),
         )
         if cgroup_problem := self._info.cgroup_problem:
-            # Kubelets look at the other two only: pods whose cgroups are right go on.
+            # A condition of its own, which kubelets ignore, so that pods whose cgroups are right go on.
             response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
         if can is not None:
             response.runtime_handlers.extend(_handlers(can))
@@ -92,10 +92,10 @@ class NodeStatus:
         }
 
     async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
-        """RuntimeConfig: the cgroup driver, which the kubelet's has to match.
+        """RuntimeConfig: the cgroup driver, which the kubelet has to use, too.
 
-        Raises FailedPrecondition where the configured one is not the engine's: a kubelet that asks at its start then
-        ends with that message, and makes no cgroups that the engine has no use for.
+        Raises FailedPrecondition if the configured driver is not the engine's: a kubelet that calls this at its start
+        then exits with that message, instead of making cgroups that the engine does not use.
         """
         if problem := self._info.cgroup_problem:
             raise FailedPrecondition(problem)

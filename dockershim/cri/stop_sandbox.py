@@ -36,25 +36,25 @@ class SandboxEnd:
         self._hooks = hooks
 
     async def stop_pod_sandbox(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
-        """StopPodSandbox: idempotent, and a success for a sandbox that does not exist (api.proto says so)."""
+        """StopPodSandbox: idempotent. Succeeds if the sandbox does not exist, as api.proto asks."""
         require(request.pod_sandbox_id, "pod_sandbox_id")
         if is_id(request.pod_sandbox_id):
             await self.stop(request.pod_sandbox_id)
         return cri.StopPodSandboxResponse()
 
     async def remove_pod_sandbox(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
-        """RemovePodSandbox: idempotent, forcible, and a success for a sandbox that does not exist."""
+        """RemovePodSandbox: idempotent, by force. Succeeds if the sandbox does not exist, as api.proto asks."""
         require(request.pod_sandbox_id, "pod_sandbox_id")
         if is_id(request.pod_sandbox_id):
             await self.remove(request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
 
     async def stop(self, start_of_id: str) -> None:
-        """End all that runs in a sandbox, and its network; not cut short by the caller's end. Raises ShimError."""
+        """Stop a sandbox's containers and tear down its network, even if the caller is cancelled. Raises ShimError."""
         await run_to_completion(self._locked_stop(start_of_id), f"stop sandbox {start_of_id}")
 
     async def remove(self, start_of_id: str) -> None:
-        """Stop a sandbox and remove all of it; not cut short by the caller's end. Raises ShimError."""
+        """Stop a sandbox and remove it completely, even if the caller is cancelled. Raises ShimError."""
         await run_to_completion(self._locked_remove(start_of_id), f"remove sandbox {start_of_id}")
 
     async def _locked_stop(self, start_of_id: str) -> None:
@@ -70,10 +70,10 @@ class SandboxEnd:
             await self._remove(pod)
 
     async def _stop(self, pod: Pod) -> None:
-        """End all that runs in the sandbox, and its network at the same time.
+        """Stop the containers, and tear down the network at the same time.
 
-        The network's namespace is pinned, so neither has to wait for the other. What the engine has lost is torn
-        down by what checkpoint and CNI cache say.
+        The netns is pinned, so neither has to wait for the other. If the engine has lost the sandbox, the checkpoint
+        and the CNI cache have what the tear-down needs.
         """
         if pod.record is None and pod.checkpoint is None and not pod.is_pinned:
             return
@@ -81,30 +81,30 @@ class SandboxEnd:
             if pod.record is not None:
                 self.pin_if_missing(pod)
             else:
-                await asyncio.to_thread(self._end_what_the_engine_lost, pod)
+                await asyncio.to_thread(self._end_lost_processes, pod)
             results = await asyncio.gather(self._tear_down(pod), self._kill(pod.record), return_exceptions=True)
             _raise_failures(f"stopping sandbox {pod.id}", results)
 
     def pin_if_missing(self, pod: Pod) -> bool:
-        """For a sandbox without a pin, as another shim made it or its maker died before; whether it was pinned."""
+        """Pin the netns if another shim made the sandbox, or its maker died before. Returns whether it did."""
         try:
             return pod.record is not None and pod.pin(pod.record)
         except OSError as error:
             logger.warning("the network namespace of sandbox %s cannot be pinned: %s", pod.id, error)
             return False
 
-    def _end_what_the_engine_lost(self, pod: Pod) -> None:
-        """Containers outlive an engine that loses them while it is away; then only the pin tells whose they are."""
+    def _end_lost_processes(self, pod: Pod) -> None:
+        """Kill the processes of a sandbox that the engine lost while it was down: only the pin shows whose they are."""
         if not pod.is_pinned:
             return
         pin = self._pods.pins.path(pod.id)
         try:
             ended, released = end_processes(pin), release_others(pin)
         except OSError as error:
-            logger.warning("what the engine has lost of sandbox %s is left: %s", pod.id, error)
+            logger.warning("processes of sandbox %s, which the engine has lost, may be left: %s", pod.id, error)
             return
         if ended or released:
-            logger.warning("of sandbox %s, which the engine has lost: ended %d processes", pod.id, ended)
+            logger.warning("killed %d processes of sandbox %s, which the engine has lost", ended, pod.id)
 
     async def _tear_down(self, pod: Pod) -> None:
         with step("tear down the network"):
@@ -118,20 +118,20 @@ class SandboxEnd:
         if record.running:
             with step("stop the infra container"):
                 await self._containers.kill(record.id)
-        # From now on the engine starts none in this sandbox. Starts that nobody waits for any more may be under way.
-        await self._see_starts_end(record.id)
+        # From now on the engine starts no container in this sandbox, but earlier starts may still be under way.
+        await self._wait_for_starts(record.id)
         await self._kill_containers(record.id)
 
-    async def _see_starts_end(self, sandbox_id: str) -> None:
-        """An inspect waits for a start that is under way in the engine."""
+    async def _wait_for_starts(self, sandbox_id: str) -> None:
+        """Wait for starts that are under way in the engine: it answers an inspect only when the start is over."""
         containers = await self._inventory.containers(sandbox_id)
-        created = [one.id for one in containers if one.state == cri.CONTAINER_CREATED]
+        created = [container.id for container in containers if container.state == cri.CONTAINER_CREATED]
         results = await asyncio.gather(*map(self._inventory.refresh_container, created), return_exceptions=True)
         _raise_failures(f"waiting for starts in sandbox {sandbox_id}", results)
 
     async def _kill_containers(self, sandbox_id: str) -> None:
         containers = await self._inventory.containers(sandbox_id)
-        running = [one.id for one in containers if one.state == cri.CONTAINER_RUNNING]
+        running = [container.id for container in containers if container.state == cri.CONTAINER_RUNNING]
         results = await asyncio.gather(*map(self._containers.kill, running), return_exceptions=True)
         _raise_failures(f"stopping the containers of sandbox {sandbox_id}", results)
 
@@ -148,7 +148,7 @@ class SandboxEnd:
             results = await asyncio.gather(*map(remove, containers), return_exceptions=True)
             _raise_failures(f"removing the containers of sandbox {pod.id}", results)
         if pod.record is not None:
-            # Without one the id may be that of somebody else's container.
+            # Without a record, the id may be that of a container that no dockershim made.
             with step("remove the infra container"):
                 await self._containers.remove(pod.id)
         with step("remove the checkpoint"):
@@ -157,7 +157,7 @@ class SandboxEnd:
 
 
 def _raise_failures(what: str, results: Iterable[Any]) -> None:
-    """Raise the first failure, its message naming the others too."""
+    """Raise the first failure, with the messages of all. Does nothing if there is none."""
     failures = [result for result in results if isinstance(result, BaseException)]
     for failure in failures:
         if not isinstance(failure, ShimError):

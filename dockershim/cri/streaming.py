@@ -1,4 +1,4 @@
-"""Exec, Attach and PortForward: what is behind the URLs that a kubelet or crictl gives to its client."""
+"""Exec, Attach and PortForward: the URLs that a kubelet or crictl gives to its client, and the work for each URL."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from streaming import (
 logger = logging.getLogger(__name__)
 
 #: The engine watches a terminal's input for keys that detach from it, by default Ctrl-P Ctrl-Q, and holds the first of
-#: them back until the next one comes. Kubernetes has no such keys. In the body of a request they have to be ASCII: of
-#: that, programs use Ctrl-^ the least. In a query they may be bytes that no text has.
+#: them back until the next one comes. Kubernetes has no such keys, so we set keys that nobody types: in the body of a
+#: request they have to be ASCII, of which programs use Ctrl-^ the least; in a query they may be bytes of no text.
 _EXEC_DETACH_KEYS = ",".join(["ctrl-^", "ctrl-@", "ctrl-_"] * 3)
 _ATTACH_DETACH_KEYS = b",".join([b"\xff", b"\xfe"] * 4)
 _CONNECT_TIMEOUT = 30.0
-#: Seconds: a client may send sizes without end, and each is a call of the engine.
+#: Seconds between two resizes: a client may send sizes without end, and each is a call of the engine.
 _BETWEEN_SIZES = 0.05
-#: Seconds for the output that one read brought until others have their turn, and how many of its pieces are looked at
-#: before the clock is: a process that writes byte by byte fills a read with 30,000.
+#: Seconds of work on the output of one read before other tasks run, and how many pieces are taken between two looks at
+#: the clock: a process that writes byte by byte fills a read with 30,000 pieces.
 _TURN = 0.001
 _PIECES_AT_ONCE = 256
-#: After the end of an attached container's output its own end may take so long to be seen, seconds.
+#: Seconds, after the end of an attached container's output, in which the inventory has to show the container's end.
 _END_SEEN = 2.0
 
 
 class Streaming:
-    """The calls that give URLs."""
+    """The calls that return URLs."""
 
     def __init__(self, server: Server, engine: Engine, pods: Pods) -> None:
         self._server = server
@@ -80,7 +80,7 @@ class Streaming:
             "Tty": wanted.tty,
             "DetachKeys": _EXEC_DETACH_KEYS,
         }
-        with _border():
+        with _shim_errors():
             url = self._server.command_url("exec", partial(_exec, self._engine, container_id, body), wanted)
         return cri.ExecResponse(url=url)
 
@@ -88,7 +88,7 @@ class Streaming:
         """Attach. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
         wanted = _wanted(request)
         container_id = await self._running_container(request.container_id)
-        with _border():
+        with _shim_errors():
             attach = partial(_attach, self._engine, self._pods.inventory, container_id, wanted)
             url = self._server.command_url("attach", attach, wanted)
         return cri.AttachResponse(url=url)
@@ -97,10 +97,10 @@ class Streaming:
         """PortForward. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
         for port in request.port:
             if not 0 < port < 65536:
-                raise InvalidArgument(f"port: {port} is no port")
+                raise InvalidArgument(f"port: {port} is not between 1 and 65535")
         require(request.pod_sandbox_id, "pod_sandbox_id")
         sandbox_id = await self._ready_sandbox(request.pod_sandbox_id)
-        with _border():
+        with _shim_errors():
             url = self._server.port_forward_url(partial(_connect, self._pods, sandbox_id), request.port)
         return cri.PortForwardResponse(url=url)
 
@@ -120,7 +120,7 @@ class Streaming:
 
 
 def _wanted(request: cri.ExecRequest | cri.AttachRequest) -> Wanted:
-    """The streams of a request; api.proto says which go together."""
+    """The streams of a request. api.proto says which may be combined. Raises InvalidArgument."""
     if not (request.stdin or request.stdout or request.stderr):
         raise InvalidArgument("stdin, stdout, stderr: at least one of them has to be true")
     if request.tty and request.stderr:
@@ -129,7 +129,7 @@ def _wanted(request: cri.ExecRequest | cri.AttachRequest) -> Wanted:
 
 
 @contextlib.contextmanager
-def _border() -> Iterator[None]:
+def _shim_errors() -> Iterator[None]:
     try:
         yield
     except TooManyWaiting as error:
@@ -140,7 +140,7 @@ def _border() -> Iterator[None]:
 
 
 async def _exec(engine: Engine, container_id: str, body: dict[str, Any], streams: CommandStreams) -> int:
-    """Run a command for a client. It ends with its client."""
+    """Run a command for a client, and return its exit code. If the client goes, the command is killed."""
     try:
         created = await engine.post(f"/containers/{container_id}/exec", body)
         command = EngineCommand(engine, container_id, created["Id"])
@@ -160,7 +160,7 @@ async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: Comma
     command.asked_to_start = True
     async with (
         hijack(engine, f"{command.path}/start", body=start) as connection,
-        # A terminal has no end of input. Told of one, the engine would give no more output, of a command that goes on.
+        # A terminal has no end of input: if the engine got one, it would stop the output of a command that goes on.
         _client_input(engine, command.path, connection, streams, has_end=not tty),
     ):
         await _copy_output(partial(command.next_chunk, connection.read), tty, streams)
@@ -171,7 +171,7 @@ async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: Comma
 async def _client_input(
     engine: Engine, path: str, connection: Hijacked, streams: CommandStreams, *, has_end: bool
 ) -> Any:
-    """For the length of a block, pass on what the client types, with or without its end, and its terminal's size."""
+    """For the length of a block, copy the client's input (and its end if ``has_end``) and its terminal's size."""
     tasks = []
     if streams.stdin is not None:
         tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection, has_end), name="streaming stdin"))
@@ -187,7 +187,7 @@ async def _client_input(
 
 
 async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> None:
-    # What goes wrong with the input is the end of the client or of the command, which others hear of.
+    # An error here means that the client or the command has ended. Who copies the output gets an error as well.
     with contextlib.suppress(Disconnected, Unavailable):
         while data := await stdin.read():
             await connection.write(data)
@@ -206,7 +206,7 @@ async def _resize(engine: Engine, path: str, streams: CommandStreams) -> None:
 
 
 async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams: CommandStreams) -> None:
-    """The output, to its end. A terminal's comes as it is, any other in frames. Raises Unavailable where it is cut."""
+    """Copy the output to its end: a terminal's is raw, any other is in frames. Raises Unavailable if it is cut."""
     all_writers = {STDOUT: streams.stdout, STDERR: streams.stderr}
     writers = {stream: writer for stream, writer in all_writers.items() if writer is not None}
     decoder = FrameDecoder()
@@ -222,10 +222,10 @@ def _terminal_output(chunk: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 async def _deliver(pieces: Iterator[tuple[int, memoryview]], writers: Mapping[int, Writer]) -> None:
-    """Write pieces, the neighbours of one stream together: fewer and longer writes. Raises CommandFailed."""
+    """Write pieces. Adjacent pieces of one stream are joined, for fewer and longer writes. Raises CommandFailed."""
     end = time.monotonic() + _TURN
-    while some := list(islice(pieces, _PIECES_AT_ONCE)):
-        for stream, run in groupby(some, itemgetter(0)):
+    while batch := list(islice(pieces, _PIECES_AT_ONCE)):
+        for stream, run in groupby(batch, itemgetter(0)):
             if time.monotonic() > end:
                 await asyncio.sleep(0)
                 end = time.monotonic() + _TURN
@@ -243,26 +243,26 @@ async def _deliver(pieces: Iterator[tuple[int, memoryview]], writers: Mapping[in
 async def _attach(
     engine: Engine, inventory: Inventory, container_id: str, wanted: Wanted, streams: CommandStreams
 ) -> int:
-    """Follow a container for a client, and give it the client's input. It outlives its client."""
+    """Copy a container's output to a client, and the client's input to it. The container outlives the client."""
     path = f"/containers/{container_id}"
     try:
         config = (await engine.get(f"{path}/json"))["Config"]
-        given = {
+        flags = {
             "stream": True,
             "stdin": wanted.stdin and bool(config["OpenStdin"]),
             "stdout": wanted.stdout,
             "stderr": wanted.stderr or bool(config["Tty"]),
         }
-        params: dict[str, str | bytes] = {name: "1" if value else "0" for name, value in given.items()}
+        params: dict[str, str | bytes] = {name: "1" if value else "0" for name, value in flags.items()}
         params["detachKeys"] = _ATTACH_DETACH_KEYS
         async with (
             hijack(engine, f"{path}/attach", params=params) as connection,
             _client_input(engine, path, connection, streams, has_end=True),
         ):
             await _copy_output(connection.read, bool(config["Tty"]), streams)
-        # The engine hangs up behind the end of the input, unless that is the end of the container's own.
-        hangs_up = given["stdin"] and (config["Tty"] or not config["StdinOnce"])
-        await _seen_to_end(inventory, container_id, may_go_on=hangs_up and connection.finished_writing)
+        # The engine closes the connection after the input's end, unless that ends the container's own stdin.
+        hangs_up = flags["stdin"] and (config["Tty"] or not config["StdinOnce"])
+        await _check_ended(inventory, container_id, may_go_on=hangs_up and connection.finished_writing)
     except NotFound as error:
         raise CommandFailed(f"container {container_id} has ended") from error
     except ShimError as error:
@@ -270,8 +270,8 @@ async def _attach(
     return 0
 
 
-async def _seen_to_end(inventory: Inventory, container_id: str, *, may_go_on: bool) -> None:
-    """Tell the end of a container, or of what was attached to it, from an engine that is gone. Raises Unavailable."""
+async def _check_ended(inventory: Inventory, container_id: str, *, may_go_on: bool) -> None:
+    """Check that the output ended with the container, unless it ``may_go_on``. Raises Unavailable if not."""
     end = asyncio.get_running_loop().time() + _END_SEEN
     while True:
         container = await inventory.find_container(container_id)
@@ -286,7 +286,7 @@ async def _seen_to_end(inventory: Inventory, container_id: str, *, may_go_on: bo
 
 
 async def _connect(pods: Pods, sandbox_id: str, port: int) -> SocketStream:
-    """A connection to a port from inside the pod: IPv4, then IPv6. Raises ForwardFailed."""
+    """Connect to a port from inside the pod's netns: over IPv4, then IPv6. Raises ForwardFailed."""
     try:
         netns = await _network_of(pods, sandbox_id)
     except ShimError as error:
@@ -301,7 +301,7 @@ async def _connect(pods: Pods, sandbox_id: str, port: int) -> SocketStream:
 
 
 async def _network_of(pods: Pods, sandbox_id: str) -> Path | None:
-    """The network namespace of a sandbox; None for the node's. Raises FailedPrecondition where it is not ready."""
+    """The netns of a sandbox; None for the node's. Raises FailedPrecondition if the sandbox is not ready."""
     pod = await pods.find(sandbox_id)
     record = await _check_ready(pod)
     if record.host_network:

@@ -200,7 +200,7 @@ async def test_a_pull_fails_by_the_type_of_its_failure(
 
 async def test_what_was_removed_right_after_its_pull_is_not_found(service: ImageService, engine: FakeEngine) -> None:
     engine.answers.clear()
-    with pytest.raises(NotFound, match="removed at once"):
+    with pytest.raises(NotFound, match="removed as soon as it had arrived"):
         await pull(service)
 
 

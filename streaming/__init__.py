@@ -1,7 +1,7 @@
-"""A server for what Kubernetes streams: exec, attach and port-forward, over SPDY/3.1 and WebSocket.
+"""A server for the streaming calls of Kubernetes: exec, attach and port-forward, over SPDY/3.1 and WebSocket.
 
-A caller asks for a URL for a command or for ports, and gives it to a client, who opens it once. What runs behind it is
-the caller's: a coroutine that gets byte streams, or one that connects to a port.
+The caller gets a URL for a command or for ports, and gives it to a client, which may open it once. The caller provides
+the work for the URL: a coroutine that gets byte streams, or one that connects to a port.
 """
 
 from __future__ import annotations

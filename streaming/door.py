@@ -1,7 +1,7 @@
-"""The listening socket, and the connections on it that have not yet shown what they are for.
+"""The listening socket, and the new connections on it that have not shown a valid token yet.
 
-Anybody may connect. So few may be there without a request that is good for something, and not for long: the TLS
-handshake, the head of a request, and the answer to a bad one all come out of the same time.
+Anybody may connect. So only few connections may wait without a token, and only for a short time, which has to be enough
+for the TLS handshake, the head of a request, and the answer to a bad request together.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from aiohttp.http import HttpProcessingError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a connection has to have shown its token.
+#: Seconds in which a new connection has to show its token.
 TIME_TO_SHOW = 10.0
-#: Connections that have not. With one more the oldest goes, as honest clients show it at once.
+#: Connections that may wait without a token. One more drops the oldest, because honest clients show theirs at once.
 MOST_WAITING = 128
 _BACKLOG = 128
-#: Seconds without accepting where that has failed.
+#: Seconds to pause after an accept has failed.
 _PAUSE = 0.1
-#: Seconds between two lines about what strangers do.
+#: Seconds between two log lines about bad connections.
 _BETWEEN_LINES = 60.0
 _LONGEST_REASON = 200
 
 
-class Strangers:
-    """What those do who may be anybody: one line a minute, however much that is."""
+class LimitedLog:
+    """Logs problems that anybody can cause by connecting: one line a minute at most."""
 
     def __init__(self) -> None:
         self._next = 0.0
         self._more = 0
 
-    def tell(self, what: str) -> None:
+    def warn(self, what: str) -> None:
         now = time.monotonic()
         if now < self._next:
             self._more += 1
@@ -51,12 +51,12 @@ class Strangers:
 class HttpConnection(web.RequestHandler):
     """A connection as the HTTP server sees it."""
 
-    __slots__ = ("_strangers", "_writable", "lost", "shown")
+    __slots__ = ("_limited_log", "_writable", "lost", "shown")
 
-    def __init__(self, manager: web.Server, strangers: Strangers) -> None:
+    def __init__(self, manager: web.Server, limited_log: LimitedLog) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(manager, loop=loop, access_log=None, lingering_time=0.0)  # type: ignore[arg-type]
-        self._strangers = strangers
+        self._limited_log = limited_log
         self.shown = asyncio.Event()
         self.lost = asyncio.Event()
         self._writable = asyncio.Event()
@@ -77,7 +77,7 @@ class HttpConnection(web.RequestHandler):
         self._writable.set()
 
     async def _drain_helper(self) -> None:
-        # The library has one future for all who wait: cancelled with one, it would cancel whoever writes after him.
+        # aiohttp's helper has one future for all writers: cancelling one of them would cancel the next ones, too.
         await self._writable.wait()
         if self.transport is None:
             raise ConnectionResetError("the connection was lost")
@@ -88,7 +88,7 @@ class HttpConnection(web.RequestHandler):
         if status != 400:
             return super().handle_error(request, status, exc, message)
         self._complain(exc)
-        response = web.Response(status=status, text="this is no request of HTTP/1.1\n")
+        response = web.Response(status=status, text="this is not a request of HTTP/1.1\n")
         response.force_close()
         return response
 
@@ -100,33 +100,33 @@ class HttpConnection(web.RequestHandler):
 
     def _complain(self, error: BaseException | None) -> None:
         what = str(error).partition("\n")[0]
-        self._strangers.tell(f"a client of the streaming port, {_address(self.transport)}, sends no HTTP: {what!r}")
+        self._limited_log.warn(f"client {_address(self.transport)} of the streaming port does not send HTTP: {what!r}")
 
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:
-    """The connection that a request came by."""
+    """The connection of a request."""
     assert isinstance(request.protocol, HttpConnection)
     return request.protocol
 
 
 class Door:
-    """Accepts between ``open`` and ``close``."""
+    """Accepts connections between ``open`` and ``close``."""
 
     def __init__(self, manager: Callable[[], web.Server], tls: ssl.SSLContext | None) -> None:
         self._manager = manager
         self._tls = tls
-        self._strangers = Strangers()
+        self._limited_log = LimitedLog()
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._waiting: dict[asyncio.Task[None], None] = {}
 
     @property
     def waiting(self) -> int:
-        """Connections that have not shown what they are for."""
+        """The number of connections that have not shown a token yet."""
         return len(self._waiting)
 
     def open(self, host: str, port: int) -> int:
-        """Listen on an address; the port, which is any that is free for 0. Raises OSError."""
+        """Listen on an address, and return the port. Port 0 takes any free one. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listening.setblocking(False)
@@ -134,7 +134,7 @@ class Door:
         return int(self._listening.getsockname()[1])
 
     async def close(self) -> None:
-        """Accept no more, and drop who has shown nothing."""
+        """Stop accepting, and drop the connections that have not shown a token."""
         tasks = [*self._waiting, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:
             task.cancel()
@@ -149,8 +149,8 @@ class Door:
             try:
                 sock, _ = await loop.sock_accept(listening)
             except OSError as error:
-                # Most likely there are no descriptors left: those who wait have some.
-                self._strangers.tell(f"a connection to the streaming port cannot be accepted: {error}")
+                # Most likely there are no descriptors left: dropping a waiting connection frees some.
+                self._limited_log.warn(f"a connection to the streaming port cannot be accepted: {error}")
                 self._drop_oldest()
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -170,8 +170,8 @@ class Door:
             oldest.cancel()
 
     async def _welcome(self, sock: socket.socket) -> None:
-        """Wait until a connection has shown what it is for; drop it where it does not."""
-        connection = HttpConnection(self._manager(), self._strangers)
+        """Wait until a connection has shown its token; drop it if it does not in time."""
+        connection = HttpConnection(self._manager(), self._limited_log)
         try:
             async with asyncio.timeout(TIME_TO_SHOW):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=self._tls)
@@ -179,7 +179,7 @@ class Door:
         except TimeoutError:
             _abort(connection)
         except OSError as error:
-            self._strangers.tell(f"a client of the streaming port was not understood: {error}")
+            self._limited_log.warn(f"a connection to the streaming port failed at its begin: {error}")
         except asyncio.CancelledError:
             _abort(connection)
             raise

@@ -1,4 +1,4 @@
-"""What can go wrong between a server and a streaming client."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ class StreamingError(Exception):
 
 
 class TooManyWaiting(StreamingError):
-    """As many tokens as may wait for their client do."""
+    """Too many URLs were issued that no client has opened yet."""
 
 
 class Disconnected(StreamingError):
-    """The client has gone, or has reset the stream: nothing more comes from there, and nothing more arrives."""
+    """The client has gone, or has reset the stream: no more bytes come from it, and none reach it."""
 
 
 class CommandFailed(StreamingError):
-    """A command could not be run or followed to its end; the message is for the client."""
+    """A command could not be run, or not be followed to its end. The message is for the client."""
 
 
 class ForwardFailed(StreamingError):
-    """A port could not be connected to; the message is for the client."""
+    """The connection to a port failed. The message is for the client."""

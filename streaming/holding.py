@@ -1,4 +1,4 @@
-"""How many bytes may wait on their way: of one connection, and of all connections of this process together."""
+"""Limits for the bytes that wait in memory: of one connection, and of all connections of this process together."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Protocol
 
 from streaming.spdy import SESSION_WINDOW
 
-#: What a connection may hold of what its client sends, and of what is sent to it: with a read more of each, and what is
-#: in its transport, 10 MiB. They are apart, as either has to go on when the other cannot: a client's word that there is
-#: room comes with its data. One that heeds its window never holds more than that, and so is always read.
+#: The most bytes that a connection may hold from its client, and for its client: 10 MiB with one more read of each and
+#: the bytes in the transport. They are limited apart, because one direction has to go on when the other cannot: window
+#: updates come with a client's data. A client that respects its window stays within its limit, and so is always read.
 MOST_INPUT = SESSION_WINDOW
 MOST_OUTPUT = 5 * 512 * 1024
-#: So much each of them may always hold. What is beyond that comes from one pool.
+#: Each direction of a connection may always hold this many bytes. More come from a pool that all connections share.
 FLOOR = 256 * 1024
 POOL = 64 * 1024 * 1024
-#: Once so much has been held, the C library is asked to give back what is gone. It keeps what is below any byte still
-#: in use, and so much besides for what comes next.
+#: If this many bytes were held, the C library is asked afterwards to return freed memory to the kernel, except for
+#: ``_KEPT`` bytes. It cannot return memory below a byte that is still in use.
 _WORTH_TIDYING = 2 * 1024 * 1024
 _KEPT = 8 * 1024 * 1024
-#: Of glibc; other C libraries have none.
+#: Only glibc has it.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class Source(Protocol):
-    """What brings bytes, and can be told to wait."""
+    """A source of bytes that can be paused."""
 
     def hold_back(self) -> None:
-        """Bring no more."""
+        """Pause."""
 
     def go_on(self) -> None:
-        """There is room again."""
+        """Resume: there is room again."""
 
 
 class Total:
-    """What all connections hold, in bytes; ``lent`` is what they have of the pool."""
+    """The bytes that all connections hold; ``lent`` is how many of them come from the pool."""
 
     def __init__(self, pool: int = POOL) -> None:
         self._pool = pool
@@ -59,14 +59,14 @@ class Total:
                 holding.look_again()
 
     def wait(self, holding: Holding) -> None:
-        """Have it ``look_again`` when there is something in the pool."""
+        """Call its ``look_again`` when the pool has room again."""
         self._waiting[holding] = None
 
     def forget(self, holding: Holding) -> None:
         self._waiting.pop(holding, None)
 
     def tidy(self) -> None:
-        """Where much is held no more, give its memory back to the kernel, in a thread: that takes milliseconds."""
+        """If much less is held than before, return the memory to the kernel, in a thread: that takes milliseconds."""
         if self._most_held >= _WORTH_TIDYING and self.held < self._most_held // 2:
             self._most_held = self.held
             if _trim is not None:
@@ -77,10 +77,10 @@ TOTAL = Total()
 
 
 class Holding:
-    """One direction of a connection. Its sources wait from ``most`` bytes on, or from its floor on where the pool is
-    empty, until half of that is gone.
+    """The bytes that one direction of a connection holds. Above ``most`` bytes, or above FLOOR if the pool is empty,
+    its sources are paused until half of that is gone.
 
-    ``given_back`` is called with how many bytes are held no more.
+    ``given_back`` is called with the number of bytes that are no longer held.
     """
 
     def __init__(self, most: int, given_back: Callable[[int], None] | None = None, total: Total = TOTAL) -> None:
@@ -93,7 +93,7 @@ class Holding:
         self.is_spent = False
 
     def add(self, source: Source) -> None:
-        """One more that brings bytes."""
+        """Add a source of this holding's bytes."""
         self._sources[source] = None
         if self.is_spent:
             source.hold_back()
@@ -102,7 +102,7 @@ class Holding:
         self._sources.pop(source, None)
 
     def take(self, size: int) -> None:
-        """So many bytes came."""
+        """``size`` more bytes are held."""
         self._change(size)
         if not self.is_spent and (self.size > self._most or (self.size > FLOOR and self._total.is_spent)):
             self.is_spent = True
@@ -112,7 +112,7 @@ class Holding:
                 self._total.wait(self)
 
     def give_back(self, size: int) -> None:
-        """So many have gone on, or were dropped."""
+        """``size`` bytes were passed on or dropped."""
         if size:
             self._change(-size)
             if self._given_back is not None:
@@ -120,7 +120,7 @@ class Holding:
             self.look_again()
 
     def look_again(self) -> None:
-        """Let the sources go on, if there is room for what they bring."""
+        """Resume the sources, if there is room for their bytes."""
         if not self.is_spent:
             return
         if self.size > self._most // 2:
@@ -134,13 +134,13 @@ class Holding:
             source.go_on()
 
     def served(self, source: Source) -> None:
-        """Others go on before this one, which has brought something."""
+        """This source has brought bytes: when there is room again, the others are resumed before it."""
         if source in self._sources:
             del self._sources[source]
             self._sources[source] = None
 
     def close(self) -> None:
-        """The connection is over: what it held is gone, or will be with whoever still has it in hand."""
+        """The connection has ended: its bytes no longer count, although a reader may still have the last ones."""
         self._sources.clear()
         self._given_back = None
         self._change(-self.size)

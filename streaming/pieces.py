@@ -1,9 +1,9 @@
-"""Long WebSocket messages in pieces.
+"""Cuts long WebSocket messages into short ones.
 
-The library that reads them keeps a message until its end. What it is given here instead are short messages, each of
-them as much of a long one as has come; where the first byte of a message names its channel, that of each piece does. So
-a message may be of any length, and a read of it is all that is kept. Only the headers of frames (RFC 6455, 5.2) are
-read and written anew: the library still unmasks the bytes, answers pings, and finds what breaks the protocol.
+aiohttp keeps a message in memory until its end. So it gets short messages instead, each with the bytes of a long one
+that have arrived. If the first byte of a message is its channel, each short message begins with that byte. So a message
+may have any length, and only one read of it is kept. We parse and rewrite only the headers of frames (RFC 6455, 5.2):
+aiohttp still unmasks the bytes, answers pings, and detects protocol errors.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ _FIN, _MASKED = 0x80, 0x80
 #: More bytes than will ever come.
 _ALL: Final = 1 << 64
 
-#: What is read at once, bytes, is as much as so many frames of the last size take: each costs its time in the event
-#: loop, however short it is, and others wait meanwhile.
+#: A read takes as many bytes as this many frames of the last size have, within the two bounds below. Each frame costs
+#: time in the event loop, however short it is, and other tasks wait meanwhile.
 _FRAMES_AT_ONCE: Final = 128
 _LEAST_AT_ONCE: Final = 1024
 _MOST_AT_ONCE: Final = 256 * 1024
-#: One for all connections: what a read brings is passed on before the next one begins.
+#: One buffer for all connections: the bytes of a read are passed on before the next read begins.
 _BUFFER: Final = memoryview(bytearray(_MOST_AT_ONCE))
 
 
 class Cutter:
-    """Bytes of a client in, bytes for the library out. ``has_channels``: the first byte of a message names one.
+    """Takes bytes of a client, returns bytes for aiohttp. ``has_channels``: the first byte of a message is its channel.
 
-    Left as they are: control frames, a message that is there as a whole, and all that is behind a header that is none,
-    or begins a text in fragments; these the library bounds.
+    It does not change control frames, messages that arrive in one read, and everything after an invalid header or the
+    header of a text in fragments: aiohttp limits the size of these itself.
     """
 
     def __init__(self, *, has_channels: bool) -> None:
         self._prefix = 1 if has_channels else 0
         self._rest = b""
-        #: So many bytes more are left as they are.
+        #: The number of bytes that are still passed on unchanged.
         self._as_is = 0
-        #: Of the message that is cut: its kind, and its channel, as soon as that is known.
+        #: Of the message that is being cut: its opcode, and its channel once that is known.
         self._kind: int | None = None
         self._channel: int | None = None
-        #: Of its frame: how many bytes are still to come, how they are masked, whether it is the last.
+        #: Of its current frame: how many bytes are still to come, their mask, and whether it is the message's last.
         self._left = 0
         self._mask = b""
         self._is_last = False
-        #: How many of them began in what was fed last.
+        #: How many frames began in the bytes that were fed last.
         self.frames = 0
 
     def feed(self, data: bytes | memoryview) -> bytes:
-        """What there is to pass on."""
+        """Take bytes of the client. Returns the bytes for aiohttp."""
         view = memoryview(self._rest + bytes(data) if self._rest else data)
         out: list[bytes | memoryview] = []
         at = self.frames = 0
@@ -71,7 +71,7 @@ class Cutter:
         return b"".join(out)
 
     def _begin(self, view: memoryview, at: int) -> int:
-        """Look at a header. How long it is, where its frame is cut; nothing where it is not whole."""
+        """Parse a frame's header. Returns its length if the frame is to be cut, else 0, also if it is incomplete."""
         first, second = view[at], view[at + 1] if at + 1 < len(view) else 0
         size, length = 6, second & 0x7F
         if length > 125:
@@ -99,11 +99,11 @@ class Cutter:
         return not self._kind and opcode in (_TEXT, _BINARY) and is_last and is_whole
 
     def _cut(self, view: memoryview, at: int, out: list[bytes | memoryview]) -> int:
-        """Make a message of what has come of a frame. How much that was."""
+        """Make a message of the bytes of a frame that have arrived. Returns how many these were."""
         begins = self._prefix and self._channel is None
         size = min(self._left, len(view) - at)
         if self._kind == _TEXT and size < self._left:
-            # Behind the channel it is base64, which is decoded by fours.
+            # After the channel comes base64, which is decoded in groups of four.
             size -= (size - 1 if begins else size) % 4
         if not size:
             return 0
@@ -132,7 +132,7 @@ def _header(opcode: int, length: int, mask: bytes) -> bytes:
 
 
 class _Reading(asyncio.BufferedProtocol):
-    """Stands between a transport and the library's protocol."""
+    """Stands between a transport and aiohttp's protocol, and cuts the messages."""
 
     def __init__(self, protocol: asyncio.Protocol, cutter: Cutter) -> None:
         self._protocol = protocol
@@ -163,6 +163,6 @@ class _Reading(asyncio.BufferedProtocol):
 
 
 def take_in_pieces(request: web.Request, *, has_channels: bool) -> None:
-    """Have the messages of a request that has become a WebSocket cut, of which nothing was read yet."""
+    """Cut the messages of a request that has become a WebSocket. Nothing of them may have been read yet."""
     if (transport := request.transport) is not None:
         transport.set_protocol(_Reading(request.protocol, Cutter(has_channels=has_channels)))

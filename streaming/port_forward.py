@@ -1,6 +1,6 @@
 """Port-forward: connections to ports of a pod, over streams that the client opens in pairs, or over fixed channels.
 
-SPDY (``portforward.k8s.io``): each connection is a stream for its data and one for an error text, with the same
+SPDY (``portforward.k8s.io``): each connection has a stream for its data and one for an error text, with the same
 ``requestid``. WebSocket (``v4.channel.k8s.io``): the ports are known beforehand, and each has two channels.
 """
 
@@ -32,14 +32,14 @@ TUNNEL_PROTOCOL = f"SPDY/3.1+{PROTOCOL}"
 WEBSOCKET_PROTOCOLS = ("v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 BASE64 = {"v4.base64.channel.k8s.io"}
 
-#: A client has so long to open the second stream of a pair, seconds.
+#: Seconds in which a client has to open the second stream of a pair.
 PAIR_TIMEOUT = 30.0
-#: Connections of one client: all, with those that are about to end; and those to pods that have not answered yet.
+#: The most forwards of one client, and how many of them may be connecting, because the pod has not answered yet.
 _MOST_FORWARDS = 500
 _MOST_CONNECTING = 64
 #: A channel's number is one byte, and each port has two.
 MOST_PORTS = 127
-#: Connections to pods of all clients together: each is a descriptor, of which others in this process need some.
+#: The most connections to pods, of all clients together: each has a descriptor, and the rest of the process needs some.
 _MOST_OF_ALL = 4000
 
 #: Connects to a port of the pod. Raises ForwardFailed.
@@ -47,23 +47,23 @@ Connect = Callable[[int], Awaitable[SocketStream]]
 
 
 class ErrorWriter(Writer, Protocol):
-    """Where the client is told what went wrong."""
+    """The stream on which the client gets the error text."""
 
     async def close_write(self) -> None: ...
 
 
 class Cuttable(Stream, Protocol):
-    """What the client may take back at any time."""
+    """A stream that the client may reset at any time."""
 
     def when_cut(self, act: Callable[[], object] | None) -> None:
-        """Have ``act`` called once when it has; None: nothing."""
+        """Call ``act`` once when the client has reset the stream. None: call nothing."""
 
 
 async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWriter, held: Holding) -> None:
-    """Carry one connection. Its end, and each half of it, is the other side's; what fails is told on ``error``.
+    """Forward one connection. The end of each direction is passed on to the other side; errors go to ``error``.
 
-    ``held`` is told what the pod has sent and the client not yet taken. A client that takes its stream back ends it at
-    once, whatever it waits for: a pod that does not answer, or does not read.
+    ``held`` counts the bytes that the pod has sent and the client has not taken yet. If the client resets its stream,
+    the forward ends at once, even while it waits for a pod that does not answer or does not read.
     """
     work = asyncio.create_task(_forward(connect, port, data, error, held), name=f"streaming forward {port}")
     data.when_cut(work.cancel)
@@ -85,11 +85,11 @@ _open = 0
 
 @contextlib.contextmanager
 def _counted_forward() -> Iterator[None]:
-    """Count one of all for the length of a block. Raises ForwardFailed."""
+    """Count a forward of this process for the length of a block. Raises ForwardFailed if there are too many."""
     global _open
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _open >= min(_MOST_OF_ALL, soft // 4 if soft != resource.RLIM_INFINITY else _MOST_OF_ALL):
-        raise ForwardFailed(f"{_open} connections are forwarded on this node, and no more may be")
+        raise ForwardFailed(f"{_open} connections are forwarded on this node, which is the limit: close some")
     _open += 1
     try:
         yield
@@ -113,7 +113,7 @@ async def _forward_to(pod: SocketStream, data: Cuttable, held: Holding) -> None:
 
 
 async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
-    """Tell why there is no connection. What the client sends into it is dropped: it must not be in others' way."""
+    """Tell the client why there is no connection. Drop the bytes that it sends: they must not block other streams."""
     try:
         await error.write(reason.encode())
         await error.close_write()
@@ -125,12 +125,12 @@ async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
 
 
 async def _carry(client: Stream, pod: SocketStream) -> bool:
-    """Move bytes both ways until both have ended; whether that was the regular end of each."""
+    """Move bytes in both directions until both have ended. Returns whether both ended regularly."""
     up = asyncio.create_task(_move(client, pod), name="streaming forward up")
     down = asyncio.create_task(_move(pod, client), name="streaming forward down")
     try:
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        # A pod that takes no more may have sent what is still to be delivered; a client who is gone ends both.
+        # If the pod takes no more bytes, its own may still have to be delivered. If the client is gone, both end.
         if (up.done() and up.result() is not client) or (down.done() and down.result() is None):
             await asyncio.wait({up, down})
             return up.result() is down.result() is None
@@ -142,7 +142,7 @@ async def _carry(client: Stream, pod: SocketStream) -> bool:
 
 
 async def _move(source: Stream, target: Stream) -> Stream | None:
-    """Move bytes to the end; None, or the side that failed."""
+    """Move bytes to their end. Returns None, or the side that failed."""
     while True:
         try:
             data = await source.read()
@@ -153,7 +153,7 @@ async def _move(source: Stream, target: Stream) -> Stream | None:
                 await target.close_write()
                 return None
             await target.write(data)
-            del data  # while nothing comes it would be kept
+            del data  # it would stay in memory until the next bytes come
         except Disconnected:
             return target
 
@@ -164,7 +164,7 @@ async def _move(source: Stream, target: Stream) -> Stream | None:
 async def serve_spdy(
     connect: Connect, connection: SpdyConnection, *, idle_timeout: float, stopping: asyncio.Event
 ) -> None:
-    """Forward what a client asks for until it goes."""
+    """Serve the forwards that a client opens, until it goes."""
     await while_there(_Pairs(connect, connection).run(), connection, idle_timeout=idle_timeout, stopping=stopping)
     async with lingering():
         await connection.close()
@@ -231,7 +231,7 @@ class _Pairs:
             return await self._connect(port)
 
     def _settle(self, key: tuple[int, int]) -> SpdyStream:
-        """The stream that waits for its second one no longer."""
+        """The first stream of a pair, which no longer waits for the second."""
         half = self._waiting.pop(key)
         half.timer.cancel()
         half.stream.when_cut(None)
@@ -242,12 +242,12 @@ class _Pairs:
 
 
 def _pair_of(stream: SpdyStream, kind: str) -> tuple[int, int] | None:
-    """What both streams of a connection have alone: request and port. None where the headers name none."""
+    """The request id and the port, which identify the two streams of a forward. None if the headers lack them."""
     port, request = stream.header("port"), stream.header("requestid")
     if kind not in ("data", "error") or not _is_number(port) or not 0 < int(port) < 65536:
         return None
     if not request:
-        # The first clients sent no id: there the error stream is opened right before its data stream.
+        # The first clients sent no id: they opened the error stream right before its data stream.
         return stream.id - (2 if kind == "data" else 0), int(port)
     return (int(request), int(port)) if _is_number(request) else None
 
@@ -261,7 +261,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """A channel as a Stream without half-closes, which this sub-protocol has no message for."""
+    """A channel as a Stream. It has no half-closes, because the sub-protocol has no message for them."""
 
     link: WebSocketLink
     number: int
@@ -274,14 +274,14 @@ class _Channel:
         await self.link.send(self.number, data)
 
     async def close_write(self) -> None:
-        # The pod has ended the connection, and the client has no other way to: so that was all.
+        # The pod has ended its direction. The client has no way to end the other, so the forward is over.
         self.inbox.feed_end()
 
     def reset(self) -> None:
         self.inbox.discard()
 
     def when_cut(self, act: Callable[[], object] | None) -> None:
-        """There is no message by which a client could take back one of its channels."""
+        """Does nothing: there is no message by which a client could reset a channel."""
 
 
 async def serve_websocket(

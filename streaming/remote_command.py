@@ -1,7 +1,7 @@
 """Exec and attach: the channels of a command, the same over every transport.
 
 Sub-protocols: ``channel.k8s.io`` and ``v2`` to ``v5`` of it (k8s.io/apimachinery, pkg/util/remotecommand). Up to v3 the
-error channel carries a text where something went wrong; from v4 on always one ``metav1.Status``, which has the exit
+error channel carries a text if something went wrong; from v4 on it always carries one ``metav1.Status`` with the exit
 code.
 """
 
@@ -21,9 +21,9 @@ from streaming.streams import Reader, Writer
 
 logger = logging.getLogger(__name__)
 
-#: A client has so long to open all streams of a command, seconds.
+#: Seconds in which a client has to open all streams of a command.
 OPEN_TIMEOUT = 30.0
-#: Of the JSON object of a terminal's size, bytes: what clients send is 30 or so.
+#: The most bytes of the JSON object with a terminal's size. Clients send about 30.
 _LONGEST_SIZE = 1024
 
 
@@ -39,15 +39,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a terminal, in characters."""
+    """The size of a terminal, in characters."""
 
     width: int
     height: int
 
 
 class Sizes:
-    """The sizes that a client's terminal takes. Of those that come before the next one is asked for only the newest
-    counts, and it alone is parsed: a client may send as many as it likes."""
+    """The sizes of a client's terminal. Of those that come between two calls of ``next``, only the newest counts and is
+    parsed: a client may send as many as it likes."""
 
     def __init__(self) -> None:
         self._latest = b""
@@ -56,7 +56,7 @@ class Sizes:
         self._news = asyncio.Event()
 
     async def next(self) -> Size:
-        """The newest size that was not taken yet. It never comes after something that is none."""
+        """Wait for a new size, and return the newest. After bytes that are no size, this never returns."""
         while True:
             while not self._latest:
                 self._news.clear()
@@ -69,7 +69,7 @@ class Sizes:
                 self._stop(str(error))
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the resize channel: flat JSON objects of Width and Height. Behind what is none, nothing is read."""
+        """Take bytes of the resize channel: flat JSON objects of Width and Height. After others, ignore everything."""
         if self._bad:
             return
         *objects, self._begun = (self._begun + data).rsplit(b"}", 1)
@@ -86,17 +86,17 @@ class Sizes:
 
 
 def _read_size(text: bytes) -> Size | None:
-    """The last of some JSON objects; None where it names no size to set. Raises ValueError and RecursionError."""
-    given = json.loads(text[max(0, text.rfind(b"{")) :].decode())
-    numbers = [given.get(name, 0) for name in ("Width", "Height")]
+    """The size in the last of some JSON objects; None if a number of it is 0. Raises ValueError and RecursionError."""
+    fields = json.loads(text[max(0, text.rfind(b"{")) :].decode())
+    numbers = [fields.get(name, 0) for name in ("Width", "Height")]
     if not all(type(number) is int and 0 <= number <= 0xFFFF for number in numbers):
-        raise ValueError(f"no 16 bits: {numbers}")
+        raise ValueError(f"not numbers of 16 bits: {numbers}")
     return Size(*numbers) if all(numbers) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CommandStreams:
-    """What a command has of its client; None for what was not asked for."""
+    """The streams between a command and its client; None for those that the client did not ask for."""
 
     stdin: Reader | None
     stdout: Writer | None
@@ -104,7 +104,7 @@ class CommandStreams:
     sizes: Sizes | None
 
 
-#: Runs or follows a command and gives its exit code. It is cancelled when the client has gone. Raises CommandFailed.
+#: Runs or follows a command and returns its exit code. It is cancelled when the client goes. Raises CommandFailed.
 Command = Callable[[CommandStreams], Awaitable[int]]
 
 
@@ -122,23 +122,23 @@ class Channels(Protocol):
         """Whether the sub-protocol's error channel carries a Status."""
 
     async def finish(self, error: bytes) -> None:
-        """Send what the error channel has to say, end all channels and close, all of it delivered."""
+        """Send ``error`` on the error channel, end all channels, and close after all bytes were delivered."""
 
 
 async def serve_command(command: Command, channels: Channels, *, idle_timeout: float, stopping: asyncio.Event) -> None:
-    """Run a command for a client. It ends with the command, with the client, and with the server."""
+    """Run a command for a client, until the command ends, the client goes, or the server stops."""
     work = _outcome(command, channels.streams)
     ended = await while_there(work, channels.link, idle_timeout=idle_timeout, stopping=stopping)
     outcome = ended.result if isinstance(ended, Done) else ended.reason
     if not channels.link.lost.is_set():
-        # Also the writing of it may wait: for what the command has left to a client who has stopped to read.
+        # This may have to wait, too: until a client that does not read has taken the command's last output.
         with contextlib.suppress(Disconnected):
             async with lingering():
                 await channels.finish(to_status(outcome) if channels.has_status else to_text(outcome))
 
 
 async def _outcome(command: Command, streams: CommandStreams) -> int | str:
-    """The exit code of a command, or what went wrong."""
+    """Run a command. Returns its exit code, or a text that says what went wrong."""
     try:
         return await command(streams)
     except CommandFailed as error:
@@ -146,7 +146,7 @@ async def _outcome(command: Command, streams: CommandStreams) -> int | str:
     except Disconnected as error:
         return f"the command's client has gone: {error}"
     except Exception:
-        # Nobody foresaw it, so it may hold anything.
+        # An unexpected error: its text may contain anything, so the client does not get it.
         logger.exception("a command could not be served")
         return "internal error; the server's log has the details"
 
@@ -167,7 +167,7 @@ def to_status(outcome: int | str) -> bytes:
 
 
 def to_text(outcome: int | str) -> bytes:
-    """The same for the older sub-protocols: nothing where all went well."""
+    """The same as a text, for the older sub-protocols; empty for exit code 0."""
     if isinstance(outcome, str):
         return outcome.encode()
     return f"command terminated with non-zero exit code: exit code {outcome}".encode() if outcome else b""

@@ -1,4 +1,4 @@
-"""The HTTP server behind the URLs: it takes a token for what it stands for, and changes over to SPDY or WebSocket."""
+"""The HTTP server of the URLs: it looks up the token of a request, and upgrades the connection to SPDY or WebSocket."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SPDY = "SPDY/3.1"
 _PROTOCOL_HEADER = "X-Stream-Protocol-Version"
 _ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
 
-#: Each takes descriptors, and a floor of memory that others cannot have.
+#: Each connection takes descriptors, and may always hold ``holding.FLOOR`` bytes in each direction.
 _MOST_CONNECTIONS = 1000
-#: What clients have to take their goodbye when the server stops, and commands to end, seconds.
+#: Seconds for clients to take the last bytes, and for commands to end, when the server stops.
 _STOP_GRACE = 10.0
 
 CommandKind = Literal["exec", "attach"]
@@ -65,9 +65,9 @@ class _Limits(TypedDict):
 
 
 class Server:
-    """Serves between ``start`` and ``close``. Port 0 takes any that is free.
+    """Serves between ``start`` and ``close``. Port 0 takes any free one.
 
-    ``idle_timeout``: seconds after which a connection is closed on which no stream has moved.
+    A connection is closed after ``idle_timeout`` seconds without bytes on any of its streams.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Server:
         self._tokens: Tokens[_CommandTicket | _ForwardTicket] = Tokens(time.monotonic)
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
-        #: Connections by kind (exec, attach, portforward) and transport (spdy, websocket): the open ones, and all.
+        #: Connections by kind (exec, attach, portforward) and transport (spdy, websocket): open now, and in all.
         self.open: Counter[tuple[str, str]] = Counter()
         self.served: Counter[tuple[str, str]] = Counter()
         self._base_url = ""
@@ -111,7 +111,7 @@ class Server:
         return server
 
     async def close(self) -> None:
-        """End every connection: clients are told, commands are cancelled and waited for."""
+        """End every connection: tell the clients, cancel the commands, and wait for their end."""
         self._stopping.set()
         if self._connections:
             _, late = await asyncio.wait(set(self._connections), timeout=_STOP_GRACE)
@@ -124,26 +124,26 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """``http://127.0.0.1:41234``: where clients on this machine reach the server."""
+        """The URL by which clients on this machine reach the server, such as ``http://127.0.0.1:41234``."""
         return self._base_url
 
     @property
     def tokens_waiting(self) -> int:
-        """URLs that were given, and that a client may still open."""
+        """The number of URLs that were issued and that a client may still open."""
         return len(self._tokens)
 
     def command_url(self, kind: CommandKind, command: Command, wanted: Wanted) -> str:
-        """A URL that runs a command for the first client who opens it within a minute. Raises TooManyWaiting."""
+        """A URL that runs a command for the first client that opens it within a minute. Raises TooManyWaiting."""
         return f"{self._base_url}/{kind}/{self._tokens.issue(_CommandTicket(kind, command, wanted))}"
 
     def port_forward_url(self, connect: Connect, ports: Iterable[int]) -> str:
-        """The same for connections to ports. ``ports`` are those for a WebSocket client, who cannot name any; over
-        SPDY and its tunnel each connection names its own. Raises TooManyWaiting."""
+        """The same for forwards. ``ports`` are for WebSocket clients, which cannot name any; over SPDY and its tunnel
+        the client names the port of each connection. Raises TooManyWaiting."""
         return f"{self._base_url}/portforward/{self._tokens.issue(_ForwardTicket(connect, tuple(ports)))}"
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if len(self._connections) >= _MOST_CONNECTIONS:
-            raise web.HTTPServiceUnavailable(text=f"{_MOST_CONNECTIONS} streams are open, and no more may be\n")
+            raise web.HTTPServiceUnavailable(text=f"{_MOST_CONNECTIONS} streams are open, the limit: close some\n")
         ticket = self._tokens.take(request.match_info["token"])
         if ticket is None or ticket.kind != request.match_info["kind"] or self._stopping.is_set():
             raise web.HTTPNotFound
@@ -166,7 +166,7 @@ class Server:
         if upgrades and _SPDY.lower() in asked:
             with self._counted_connection(ticket.kind, "spdy"):
                 return await self._spdy(request, ticket)
-        raise web.HTTPBadRequest(text=f"this is served over an upgrade to {_SPDY} or websocket only\n")
+        raise web.HTTPBadRequest(text=f"only an upgrade to {_SPDY} or websocket is served here\n")
 
     @contextmanager
     def _counted_connection(self, kind: str, transport: str) -> Iterator[None]:
@@ -242,7 +242,7 @@ class Server:
             logger.info("%s: %s", ticket.kind, error)
         finally:
             if (failure := ws.exception()) is not None:
-                # The library keeps it, and it knows where it was raised: a cycle, with all that was not read in it.
+                # aiohttp keeps it, and its traceback refers back to this frame: a cycle that holds all unread bytes.
                 failure.__traceback__ = None
         return ws
 
@@ -273,7 +273,7 @@ class Server:
 
 @web.middleware
 async def _one_request(request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Any:
-    """What changes no protocols ends its connection: no client has a second request for one."""
+    """Close the connection of a request that fails: no client has a second request for it."""
     try:
         return await handler(request)
     except web.HTTPException as answer:
@@ -282,17 +282,17 @@ async def _one_request(request: web.Request, handler: Callable[..., Awaitable[we
 
 
 def _listed(request: web.Request, name: str) -> list[str]:
-    """The elements of a header, which may be there more than once, and have several with commas."""
+    """The elements of a header, which may occur several times, each with several elements between commas."""
     return [part.strip() for line in request.headers.getall(name, ()) for part in line.split(",") if part.strip()]
 
 
 def _first_known(asked: Sequence[str], known: Sequence[str]) -> str | None:
-    """What the client likes best of what is known; the last of these, the oldest, for one that names nothing."""
+    """The first of the client's protocols that is known; None if none is. The last known one, if it names none."""
     return next((protocol for protocol in asked if protocol in known), None) if asked else known[-1]
 
 
 def _reachable(host: str) -> str:
-    """The host of a URL for an address that is bound: for all addresses, the machine's own."""
+    """The host of a URL for a bound address; the loopback address if all addresses are bound."""
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")

@@ -1,4 +1,4 @@
-"""A connected socket as a Stream: to the process behind a forwarded port, or to whoever else speaks raw bytes."""
+"""A connected socket as a Stream, for example to a process that listens on a forwarded port."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from streaming.errors import Disconnected
 from streaming.holding import Holding
 from streaming.streams import CHUNK, Inbox
 
-#: Less than of a stream that shares its connection with others: this one may be stopped at any time, and what waits
-#: here may wait in the next stream once more.
+#: Less than for a stream that shares its connection with others: a socket can be paused at any time, and its bytes may
+#: wait once more in the next stream.
 _MOST_BUFFERED = 256 * 1024
 
-#: As asyncio does.
+#: The same as asyncio's.
 _MOST_READ = 256 * 1024
 
-#: A flow is what comes faster than this, bytes a second, for longer than the burst takes.
+#: Bytes are a flow if they come faster than this rate, in bytes per second, by more than the burst, in bytes.
 _FLOW_RATE = 16e6
 _FLOW_BURST = 512 * 1024
-#: As much as a sender's socket buffer holds by default, nearly: it may have had to stop.
+#: Nearly the default size of a socket's send buffer: after a read of this size, the sender may have had to wait.
 _SENDER_STOPPED = 192 * 1024
 #: Seconds. The shortest time that an event loop waits.
 _PAUSE = 0.001
 
 
 class Flow:
-    """Tells when to let a socket gather before the next read: reads of many small pieces cost both ends more than
+    """Decides when bytes should gather in the socket before the next read: many small reads cost both ends more than
     moving the bytes does.
 
-    A leaky bucket: what is typed, a line, an answer to a request never wait. Neither does what fills the socket's
+    A leaky bucket: keystrokes, a line, and the answer to a request never wait. Nor do bytes that fill the socket's
     buffer in less time than a pause takes.
     """
 
@@ -49,8 +49,8 @@ class Flow:
 
 
 class SocketStream(asyncio.Protocol):
-    """Made by ``loop.create_connection(SocketStream, …)`` and its like. Half-closes are told apart from an end by
-    force in both directions; what is buffered stays below a few hundred KiB."""
+    """Made by ``loop.create_connection(SocketStream, …)`` and similar calls. It distinguishes half-closes from resets,
+    in both directions, and buffers a few hundred KiB at most."""
 
     def __init__(self) -> None:
         self._inbox = Inbox(self._taken, _MOST_BUFFERED)
@@ -68,7 +68,7 @@ class SocketStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        # Writing goes on once the socket has all: its buffer is enough to keep the other side busy meanwhile.
+        # A write waits until the socket has all bytes: its own buffer is enough to keep the other side busy meanwhile.
         self.transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class SocketStream(asyncio.Protocol):
             self.transport.pause_reading()
             self._loop.call_later(_PAUSE, self._go_on)
         else:
-            self.transport.resume_reading()  # after a pause; otherwise it has not stopped
+            self.transport.resume_reading()  # has an effect only after a pause
 
     def _go_on(self) -> None:
         if self._reading_paused or self._is_held_back or self.transport.is_closing():
@@ -96,8 +96,8 @@ class SocketStream(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _gathered(self) -> bytes:
-        """What one read brings. To let the event loop wait again for what is there, and then no more, would cost as
-        much as the read. An end is left for the transport to find; an error is told once, to whoever reads."""
+        """The bytes of one read. To resume the transport for a single read would cost as much as the read itself. The
+        transport finds the end of the stream later; an error goes to the reader of the inbox."""
         if self.transport.get_extra_info("sslcontext") is None:
             try:
                 return os.read(self.transport.get_extra_info("socket").fileno(), _MOST_READ)
@@ -121,7 +121,7 @@ class SocketStream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc)
         self._let_go()
-        # Nothing of this is left to the cycle collector.
+        # No cycle is left for the garbage collector.
         self._inbox.detach()
         self._writable.set()
         if not self._lost.done():
@@ -136,10 +136,10 @@ class SocketStream(asyncio.Protocol):
             if not self._is_held_back:
                 self.transport.resume_reading()
 
-    # -- A Source of what it brings.
+    # -- Source
 
     def share(self, holding: Holding) -> None:
-        """What it brings is held by a connection, to the end of either."""
+        """Count the bytes of this socket in ``holding`` from now on, until either is closed."""
         self._holding = holding
         self._inbox.hold_by(holding)
         holding.add(self)
@@ -169,7 +169,7 @@ class SocketStream(asyncio.Protocol):
         while view:
             self.transport.write(view[:CHUNK])
             view = view[CHUNK:]
-            # Whoever writes has the bytes in hand until then, so that none wait here of which nobody knows.
+            # The writer waits until the socket has the bytes, so that none wait here uncounted.
             await self._flushed()
 
     async def _flushed(self) -> None:
@@ -189,7 +189,7 @@ class SocketStream(asyncio.Protocol):
         self.transport.abort()
 
     async def close(self) -> None:
-        """Close the socket at once and wait until it is; nothing is flushed, and what was not read is dropped."""
+        """Close the socket at once, and wait until it is closed. Nothing is flushed, and unread bytes are dropped."""
         self._inbox.discard()
         self.transport.abort()
         await asyncio.shield(self._lost)

@@ -1,17 +1,17 @@
 """SPDY/3.1 as a state machine without I/O: bytes in, events out, and bytes for the events that are to be sent.
 
-``receive_data`` takes what arrived, ``next_event`` gives what it means until there is no more, ``send`` gives the bytes
-of an event of ours. Header blocks of one direction share a compression context, so bytes have to go out in the order in
-which ``send`` gave them. A DATA frame is handed on in the pieces in which it arrives, so that memory is bounded by what
-is fed and not by what a frame claims to hold.
+``receive_data`` takes received bytes, ``next_event`` returns the events in them one by one, ``send`` returns the bytes
+of an event of ours. Header blocks of one direction share a compression context, so the bytes have to be written in the
+order in which ``send`` returned them. A DATA frame is handed on in the pieces in which it arrives, so that memory is
+bounded by the bytes that are fed, and not by the size that a frame claims.
 
-A peer's mistake is one of two: what concerns one stream is a ``StreamError`` event, to be answered by RST_STREAM with
-its status; what concerns all is ``RemoteProtocolError``, to be answered by GOAWAY, after which nothing more is read.
+A peer can make two kinds of errors. An error of one stream is a ``StreamError`` event: answer with RST_STREAM and its
+status. An error of the whole connection raises ``RemoteProtocolError``: answer with GOAWAY, and read no more.
 
-Flow control: the clients of Kubernetes neither announce nor heed windows (moby/spdystream has no flow control), and
-would stall for ever behind a peer that insists. So the send window counts from the start but binds only with a peer
-that has sent a SETTINGS or WINDOW_UPDATE that names one, and a receive window is announced but not enforced: against a
-peer that does not heed it, whoever reads has to stop feeding.
+Flow control: the clients of Kubernetes neither send nor respect windows (moby/spdystream has no flow control), and
+would stall for ever with a peer that enforces them. So the send window is counted from the start, but it limits us only
+after the peer has sent a SETTINGS or WINDOW_UPDATE with a window. A receive window is announced but not enforced: if a
+peer ignores it, the caller has to stop feeding bytes.
 
 Source: the SPDY/3 draft (draft-mbelshe-httpbis-spdy-00) with the session window of 3.1.
 """
@@ -28,7 +28,7 @@ from streaming.spdy_headers import BadBlock, Compressor, Decompressor, Headers
 
 VERSION = 3
 INITIAL_WINDOW = 64 * 1024
-#: What ``announce`` offers a peer that heeds windows: of a stream, and of all streams of a connection together.
+#: The windows that ``announce`` offers the peer: of one stream, and of all streams of a connection together.
 STREAM_WINDOW = 512 * 1024
 SESSION_WINDOW = 5 * 1024 * 1024
 LARGEST_WINDOW = 2**31 - 1
@@ -46,7 +46,7 @@ _SYN_STREAM = struct.Struct(">LLH")
 
 
 class Type(IntEnum):
-    """Of control frames."""
+    """The types of control frames."""
 
     SYN_STREAM = 1
     SYN_REPLY = 2
@@ -59,14 +59,14 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """Those that mean something here."""
+    """The settings that have an effect here."""
 
     MAX_CONCURRENT_STREAMS = 4
     INITIAL_WINDOW_SIZE = 7
 
 
 class ResetStatus(IntEnum):
-    """Of RST_STREAM."""
+    """The statuses of RST_STREAM."""
 
     PROTOCOL_ERROR = 1
     INVALID_STREAM = 2
@@ -81,7 +81,7 @@ class ResetStatus(IntEnum):
 
 
 class GoAwayStatus(IntEnum):
-    """Of GOAWAY."""
+    """The statuses of GOAWAY."""
 
     OK = 0
     PROTOCOL_ERROR = 1
@@ -120,7 +120,7 @@ class MoreHeaders:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Bytes of a stream; ``fin`` where the sender has no more."""
+    """Bytes of a stream. ``fin``: the sender has no more."""
 
     stream_id: int
     data: bytes | memoryview
@@ -144,7 +144,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To be sent back as it is, if the other side began it."""
+    """To be sent back unchanged, if the other side began it."""
 
     ping_id: int
 
@@ -159,7 +159,7 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class WindowUpdate:
-    """So many bytes more may be sent on a stream, or on all of them together for stream 0."""
+    """``delta`` more bytes may be sent on a stream; for stream 0, on all streams together."""
 
     stream_id: int
     delta: int
@@ -167,7 +167,7 @@ class WindowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """The peer did on one stream what it must not; answer with RstStream of the same values."""
+    """The peer broke the protocol on one stream. Answer with RstStream of the same values."""
 
     stream_id: int
     status: ResetStatus
@@ -200,13 +200,13 @@ class Side(Enum):
 class Half(Enum):
     """One direction of a stream."""
 
-    WAITING = auto()  # for the SYN_REPLY of whoever sends in this direction
+    WAITING = auto()  # for the SYN_REPLY of the side that sends in this direction
     OPEN = auto()
     CLOSED = auto()
 
 
 class Step(Enum):
-    """What moves a direction on."""
+    """An event in one direction of a stream, which changes its state."""
 
     REPLY = auto()
     CARRY = auto()
@@ -214,7 +214,7 @@ class Step(Enum):
     RESET = auto()
 
 
-#: A pair that is missing here is a mistake of whoever took the step.
+#: A pair that is missing here is an error of the side that made the step.
 HALF_TRANSITIONS: Mapping[tuple[Half, Step], Half] = {
     (Half.WAITING, Step.REPLY): Half.OPEN,
     (Half.WAITING, Step.RESET): Half.CLOSED,
@@ -234,8 +234,8 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may make this side keep. A client of Kubernetes opens five streams, or two for each forwarded
-    connection, with less than 200 bytes of headers each."""
+    """Limits for the memory that a peer can use here. A client of Kubernetes opens five streams, or two for each
+    forwarded connection, with less than 200 bytes of headers each."""
 
     longest_control_frame: int = 16 * 1024
     longest_header_block: int = 8 * 1024
@@ -244,7 +244,7 @@ class Limits:
 
 @dataclass(slots=True)
 class _OpenFrame:
-    """A DATA frame of which ``missing`` bytes have not arrived yet; ``wanted`` if its stream is there."""
+    """A DATA frame of which ``missing`` bytes have not arrived yet. ``wanted``: its stream is open."""
 
     stream_id: int
     missing: int
@@ -267,7 +267,7 @@ class _Unacknowledged:
 
 
 class Connection:
-    """One end of a SPDY/3.1 connection. Without ``flow_control`` it heeds no windows, as the clients of Kubernetes."""
+    """One end of a SPDY/3.1 connection. Without ``flow_control`` it ignores windows, as clients of Kubernetes do."""
 
     def __init__(self, side: Side, limits: Limits | None = None, *, flow_control: bool = True) -> None:
         self._flow_control = flow_control
@@ -284,7 +284,7 @@ class Connection:
         self._failure: RemoteProtocolError | None = None
         self._window = INITIAL_WINDOW
         self._initial_window = INITIAL_WINDOW
-        #: Whether the peer heeds windows, as far as it has told.
+        #: Whether windows limit what we send: the peer has sent one.
         self.windows_bind = False
         self._receive_window = INITIAL_WINDOW
         self._session_receive_window = INITIAL_WINDOW
@@ -293,19 +293,19 @@ class Connection:
     # -- What arrives.
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes of the peer; ``next_event`` says what they mean."""
+        """Take bytes of the peer, for ``next_event``."""
         self._input = self._input[self._at :] + data if self._at < len(self._input) else data
         self._at = 0
 
     def next_event(self) -> Event | None:
-        """The next thing that the peer did, None where more data is needed to tell. Raises RemoteProtocolError, from
-        then on always."""
+        """The next event of the peer; None if more data is needed for it. Raises RemoteProtocolError, and then again at
+        each call."""
         if self._failure is not None:
             raise self._failure
         try:
             while not self._events:
                 if not self._advance():
-                    # What was read of it, up to a whole read of the socket, is not kept for what is missing.
+                    # The parsed bytes, up to a whole read of the socket, are freed while the next ones are awaited.
                     self._input, self._at = self._input[self._at :], 0
                     return None
         except RemoteProtocolError as error:
@@ -315,7 +315,7 @@ class Connection:
         return self._events.popleft()
 
     def _advance(self) -> bool:
-        """Consume the next piece of input, whatever it becomes; False where it is not all there."""
+        """Parse the next piece of input. Returns False if it is incomplete."""
         if self._frame is not None:
             return self._read_data(self._frame)
         if len(self._input) - self._at < _FRAME_HEADER.size:
@@ -335,7 +335,7 @@ class Connection:
             return False
         self._at = begin + length
         reader = _READERS.get(first & 0xFFFF)
-        if reader is not None:  # section 2.2.1: a type that is not known is ignored
+        if reader is not None:  # section 2.2.1: unknown types are ignored
             reader(self, flags, self._input[begin : self._at])
         return True
 
@@ -347,8 +347,8 @@ class Connection:
         elif stream is not None and stream.receiving is Half.WAITING:
             self._complain(stream_id, ResetStatus.PROTOCOL_ERROR, "data before the reply")
         elif stream is not None and not wanted:
-            self._complain(stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "data behind the end")
-        # What comes for a stream that is gone was under way when we reset it.
+            self._complain(stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "data after the end")
+        # Data of a stream that is gone was under way when we reset the stream.
         self._frame = _OpenFrame(stream_id, length, fin, wanted)
 
     def _read_data(self, frame: _OpenFrame) -> bool:
@@ -425,7 +425,7 @@ class Connection:
             raise RemoteProtocolError(str(error)) from error
 
     def _good(self, stream_id: int, headers: Headers) -> bool:
-        """Section 2.6.10: names are not empty, in lower case, and there once."""
+        """Whether the headers follow section 2.6.10: names are not empty, in lower case, and occur only once."""
         names = [name for name, _ in headers]
         if all(names) and len(set(names)) == len(names) and all(name == name.lower() for name in names):
             return True
@@ -433,7 +433,7 @@ class Connection:
         return False
 
     def _take(self, stream_id: int, step: Step) -> bool:
-        """Whether the peer may take this step, which is then taken."""
+        """Make a step of the peer. Returns whether the peer may make it."""
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id == 0 or stream_id > self._last[stream_id & 1]:
@@ -522,15 +522,15 @@ class Connection:
         return self._last[self._parity] + 2 if self._last[self._parity] else 2 - self._parity
 
     def window(self, stream_id: int) -> int:
-        """How many bytes may be sent on a stream now; without a limit for a peer that does no flow control."""
+        """How many bytes may be sent on a stream now; LARGEST_WINDOW if the peer does no flow control."""
         stream = self._streams.get(stream_id)
         if stream is None or not self.windows_bind:
             return LARGEST_WINDOW
         return max(0, min(stream.window, self._window))
 
     def acknowledge(self, stream_id: int, size: int) -> bytes:
-        """The bytes to send when there is room for ``size`` bytes more of a stream, or for stream 0 of all of them
-        together: window updates, now and then."""
+        """Note that there is room for ``size`` more bytes of a stream; for stream 0, of all streams together. Returns
+        the bytes to send: a window update, now and then."""
         if stream_id and stream_id not in self._streams:
             return b""
         total = self._unacknowledged.add(stream_id, size)
@@ -540,7 +540,7 @@ class Connection:
         return _control(Type.WINDOW_UPDATE, _PAIR.pack(stream_id, min(total, LARGEST_WINDOW)))
 
     def send(self, event: Sendable) -> bytes:
-        """The bytes of an event, which counts as sent. Raises LocalProtocolError, and then nothing has changed."""
+        """Note an event as sent, and return its bytes. If it raises LocalProtocolError, nothing has changed."""
         match event:
             case Data():
                 return self._send_data(event)
@@ -613,7 +613,7 @@ class Connection:
     def _step(self, stream_id: int, step: Step) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            raise LocalProtocolError(f"stream {stream_id} is not there")
+            raise LocalProtocolError(f"stream {stream_id} is not open")
         after = HALF_TRANSITIONS.get((stream.sending, step))
         if after is None:
             raise LocalProtocolError(f"stream {stream_id}: {step.name.lower()} while {stream.sending.name.lower()}")

@@ -30,7 +30,7 @@ class SpdyChannels:
 
     @classmethod
     async def open(cls, connection: SpdyConnection, protocol: str, wanted: Wanted) -> SpdyChannels:
-        """Wait until the client has opened its streams. Raises Disconnected where it does not."""
+        """Wait until the client has opened its streams. Raises Disconnected if it does not in time."""
         missing = _types(protocol, wanted)
         found: dict[str, SpdyStream] = {}
         try:
@@ -38,7 +38,7 @@ class SpdyChannels:
                 while missing:
                     stream = await connection.accept()
                     if stream is None:
-                        raise Disconnected("the client has gone before it had opened its streams")
+                        raise Disconnected("the client has gone before it opened its streams")
                     kind = stream.header("streamtype")
                     if kind in missing:
                         missing.remove(kind)
@@ -48,7 +48,7 @@ class SpdyChannels:
                     else:
                         stream.reset()
         except TimeoutError as error:
-            raise Disconnected(f"the client did not open: {', '.join(sorted(missing))}") from error
+            raise Disconnected(f"the client did not open its streams in time: {', '.join(sorted(missing))}") from error
         connection.refuse_streams()
         return cls(connection, protocol, found)
 
@@ -58,7 +58,7 @@ class SpdyChannels:
                 if self._sizes is not None:
                     self._sizes.feed(data)
         except Disconnected:
-            return  # Whoever uses the other streams hears of it too.
+            return  # The users of the other streams get the same error.
 
     async def finish(self, error: bytes) -> None:
         if self._resizing is not None:
@@ -72,11 +72,11 @@ class SpdyChannels:
 
 
 def _types(protocol: str, wanted: Wanted) -> set[str]:
-    given = {
+    flags = {
         "error": True,
         "stdin": wanted.stdin,
         "stdout": wanted.stdout,
         "stderr": wanted.stderr and not wanted.tty,
         "resize": wanted.tty and protocol in _WITH_RESIZE,
     }
-    return {kind for kind, is_wanted in given.items() if is_wanted}
+    return {kind for kind, is_wanted in flags.items() if is_wanted}

@@ -1,4 +1,4 @@
-"""A SPDY/3.1 connection over an asyncio transport: the one place that waits for what ``spdy`` knows."""
+"""A SPDY/3.1 connection over an asyncio transport: the I/O for the state machine in ``spdy``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from streaming.streams import CHUNK, Inbox, hung_up
 
 logger = logging.getLogger(__name__)
 
-#: A peer that makes us answer (pings, refused streams) without reading the answers is cut off at this.
+#: A peer that leaves more bytes of our answers (to pings, to refused streams) unread is disconnected.
 _MOST_UNREAD_ANSWERS = 1024 * 1024
 #: Bytes that are worth a write of their own.
 _MUCH = 4096
-#: Seconds for what a peer sends until others have their turn: a read can hold 10,000 frames.
+#: Seconds of work on a peer's frames before other tasks run: a read can hold 10,000 frames.
 _TURN = 0.001
-#: The headers by which Kubernetes tells streams apart. Others, and more of a value than any of them has, are not kept.
+#: The headers by which Kubernetes identifies streams. Other headers, and the rest of longer values, are not kept.
 _KEPT_HEADERS = frozenset({"streamtype", "port", "requestid"})
 _LONGEST_VALUE = 64
 
@@ -37,7 +37,7 @@ class SpdyStream:
             name: value.partition("\0")[0][:_LONGEST_VALUE] for name, value in headers if name in _KEPT_HEADERS
         }
         self._connection = connection
-        # It knows the connection and not this stream, which would then be freed by the cycle collector alone.
+        # It refers to the connection and not to this stream, which only the garbage collector could free then.
         self.inbox = Inbox(partial(connection.taken, stream_id), holding=connection.input)
         self._window_open = asyncio.Event()
         self._cut = ""
@@ -45,7 +45,7 @@ class SpdyStream:
         self.finished_writing = False
 
     def header(self, name: str) -> str:
-        """The first value of one of the headers of Kubernetes, by its name in lower case; empty where there is none."""
+        """The first value of one of the headers of Kubernetes, by its name in lower case; empty if there is none."""
         return self._headers.get(name, "")
 
     async def read(self) -> bytes:
@@ -73,16 +73,16 @@ class SpdyStream:
             self._connection.reset(self.id)
 
     def when_cut(self, act: Callable[[], object] | None) -> None:
-        """Have ``act`` called once when the other side, or the connection's end, cuts the stream; None: nothing."""
+        """Call ``act`` once when the other side has reset the stream or the connection is over. None: call nothing."""
         self._on_cut = act
         if self._cut:
             self._call_on_cut()
 
     def cut(self, reason: str) -> None:
-        """Neither direction goes on, and nothing is kept of what was not read."""
+        """End both directions, and drop the unread bytes."""
         self._cut = reason
         self.inbox.fail(reason)
-        # Also for the others: it is in their window.
+        # The unread bytes take room in the window that all streams share.
         self.inbox.drop()
         self._window_open.set()
         self._call_on_cut()
@@ -111,9 +111,9 @@ class SpdyStream:
 
 
 class SpdyConnection(asyncio.Protocol):
-    """One end of a SPDY connection. ``on_lost`` is called with what ``connection_lost`` is called with.
+    """One end of a SPDY connection. ``on_lost`` gets the argument of ``connection_lost``.
 
-    Without ``flow_control`` it names no windows and heeds none, as the clients of Kubernetes do.
+    Without ``flow_control`` it sends no windows and ignores those of the peer, as the clients of Kubernetes do.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SpdyConnection(asyncio.Protocol):
         self._streams: dict[int, SpdyStream] = {}
         self._accepted: dict[int, SpdyStream] = {}
         self._takes_streams = True
-        #: What waits of what the peer sends, and of what is read to be sent to it.
+        #: The bytes that wait: from the peer, and for the peer.
         self.input = Holding(MOST_INPUT, self._acknowledge)
         self.output = Holding(MOST_OUTPUT)
         self.input.add(self)
@@ -145,7 +145,7 @@ class SpdyConnection(asyncio.Protocol):
         self.last_activity = self._loop.time()
         self.lost = asyncio.Event()
 
-    # -- For whoever uses the connection.
+    # -- For the users of the connection.
 
     async def accept(self) -> SpdyStream | None:
         """The next stream that the peer has opened, already replied to; None once there can be no more."""
@@ -157,7 +157,7 @@ class SpdyConnection(asyncio.Protocol):
         return self._accepted.pop(next(iter(self._accepted)))
 
     def refuse_streams(self) -> None:
-        """Reset what the peer has opened and nobody has accepted, and whatever it opens from now on."""
+        """Reset the peer's streams that nobody has accepted, and those that it opens from now on."""
         self._takes_streams = False
         while self._accepted:
             self._accepted.popitem()[1].reset()
@@ -172,11 +172,11 @@ class SpdyConnection(asyncio.Protocol):
         return stream
 
     async def close(self) -> None:
-        """Say goodbye and let the peer close, who first reads what was sent; close where it does not. It takes as long
-        as the peer takes to read."""
+        """Send GOAWAY, and let the peer read all bytes and then close; close if it does not. This takes as long as the
+        peer takes to read."""
         self.refuse_streams()
         for stream in self._streams.values():
-            # Input that nobody reads, left in the socket, would make its end a reset, which drops output as well.
+            # Unread input in the socket would turn its close into a reset, which drops the output as well.
             stream.inbox.discard()
         self._resume_reading()
         if not self._closing:
@@ -198,7 +198,7 @@ class SpdyConnection(asyncio.Protocol):
         self._transport.abort()
 
     def has_gone(self) -> bool:
-        """Whether the peer has closed the connection without us having noticed, because we do not read."""
+        """Whether the peer has closed the connection, which we do not notice while reading is paused."""
         return self._reading_paused and not self._closing and hung_up(self._transport)
 
     # -- For its streams.
@@ -220,7 +220,7 @@ class SpdyConnection(asyncio.Protocol):
     async def writable(self) -> None:
         """Wait until the transport takes more. Raises Disconnected."""
         while not self._writable.is_set():
-            # Of all who wait, each finds what those before it have left.
+            # Several writers wait, and those before this one may have filled the transport again.
             await self._writable.wait()
         if self._closing:
             raise Disconnected("the connection is closed")
@@ -233,7 +233,7 @@ class SpdyConnection(asyncio.Protocol):
             self._write(self._machine.send(spdy.RstStream(stream_id, spdy.ResetStatus.CANCEL)))
 
     def taken(self, stream_id: int, size: int) -> None:
-        """So many bytes of a stream have been read, or were dropped."""
+        """``size`` bytes of a stream were read or dropped."""
         self._acknowledge(size, stream_id)
         self._resume_reading()
 
@@ -271,8 +271,8 @@ class SpdyConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _write(self, data: bytes) -> None:
-        """Send much at once, and little together with what else is sent before the event loop's next round: the end of
-        a command is seven frames, and each write would wake the peer."""
+        """Send long data at once, and short data together with all other data of this round of the event loop: the end
+        of a command is seven frames, and each write would wake the peer."""
         self._outgoing.append(data)
         if len(data) >= _MUCH:
             self._flush()
@@ -307,7 +307,7 @@ class SpdyConnection(asyncio.Protocol):
                     self._pause_reading()
                     self._loop.call_soon(self._catch_up)
                     return
-            # Also of what was dropped unread, of which nobody tells.
+            # For the bytes that the state machine has dropped: no stream acknowledges them.
             self._acknowledge(0)
         except spdy.RemoteProtocolError as error:
             logger.info("a SPDY peer broke the protocol: %s", error)
@@ -401,7 +401,7 @@ class SpdyConnection(asyncio.Protocol):
 
     def _answer(self, event: spdy.Sendable) -> None:
         if self._transport.get_write_buffer_size() > _MOST_UNREAD_ANSWERS:
-            logger.info("a SPDY peer asks and does not read the answers: cut off")
+            logger.info("a SPDY peer does not read our answers: disconnected")
             self._transport.abort()
             return
         self._write(self._machine.send(event))

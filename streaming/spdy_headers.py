@@ -13,7 +13,7 @@ Headers = tuple[tuple[str, str], ...]
 
 _U32 = struct.Struct(">L")
 
-# Section 2.6.10.1: each of these words behind its length, and then a text of which parts may be referred to.
+# Section 2.6.10.1: each of these words after its length, and then a text.
 _WORDS = (
     "options,head,post,put,delete,trace,accept,accept-charset,accept-encoding,accept-language,accept-ranges,age,allow,"
     "authorization,cache-control,connection,content-base,content-encoding,content-language,content-length,"
@@ -35,14 +35,14 @@ DICTIONARY = b"".join(_U32.pack(len(word)) + word.encode() for word in _WORDS.sp
 
 
 class BadBlock(Exception):
-    """The bytes are no header block; what follows in the same context cannot be read either."""
+    """The bytes are not a header block. Later blocks of the same context cannot be read either."""
 
 
 class Compressor:
-    """Header blocks of one direction, in the order in which they are sent."""
+    """Compresses the header blocks of one direction, in the order in which they are sent."""
 
     def __init__(self) -> None:
-        # The least that has the dictionary in its window: it takes 10 KiB, and zlib's default a quarter of a MiB.
+        # The smallest window that holds the dictionary: it takes 10 KiB, and zlib's default takes 256 KiB.
         self._zlib = zlib.compressobj(wbits=11, memLevel=1, zdict=DICTIONARY)
 
     def compress(self, headers: Headers) -> bytes:
@@ -52,7 +52,7 @@ class Compressor:
 
 
 class Decompressor:
-    """Header blocks of the other direction. A block may unpack to at most ``longest`` bytes."""
+    """Unpacks the header blocks of the other direction. A block may unpack to at most ``longest`` bytes."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -78,7 +78,7 @@ def _pairs(block: bytes) -> Iterator[tuple[str, str]]:
         value, at = _text(block, at)
         yield name, value
     if at != len(block):
-        raise BadBlock("a header block has bytes behind its last value")
+        raise BadBlock("a header block has bytes after its last value")
 
 
 def _text(block: bytes, at: int) -> tuple[str, int]:

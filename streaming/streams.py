@@ -1,4 +1,4 @@
-"""What exec, attach and port-forward see of a connection: byte streams, whatever carries them."""
+"""The byte streams of exec, attach and port-forward, which are the same over every transport."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from streaming.errors import Disconnected
 from streaming.holding import Holding
 from streaming.spdy import STREAM_WINDOW
 
-#: Of one stream that nobody reads. A connection is not read further while one of its streams has more. asyncio reads
-#: 256 KiB at once: with less than two of these, a connection would be stopped and started for each of them. It is what
-#: a SPDY peer is offered as a window: one that heeds it never stops a connection, where its own updates of our window
-#: would be stuck behind the data.
+#: The most unread bytes of one stream. While a stream has more, its connection is not read. asyncio reads 256 KiB at
+#: once: with less than two of these, a connection would be paused and resumed for each read. A SPDY peer gets this as
+#: its window: a peer that respects it never causes a pause, in which its own updates of our window would be stuck
+#: behind the data.
 MOST_BUFFERED = STREAM_WINDOW
-#: What is handed to a transport at once, which is also what may wait in it.
+#: The most bytes that are handed to a transport at once, and also that may wait in it.
 CHUNK = 256 * 1024
-#: A piece of fewer bytes is not kept apart.
+#: Pieces of fewer bytes are joined.
 _SMALL = 1024
 
 
@@ -28,7 +28,7 @@ class Reader(Protocol):
     """The receiving direction of a stream."""
 
     async def read(self) -> bytes:
-        """The next bytes, empty at the end that the other side has set. Raises Disconnected when it was cut off."""
+        """The next bytes; empty at the end that the other side has set. Raises Disconnected if the stream was cut."""
 
 
 class Writer(Protocol):
@@ -39,21 +39,21 @@ class Writer(Protocol):
 
 
 class Stream(Reader, Writer, Protocol):
-    """Both directions; each ends by itself."""
+    """Both directions of a stream. Each ends by itself."""
 
     async def close_write(self) -> None:
-        """Nothing more is sent. Raises Disconnected."""
+        """End the sending direction. Raises Disconnected."""
 
     def reset(self) -> None:
         """End both directions at once, and let the other side know that it was no regular end."""
 
 
 class Inbox:
-    """Bytes on their way from a connection to whoever reads a stream of it.
+    """The unread bytes of a stream.
 
-    ``taken`` is called with how much was read or dropped, so that the connection can go on or acknowledge it. It is
-    full with more than ``most_buffered`` bytes. ``holding`` is told what comes, and when it is gone: what was read is
-    in the reader's hand until the next read, or until nobody reads any more.
+    ``taken`` is called with the number of bytes that were read or dropped, so that the connection can acknowledge them
+    or resume. The inbox is full with more than ``most_buffered`` bytes. ``holding`` counts the bytes until they are
+    gone: those of a read are in the reader's hand until the next read, or until the rest is dropped.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Inbox:
         return self.size > self._most_buffered
 
     def feed(self, data: bytes) -> bool:
-        """More bytes; False for what comes behind the end, which is nobody's."""
+        """Take more bytes. Returns False after the end: then they are ignored."""
         if self.ended or self._failure is not None:
             return False
         if data:
@@ -86,7 +86,7 @@ class Inbox:
         return True
 
     def _keep(self, data: bytes) -> None:
-        """Small pieces together: a few bytes would take more for themselves than they are."""
+        """Join small pieces: the object for a few bytes takes more memory than the bytes."""
         if len(data) >= _SMALL:
             self._chunks.append(data)
         elif self._chunks and isinstance(last := self._chunks[-1], bytearray):
@@ -95,39 +95,39 @@ class Inbox:
             self._chunks.append(bytearray(data) if self._chunks else data)
 
     def feed_end(self) -> None:
-        """There is no more; what was fed is read first."""
+        """Set the end. The bytes before it can still be read."""
         self.ended = True
         self._news.set()
 
     def discard(self) -> None:
-        """Nobody reads any more: what was fed, and what will be, is dropped."""
+        """Drop the unread bytes and all that come: nobody reads any more."""
         self.feed_end()
         self.drop()
 
     def drop(self) -> None:
-        """What was fed and not read is done with, and so is what was read."""
+        """Drop the unread bytes, and stop counting those of the last read."""
         size, self.size = self.size, 0
         self._chunks.clear()
         self._taken(size)
         self._let_go(size)
 
     def fail(self, reason: str) -> None:
-        """The connection is gone: what was fed is read first, unless it had ended."""
+        """The connection is gone: after the unread bytes, reads raise Disconnected, unless the end was set."""
         if not self.ended and self._failure is None:
             self._failure = Disconnected(reason)
             self._news.set()
 
     def hold_by(self, holding: Holding) -> None:
-        """From now on this is told what comes and goes; nobody was before."""
+        """Count the bytes in ``holding`` from now on. To be called only if there is no holding yet."""
         self._holding = holding
         holding.take(self.size + self._in_hand)
 
     def detach(self) -> None:
-        """The connection has ended, and hears no more of it; what was fed can still be read."""
-        self._taken = _nobody
+        """The connection has ended: do not call ``taken`` any more. The unread bytes can still be read."""
+        self._taken = _ignore
 
     async def read(self) -> bytes:
-        """What ``Reader.read`` gives."""
+        """See ``Reader.read``."""
         self._let_go(0)
         while not self._chunks:
             if self.ended:
@@ -150,12 +150,12 @@ class Inbox:
             self._holding.give_back(size)
 
 
-def _nobody(size: int) -> None:
-    """Whom an inbox tells that has been left alone."""
+def _ignore(size: int) -> None:
+    """The ``taken`` of a detached inbox."""
 
 
 def hung_up(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other side of a socket has closed it: a transport that is not read from does not notice."""
+    """Whether the other side of a socket has closed it: a transport does not notice that while reading is paused."""
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
         return True

@@ -1,4 +1,4 @@
-"""Tokens: each stands for one connection that may be opened, once, within a minute."""
+"""Tokens: each allows one connection, within a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_WAITING = 1000
 
 
 class Tokens(Generic[T]):
-    """What waits for its client, by token. ``clock`` gives seconds that never go back."""
+    """Values that wait for their client, by token. ``clock`` returns seconds that never go back."""
 
     def __init__(
         self, clock: Callable[[], float], *, lifetime: float = LIFETIME, most_waiting: int = MOST_WAITING
@@ -24,11 +24,11 @@ class Tokens(Generic[T]):
         self._clock = clock
         self._lifetime = lifetime
         self._most_waiting = most_waiting
-        # In the order of their end, which is that of their issue.
+        # In the order of issue, which is also the order in which they expire.
         self._waiting: dict[str, tuple[float, T]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of tokens that wait."""
         self._drop_old()
         return len(self._waiting)
 
@@ -37,15 +37,15 @@ class Tokens(Generic[T]):
         self._drop_old()
         if len(self._waiting) >= self._most_waiting:
             raise TooManyWaiting(
-                f"{self._most_waiting} connections were asked for and not yet opened;"
-                f" each is given up after {self._lifetime:g} s"
+                f"{self._most_waiting} URLs for streaming were issued and not opened yet, which is the limit:"
+                f" try again, as each expires after {self._lifetime:g} s"
             )
         token = secrets.token_urlsafe(TOKEN_BYTES)
         self._waiting[token] = (self._clock() + self._lifetime, value)
         return token
 
     def take(self, token: str) -> T | None:
-        """The value of a token that was issued and neither taken nor given up; it cannot be taken again."""
+        """The value of a token, which is used up by this; None if the token is unknown, used up or expired."""
         self._drop_old()
         end_and_value = self._waiting.pop(token, None)
         return end_and_value[1] if end_and_value is not None else None

@@ -34,7 +34,7 @@ class Tunnel(asyncio.Transport):
         )
 
     async def ended(self) -> None:
-        """Wait until nothing of the tunnel is left; it has to be closed for that."""
+        """Wait until the tunnel's tasks have ended. To be called after it was closed."""
         await asyncio.wait(self._tasks)
 
     async def _receive(self) -> None:
@@ -86,7 +86,7 @@ class Tunnel(asyncio.Transport):
         return self._waiting
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are what they are."""
+        """Does nothing: the limits are fixed."""
 
     def pause_reading(self) -> None:
         self._readable.clear()

@@ -1,4 +1,4 @@
-"""WebSocket as a transport: messages of which the first byte names the channel (k8s.io/streaming, wsstream)."""
+"""WebSocket as a transport: messages whose first byte is the channel (k8s.io/streaming, wsstream)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.streams import CHUNK, Inbox, hung_up
 
-#: Of what is not taken in pieces, so that it comes as a whole: a text in fragments.
+#: The most bytes of a message that ``pieces`` does not cut: a text in fragments.
 LONGEST_MESSAGE = 1024 * 1024
 _CLOSE_SIGNAL = 255
 
@@ -24,8 +24,8 @@ _CLOSE_SIGNAL = 255
 class WebSocketLink:
     """The channels of one WebSocket.
 
-    ``in_base64``: texts of which the first character is the channel's digit. ``closable``: the client may end a
-    channel by itself (v5).
+    ``in_base64``: messages are texts, with the channel's digit before the base64. ``closable``: the client may end a
+    single channel (v5).
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class WebSocketLink:
         self._inboxes: dict[int, Inbox] = {}
         self._at_once: Mapping[int, Callable[[bytes], None]] = {}
         self._room = asyncio.Event()
-        #: What waits of what the client sends, and of what is read to be sent to it.
+        #: The bytes that wait: from the client, and for the client.
         self.input = Holding(MOST_INPUT)
         self.output = Holding(MOST_OUTPUT)
         self.input.add(self)
@@ -53,8 +53,8 @@ class WebSocketLink:
     def receive(
         self, channels: Iterable[int], at_once: Mapping[int, Callable[[bytes], None]] | None = None
     ) -> Mapping[int, Inbox]:
-        """Begin to receive. What is sent on the channels of ``at_once`` is handed on and not kept; what is sent on
-        others is dropped."""
+        """Begin to receive. The bytes of the channels in ``at_once`` go to these functions and are not kept; those of
+        unknown channels are dropped."""
         self._inboxes = {channel: Inbox(self._taken, holding=self.input) for channel in channels}
         self._at_once = at_once or {}
         self._receiving = asyncio.create_task(self._receive(), name="streaming websocket")
@@ -64,7 +64,7 @@ class WebSocketLink:
         self._room.set()
 
     def hold_back(self) -> None:
-        """As a Source: each message looks itself whether there is room for it."""
+        """As a Source: nothing to do, because ``_put`` checks before each message whether there is room."""
 
     def go_on(self) -> None:
         """As a Source."""
@@ -84,7 +84,7 @@ class WebSocketLink:
                 inbox.detach()
 
     def _decode(self, message: WSMessage) -> bytes | None:
-        """A message's channel and bytes; None for what the sub-protocol does not allow."""
+        """The channel's byte and the bytes of a message; None if the sub-protocol does not allow the message."""
         if message.type is WSMsgType.BINARY and not self._in_base64:
             data: bytes = message.data
             return data
@@ -128,7 +128,7 @@ class WebSocketLink:
         if self.lost.is_set():
             raise Disconnected("the client has gone")
         try:
-            async with self._sending:  # one after the other, so that what waits for the client is one piece
+            async with self._sending:  # one at a time, so that only one piece waits for the client
                 if self._in_base64:
                     await self._ws.send_str(chr(ord("0") + channel) + base64.b64encode(piece).decode())
                 else:
@@ -137,13 +137,13 @@ class WebSocketLink:
             raise Disconnected(f"the client has gone: {error}") from error
 
     async def close(self) -> None:
-        """Close with "normal closure" behind all that was sent. It takes as long as the client takes to read."""
-        # It would be in the way of the library, which drops input until the client's goodbye comes.
+        """Close with "normal closure" after all sent bytes. This takes as long as the client takes to read."""
+        # The receiving task would disturb aiohttp, which drops input until the client's close frame comes.
         await self._stop_receiving()
         with contextlib.suppress(ConnectionError, RuntimeError):
             await self._ws.close()
         if self._transport is not None:
-            # As the library has, unless it had given it up before. What is still buffered goes first.
+            # aiohttp has closed it, unless it had given up the connection before. Buffered bytes are sent first.
             self._transport.close()
         await self._gone.wait()
 
@@ -151,14 +151,14 @@ class WebSocketLink:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop to receive, and drop the connection where ``close`` was not reached."""
+        """Stop receiving, and drop the connection if ``close`` was not reached."""
         await self._stop_receiving()
         self.input.close()
         self.output.close()
         self.abort()
 
     async def _stop_receiving(self) -> None:
-        # That it is forgotten breaks a cycle: how it ended knows where, and so all of this.
+        # Forgetting the task breaks a cycle: its exception has a traceback, which refers to this object.
         task, self._receiving = self._receiving, None
         if task is not None:
             task.cancel()

@@ -37,7 +37,7 @@ class WebSocketChannels:
 
     @classmethod
     async def open(cls, link: WebSocketLink, protocol: str, wanted: Wanted) -> WebSocketChannels:
-        """Begin; an empty message tells clients that wait for one that the connection stands. Raises Disconnected."""
+        """Begin with an empty message, which some clients wait for, to show that it works. Raises Disconnected."""
         await link.send(_STDOUT if wanted.stdout else _STDERR if wanted.stderr else _ERROR, b"")
         return cls(link, protocol, wanted)
 

@@ -1,4 +1,4 @@
-"""When a client's connection is over, though nobody may be reading from it."""
+"""Notices the end of a client's connection, also while nobody reads from it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
-#: How long a client may take to close behind the goodbye, once everything has left us, seconds.
+#: Seconds that a client may take to close after our close message, once all bytes have left us.
 GOODBYE = 10.0
-#: How long it may take until everything has left us, once there is no more to come: a client who does not read it
-#: in that time has had its chance.
+#: Seconds that a client may take to read the last bytes, once the work has ended. If it does not, its connection is
+#: dropped.
 LINGER = 300.0
 
-#: How long it may take until a client that has gone is noticed while its connection is not read from, seconds.
+#: Seconds between two checks whether a client has gone, which is not noticed while its connection is not read.
 _LOOK = 1.0
 
 
@@ -27,7 +27,7 @@ class Link(Protocol):
     last_activity: float
 
     def has_gone(self) -> bool:
-        """Whether the client has gone without an event that told so."""
+        """Whether the client has gone although ``lost`` is not set."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -35,47 +35,47 @@ class Link(Protocol):
 
 @contextlib.asynccontextmanager
 async def lingering() -> AsyncIterator[None]:
-    """What a client is told at the end, and its goodbye: given up in silence when it does not take it. Whoever has its
-    connection is to drop it then."""
+    """A block that sends the last bytes to a client and closes. It ends silently after LINGER seconds, and the caller
+    has to drop the connection then."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER):
             yield
 
 
-async def until_over(link: Link, idle_timeout: float) -> str:
-    """Wait until the client has gone (empty text), or nothing has moved for ``idle_timeout`` seconds (the reason)."""
+async def until_over(link: Link, idle_timeout: float) -> str | None:
+    """Wait until the client has gone, and return None; or until it was idle for too long, and return a text for it."""
     loop = asyncio.get_running_loop()
     while True:
         try:
             async with asyncio.timeout(min(_LOOK, idle_timeout)):
                 await link.lost.wait()
-            return ""
+            return None
         except TimeoutError:
             if link.has_gone():
                 link.abort()
-                return ""
+                return None
             if loop.time() - link.last_activity >= idle_timeout:
                 return f"closed, because nothing was sent for {idle_timeout:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """The work came to its end."""
+    """The work has ended."""
 
     result: T
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The work was cancelled; ``reason`` is for a client who is still there."""
+    """The work was cancelled. ``reason`` is a text for the client; None if the client has gone."""
 
-    reason: str
+    reason: str | None
 
 
 async def while_there(
     work: Coroutine[Any, Any, T], link: Link, *, idle_timeout: float, stopping: asyncio.Event
 ) -> Done[T] | Over:
-    """Do ``work`` for a client. It is cancelled when the client goes, idles or the server stops, and waited for."""
+    """Do ``work`` for a client. If the client goes or idles, or the server stops, cancel the work and await its end."""
     working = asyncio.create_task(work, name="streaming work")
     over = asyncio.create_task(until_over(link, idle_timeout), name="streaming watch")
     stop = asyncio.create_task(stopping.wait(), name="streaming stop")

@@ -130,7 +130,7 @@ async def serve_command(command: Command, channels: Channels, *, idle_timeout: f
     work = _outcome(command, channels.streams)
     ended = await while_there(work, channels.link, idle_timeout=idle_timeout, stopping=stopping)
     outcome = ended.result if isinstance(ended, Done) else ended.reason
-    if not channels.link.lost.is_set():
+    if outcome is not None and not channels.link.lost.is_set():
         # This may have to wait, too: until a client that does not read has taken the command's last output.
         with contextlib.suppress(Disconnected):
             async with lingering():

@@ -205,7 +205,7 @@ class Half(Enum):
     CLOSED = auto()
 
 
-class Step(Enum):
+class Move(Enum):
     """An event in one direction of a stream, which changes its state."""
 
     REPLY = auto()
@@ -214,14 +214,14 @@ class Step(Enum):
     RESET = auto()
 
 
-#: A pair that is missing here is an error of the side that made the step.
-HALF_TRANSITIONS: Mapping[tuple[Half, Step], Half] = {
-    (Half.WAITING, Step.REPLY): Half.OPEN,
-    (Half.WAITING, Step.RESET): Half.CLOSED,
-    (Half.OPEN, Step.CARRY): Half.OPEN,
-    (Half.OPEN, Step.FINISH): Half.CLOSED,
-    (Half.OPEN, Step.RESET): Half.CLOSED,
-    (Half.CLOSED, Step.RESET): Half.CLOSED,
+#: A pair that is missing here is an error of the side that made the move.
+HALF_TRANSITIONS: Mapping[tuple[Half, Move], Half] = {
+    (Half.WAITING, Move.REPLY): Half.OPEN,
+    (Half.WAITING, Move.RESET): Half.CLOSED,
+    (Half.OPEN, Move.CARRY): Half.OPEN,
+    (Half.OPEN, Move.FINISH): Half.CLOSED,
+    (Half.OPEN, Move.RESET): Half.CLOSED,
+    (Half.CLOSED, Move.RESET): Half.CLOSED,
 }
 
 
@@ -367,7 +367,7 @@ class Connection:
         if piece or (frame.fin and ends):
             self._events.append(Data(frame.stream_id, piece, fin=frame.fin and ends))
         if frame.fin and ends:
-            self._move_receiving(frame.stream_id, Step.FINISH)
+            self._move_receiving(frame.stream_id, Move.FINISH)
         return True
 
     def _read_syn_stream(self, flags: int, body: bytes) -> None:
@@ -401,17 +401,17 @@ class Connection:
 
     def _read_syn_reply(self, flags: int, body: bytes) -> None:
         stream_id, headers = self._stream_and_headers(body)
-        if self._take(stream_id, Step.REPLY) and self._good(stream_id, headers):
+        if self._take(stream_id, Move.REPLY) and self._good(stream_id, headers):
             self._events.append(SynReply(stream_id, headers, bool(flags & _FIN)))
             if flags & _FIN:
-                self._move_receiving(stream_id, Step.FINISH)
+                self._move_receiving(stream_id, Move.FINISH)
 
     def _read_headers(self, flags: int, body: bytes) -> None:
         stream_id, headers = self._stream_and_headers(body)
-        if self._take(stream_id, Step.CARRY) and self._good(stream_id, headers):
+        if self._take(stream_id, Move.CARRY) and self._good(stream_id, headers):
             self._events.append(MoreHeaders(stream_id, headers, bool(flags & _FIN)))
             if flags & _FIN:
-                self._move_receiving(stream_id, Step.FINISH)
+                self._move_receiving(stream_id, Move.FINISH)
 
     def _stream_and_headers(self, body: bytes) -> tuple[int, Headers]:
         if len(body) < _NUMBER.size:
@@ -432,18 +432,18 @@ class Connection:
         self._complain(stream_id, ResetStatus.PROTOCOL_ERROR, "a header's name is not allowed")
         return False
 
-    def _take(self, stream_id: int, step: Step) -> bool:
-        """Make a step of the peer. Returns whether the peer may make it."""
+    def _take(self, stream_id: int, move: Move) -> bool:
+        """Make a move of the peer. Returns whether the peer may make it."""
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id == 0 or stream_id > self._last[stream_id & 1]:
                 self._complain(stream_id, ResetStatus.INVALID_STREAM, "a frame of a stream that was never opened")
             return False
-        if (stream.receiving, step) not in HALF_TRANSITIONS:
-            status = ResetStatus.STREAM_IN_USE if step is Step.REPLY else ResetStatus.PROTOCOL_ERROR
-            self._complain(stream_id, status, f"{step.name.lower()} while {stream.receiving.name.lower()}")
+        if (stream.receiving, move) not in HALF_TRANSITIONS:
+            status = ResetStatus.STREAM_IN_USE if move is Move.REPLY else ResetStatus.PROTOCOL_ERROR
+            self._complain(stream_id, status, f"{move.name.lower()} while {stream.receiving.name.lower()}")
             return False
-        self._move_receiving(stream_id, step)
+        self._move_receiving(stream_id, move)
         return True
 
     def _read_rst_stream(self, flags: int, body: bytes) -> None:
@@ -501,9 +501,9 @@ class Connection:
         self._forget(stream_id)
         self._events.append(StreamError(stream_id, status, reason))
 
-    def _move_receiving(self, stream_id: int, step: Step) -> None:
+    def _move_receiving(self, stream_id: int, move: Move) -> None:
         stream = self._streams[stream_id]
-        stream.receiving = HALF_TRANSITIONS[stream.receiving, step]
+        stream.receiving = HALF_TRANSITIONS[stream.receiving, move]
         self._forget_if_over(stream_id)
 
     def _forget_if_over(self, stream_id: int) -> None:
@@ -547,10 +547,10 @@ class Connection:
             case SynStream():
                 return self._send_syn_stream(event)
             case SynReply():
-                self._step(event.stream_id, Step.REPLY)
+                self._move_sending(event.stream_id, Move.REPLY)
                 return self._finish_headers(Type.SYN_REPLY, event)
             case MoreHeaders():
-                self._step(event.stream_id, Step.CARRY)
+                self._move_sending(event.stream_id, Move.CARRY)
                 return self._finish_headers(Type.HEADERS, event)
             case RstStream():
                 self._forget(event.stream_id)
@@ -582,11 +582,11 @@ class Connection:
             raise LocalProtocolError(f"a frame cannot hold {size} bytes")
         if size > self.window(event.stream_id):
             raise LocalProtocolError(f"{size} bytes do not fit the window of stream {event.stream_id}")
-        self._step(event.stream_id, Step.CARRY)
+        self._move_sending(event.stream_id, Move.CARRY)
         self._window -= size
         self._streams[event.stream_id].window -= size
         if event.fin:
-            self._step(event.stream_id, Step.FINISH)
+            self._move_sending(event.stream_id, Move.FINISH)
         return b"".join((_FRAME_HEADER.pack(event.stream_id, (_FIN << 24 if event.fin else 0) | size), event.data))
 
     def _send_syn_stream(self, event: SynStream) -> bytes:
@@ -606,17 +606,17 @@ class Connection:
 
     def _finish_headers(self, frame: Type, event: SynReply | MoreHeaders) -> bytes:
         if event.fin:
-            self._step(event.stream_id, Step.FINISH)
+            self._move_sending(event.stream_id, Move.FINISH)
         body = _NUMBER.pack(event.stream_id) + self._compressor.compress(event.headers)
         return _control(frame, body, _FIN if event.fin else 0)
 
-    def _step(self, stream_id: int, step: Step) -> None:
+    def _move_sending(self, stream_id: int, move: Move) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
             raise LocalProtocolError(f"stream {stream_id} is not open")
-        after = HALF_TRANSITIONS.get((stream.sending, step))
+        after = HALF_TRANSITIONS.get((stream.sending, move))
         if after is None:
-            raise LocalProtocolError(f"stream {stream_id}: {step.name.lower()} while {stream.sending.name.lower()}")
+            raise LocalProtocolError(f"stream {stream_id}: {move.name.lower()} while {stream.sending.name.lower()}")
         stream.sending = after
         self._forget_if_over(stream_id)
 

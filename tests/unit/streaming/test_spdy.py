@@ -24,6 +24,7 @@ from streaming.spdy import (
     Limits,
     LocalProtocolError,
     MoreHeaders,
+    Move,
     Ping,
     RemoteProtocolError,
     ResetStatus,
@@ -32,7 +33,6 @@ from streaming.spdy import (
     Setting,
     Settings,
     Side,
-    Step,
     StreamError,
     SynReply,
     SynStream,
@@ -190,14 +190,14 @@ def test_frames_that_are_not_known_are_skipped(frame: int) -> None:
 # States
 
 
-def test_every_step_of_a_direction_is_in_the_table_or_refused() -> None:
-    allowed = {(half.name, step.name) for half, step in HALF_TRANSITIONS}
+def test_every_move_of_a_direction_is_in_the_table_or_refused() -> None:
+    allowed = {(half.name, move.name) for half, move in HALF_TRANSITIONS}
     assert allowed == {
         ("WAITING", "REPLY"),
-        *(("OPEN", step) for step in ("CARRY", "FINISH")),
+        *(("OPEN", move) for move in ("CARRY", "FINISH")),
         *((half, "RESET") for half in ("WAITING", "OPEN", "CLOSED")),
     }
-    assert len(Half) * len(Step) > len(HALF_TRANSITIONS)
+    assert len(Half) * len(Move) > len(HALF_TRANSITIONS)
 
 
 @pytest.mark.parametrize(

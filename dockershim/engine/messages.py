@@ -63,15 +63,15 @@ class MessageStream:
             raise self._error(message)
         layer = message.get("id")
         if isinstance(layer, str):
-            # Only this text shows the phase of a layer: the engine has neither a code nor a field for it.
-            phase = message.get("status")
-            if phase == "Extracting":
+            # Only this text shows the state of a layer: the engine has neither a code nor a field for it.
+            state = message.get("status")
+            if state == "Extracting":
                 self._extracting.add(layer)
             else:
                 self._extracting.discard(layer)
-            if phase == "Downloading":
+            if state == "Downloading":
                 self._note_bytes(layer, message.get("progressDetail"))
-            elif phase in _DOWNLOADED and layer in self._sizes:
+            elif state in _DOWNLOADED and layer in self._sizes:
                 self._downloaded[layer] = self._sizes.pop(layer)
 
     def _note_bytes(self, layer: str, detail: Any) -> None:

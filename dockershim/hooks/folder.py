@@ -31,7 +31,7 @@ class HooksInForce:
 async def hook_servers(
     hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]
 ) -> AsyncIterator[None]:
-    """Keep ``hooks`` in step with ``folder``. ``timeout`` returns how many seconds a hook server may take to answer."""
+    """Keep ``hooks`` in sync with ``folder``. ``timeout`` returns how many seconds a hook server may take to answer."""
     in_force = _InForce(hooks, pods, folder, timeout)
     async with FolderWatch(folder, in_force.read, in_force.apply):
         in_force.apply()

@@ -194,7 +194,7 @@ class Copying:
             if not self._sources.has_name(newest):
                 self._report_missing(0, "the engine has removed files before they were seen", at_least=True)
 
-    def step(self) -> int:
+    def copy_batch(self) -> int:
         """Copy a batch; return how many bytes of the engine's files it had. Raises OSError: try again later."""
         if self._unreported:
             self._report_sometimes()

@@ -150,12 +150,12 @@ class LogFollower:
                 container.copying.look()
             elif container.watched:
                 self._watch(container, _FILES)
-            copied = container.copying.step()
+            copied = container.copying.copy_batch()
             at_end = not copied
             if at_end:
                 self._watch(container, _ALL)
                 # Lines that were written before the watch began.
-                copied = container.copying.step()
+                copied = container.copying.copy_batch()
         except Exception as error:
             # An error with one log must not stop the others.
             self._block(container, error, now)

@@ -114,13 +114,13 @@ class Instruments:
         self.engine = CountedCalls("engine_call", self.registry)
         self.plugins = CountedPlugins(cni.SubprocessExecutor(), self.registry)
         self.pulls = CountedPulls(self.registry)
-        self._phases = Histogram(
+        self._steps = Histogram(
             *_described("dockershim_phase_duration_seconds"), registry=self.registry, buckets=_SECONDS
         )
 
-    def phase_passed(self, name: str, seconds: float) -> None:
+    def step_passed(self, name: str, seconds: float) -> None:
         """The listener for ``steps.listening``."""
-        self._phases.labels(name).observe(seconds)
+        self._steps.labels(name).observe(seconds)
 
 
 def _described(name: str) -> tuple[str, str, tuple[str, ...]]:

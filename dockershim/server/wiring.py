@@ -177,7 +177,7 @@ def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
     from dockershim.metrics.instruments import Instruments
 
     instruments = Instruments()
-    stack.enter_context(listening(instruments.phase_passed))
+    stack.enter_context(listening(instruments.step_passed))
     return instruments
 
 

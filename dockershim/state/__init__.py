@@ -1,1 +1,1 @@
-"""The state of the node: copies of what the engine has, kept in step by its events, and what pods need beside them."""
+"""The state of the node: copies of what the engine has, kept in sync by its events, and what pods need beside them."""

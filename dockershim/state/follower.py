@@ -1,4 +1,4 @@
-"""Copies of the engine's state in memory, kept in step with it by its event stream.
+"""Copies of the engine's state in memory, kept in sync with it by its event stream.
 
 A replica becomes *current* at the end of a resync; it takes events already during the resync. It stops being current
 at the first sign that it may have missed an event: the stream ends, events come late, this process did not run for a
@@ -116,7 +116,7 @@ class EngineFollower:
         self.failure: Unavailable | None = Unavailable("the engine's state has not been read yet")
 
     def attach(self, replica: Replica) -> None:
-        """Keep this replica in step, too. To be called before the start."""
+        """Keep this replica in sync, too. To be called before the start."""
         self._replicas.append(replica)
 
     async def __aenter__(self) -> Self:
@@ -251,7 +251,7 @@ class EngineFollower:
         """Follow one event stream from begin to end. Raises the ShimError that ended it."""
         async with self._events() as response:
             reading = asyncio.create_task(self._read(response), name="engine events")
-            keeping = asyncio.create_task(self._keep(), name="keep in step")
+            keeping = asyncio.create_task(self._keep(), name="keep in sync")
             try:
                 done, _ = await asyncio.wait([reading, keeping], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -304,7 +304,7 @@ class EngineFollower:
 
     async def _stay_until_suspected(self) -> None:
         """Tick and compare until events may have been missed, even in the middle of a comparison. Raises ShimError."""
-        staying = asyncio.create_task(self._stay(), name="stay in step")
+        staying = asyncio.create_task(self._stay(), name="stay in sync")
         suspected = asyncio.create_task(self._suspected.wait(), name="suspicion")
         try:
             await asyncio.wait([staying, suspected], return_when=asyncio.FIRST_COMPLETED)

@@ -201,9 +201,9 @@ async def test_calls_are_counted_as_they_were_made(day: Day) -> None:
     assert total("engine_calls", "POST /containers/{id}/start", "OK") == 3 * rounds
     assert total("streams", "exec", "spdy") == total("streams", "attach", "websocket") == rounds
     assert total("streams", "portforward", "spdy") == rounds
-    phase = "dockershim_phase_duration_seconds_count"
-    assert known[phase, frozenset({"set up the network"})] == rounds
-    assert known[phase, frozenset({"take up the logs"})] == 1
+    steps = "dockershim_phase_duration_seconds_count"
+    assert known[steps, frozenset({"set up the network"})] == rounds
+    assert known[steps, frozenset({"take up the logs"})] == 1
     # What the log process does not say in time is left out.
     await comes(lambda: value("log_lines_total") == LINES * rounds)
     await comes(lambda: value("log_missing_bytes_total") == 0)

@@ -106,7 +106,7 @@ class Files:
 
     def copy(self) -> None:
         self.copying.scan()
-        while self.copying.step():
+        while self.copying.copy_batch():
             pass
 
     def check(self) -> None:

@@ -264,7 +264,7 @@ def test_a_reopen_without_a_rename_changes_nothing(files: Files) -> None:
 
 
 def test_a_rotation_that_is_behind_the_copying_loses_nothing(files: Files) -> None:
-    files.copying.step()
+    files.copying.copy_batch()
     for _ in range(10):
         files.engine.write(10)
         files.engine.rotate()
@@ -432,7 +432,7 @@ def test_a_container_that_writes_more_than_can_be_copied_holds_so_much_and_no_mo
         files.engine.write(100)
         files.engine.rotate()
         files.copying.scan()
-        files.copying.step()
+        files.copying.copy_batch()
         held.append(held_and_removed(files.engine.path.parent))
     assert 2 * file < max(held) <= 3 * file
     files.copy()

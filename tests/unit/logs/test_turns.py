@@ -97,10 +97,10 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
     monkeypatch.setattr(copying, "BATCH", 4096)
     monkeypatch.setattr(follower, "BATCH", 4096)
     made = Running(tmp_path / "positions")
-    step, reopen, pause = Copying.step, Copying.reopen, threading.Event()
+    copy_batch, reopen, pause = Copying.copy_batch, Copying.reopen, threading.Event()
 
-    def slow_step(self: Copying) -> int:
-        copied = step(self)
+    def slow_batch(self: Copying) -> int:
+        copied = copy_batch(self)
         if copied:
             made.turns.append(self._path.parent.name)
             pause.wait(0.005)
@@ -110,7 +110,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
         made.turns.append(f"reopen of {self._path.parent.name}")
         reopen(self)
 
-    monkeypatch.setattr(Copying, "step", slow_step)
+    monkeypatch.setattr(Copying, "copy_batch", slow_batch)
     monkeypatch.setattr(Copying, "reopen", noted_reopen)
     made.start()
     yield made

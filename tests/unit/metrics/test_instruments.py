@@ -107,14 +107,14 @@ async def test_plugins_are_counted_by_how_they_ended(registry: CollectorRegistry
 
 def test_steps_are_told_of_while_somebody_listens() -> None:
     instruments = Instruments()
-    with listening(instruments.phase_passed), step("pin the network namespace"):
+    with listening(instruments.step_passed), step("pin the network namespace"):
         pass
-    with pytest.raises(OSError, match="full"), listening(instruments.phase_passed), step("write the checkpoint"):
+    with pytest.raises(OSError, match="full"), listening(instruments.step_passed), step("write the checkpoint"):
         raise OSError("full")
     with step("pin the network namespace"):
         pass
     counted = [
-        instruments.registry.get_sample_value("dockershim_phase_duration_seconds_count", {"phase": phase})
-        for phase in ("pin the network namespace", "write the checkpoint")
+        instruments.registry.get_sample_value("dockershim_phase_duration_seconds_count", {"phase": name})
+        for name in ("pin the network namespace", "write the checkpoint")
     ]
     assert counted == [1, None]

@@ -59,7 +59,7 @@ class Bench:
 
     server: CRI
     engine: BareEngine
-    can: Capabilities
+    features: Capabilities
     workload: Workload
     image: str
 
@@ -67,7 +67,7 @@ class Bench:
         return OurPod(self.server, self.workload, f"ours-{name}", self.image)
 
     def bare(self, name: str) -> BarePod:
-        return BarePod(self.engine, self.can, self.workload, f"bare-{name}", self.image)
+        return BarePod(self.engine, self.features, self.workload, f"bare-{name}", self.image)
 
 
 class Samples:
@@ -119,7 +119,7 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
     comparisons.append(Comparison(LONGER_PART, lives.ours["StopPodSandbox"], lives.bare[LONGER_PART]))
     comparisons += [*streams, *hooked, *reads]
     about = {
-        **facts(bench.can.version),
+        **facts(bench.features.version),
         "repetitions": given.repetitions,
         "pods at reads": given.pods,
         "ms of the server's CPU for a pod": per_pod,

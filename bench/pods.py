@@ -98,9 +98,9 @@ class BarePod:
     The bodies are those that our server sends, but for the label by which it would take the containers for its own.
     """
 
-    def __init__(self, engine: BareEngine, can: Capabilities, workload: Workload, name: str, image: str) -> None:
+    def __init__(self, engine: BareEngine, features: Capabilities, workload: Workload, name: str, image: str) -> None:
         self._engine = engine
-        self._can = can
+        self._can = features
         self._network = Network()
         self._sandbox = workload.sandbox(name)
         self._container = workload.container(name, image)
@@ -124,7 +124,7 @@ class BarePod:
             publish_ports=False,
             profiles={},
             lowest_oom_score=self._lowest_oom_score,
-            can=self._can,
+            features=self._can,
         )
         self._sandbox_id = await self._create(sandbox_container_name(self._name), body)
         await self._engine.call("POST", f"/containers/{self._sandbox_id}/start")
@@ -147,7 +147,7 @@ class BarePod:
             runtime="",
             profiles={},
             lowest_oom_score=self._lowest_oom_score,
-            can=self._can,
+            features=self._can,
             engine_log=_ENGINE_LOG,
         )
         self._container_id = await self._create(container_name("main", 0, self._name), body)

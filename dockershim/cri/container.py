@@ -90,16 +90,16 @@ class Containers:
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: when this returns, the container exists. If it fails, nothing of the container is left."""
         config = request.config
-        can = await self._info.capabilities()
-        check_container(config, request.sandbox_config, can)
+        features = await self._info.capabilities()
+        check_container(config, request.sandbox_config, features)
         require(request.pod_sandbox_id, "pod_sandbox_id")
         sandbox = (await self._pods.find(request.pod_sandbox_id)).running()
         await self._check_target(config, sandbox)
         name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
         async with self._pods.locked_name(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             if self._hooks.current is not None:
-                request = await self._hooked(self._hooks.current, request, sandbox, can)
-            body = await self._engine_container(request, sandbox, can)
+                request = await self._hooked(self._hooks.current, request, sandbox, features)
+            body = await self._engine_container(request, sandbox, features)
             if config.devices:
                 await self._check_devices(config.devices)
             if config.mounts:
@@ -121,13 +121,13 @@ class Containers:
         return container_id
 
     async def _hooked(
-        self, hooks: Hooks, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+        self, hooks: Hooks, request: cri.CreateContainerRequest, sandbox: SandboxRecord, features: Capabilities
     ) -> cri.CreateContainerRequest:
         async def check(changed: cri.CreateContainerRequest) -> None:
-            check_container(changed.config, changed.sandbox_config, can)
-            await self._engine_container(changed, sandbox, can)
+            check_container(changed.config, changed.sandbox_config, features)
+            await self._engine_container(changed, sandbox, features)
 
-        return await hooks.pre_create_container(request, sandbox, can.cgroup_driver, check)
+        return await hooks.pre_create_container(request, sandbox, features.cgroup_driver, check)
 
     async def _check_target(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
         options = config.linux.security_context.namespace_options
@@ -138,7 +138,7 @@ class Containers:
             raise InvalidArgument(f"namespace_options.target_id: {options.target_id!r} is no container of this sandbox")
 
     async def _engine_container(
-        self, request: cri.CreateContainerRequest, sandbox: SandboxRecord, can: Capabilities
+        self, request: cri.CreateContainerRequest, sandbox: SandboxRecord, features: Capabilities
     ) -> dict[str, Any]:
         return to_engine_container(
             request.config,
@@ -149,7 +149,7 @@ class Containers:
             runtime=sandbox.runtime_handler,
             profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
             lowest_oom_score=self._info.lowest_oom_score(),
-            can=can,
+            features=features,
             engine_log=self._engine_log,
         )
 
@@ -337,30 +337,31 @@ class Containers:
         reject(request.HasField("windows"), "windows", "this is a Linux runtime")
         reject(dict(request.annotations), "annotations", "nothing here reads them")
         check_resources(resources, "linux")
-        can = await self._info.capabilities()
-        files = to_cgroup_files(resources, can.cgroup_version)
+        features = await self._info.capabilities()
+        files = to_cgroup_files(resources, features.cgroup_version)
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)
         _check_state(record, resources, files)
         if self._hooks.current is not None:
-            resources = await self._hooked_update(self._hooks.current, record, resources, can)
-            files = to_cgroup_files(resources, can.cgroup_version)
-        await run_to_completion(self._update(record, resources, files, can), f"update container {record.id}")
+            resources = await self._hooked_update(self._hooks.current, record, resources, features)
+            files = to_cgroup_files(resources, features.cgroup_version)
+        update = self._update(record, resources, files, features.swap_limit)
+        await run_to_completion(update, f"update container {record.id}")
         return cri.UpdateContainerResourcesResponse()
 
     async def _hooked_update(
-        self, hooks: Hooks, record: ContainerRecord, resources: cri.LinuxContainerResources, can: Capabilities
+        self, hooks: Hooks, record: ContainerRecord, resources: cri.LinuxContainerResources, features: Capabilities
     ) -> cri.LinuxContainerResources:
         async def check(changed: cri.LinuxContainerResources) -> None:
             check_resources(changed, "linux")
-            _check_state(record, changed, to_cgroup_files(changed, can.cgroup_version))
+            _check_state(record, changed, to_cgroup_files(changed, features.cgroup_version))
 
         return await hooks.pre_update_container_resources(record, resources, check)
 
     async def _update(
-        self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], can: Capabilities
+        self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], swap_limit: bool
     ) -> None:
-        fields = to_engine_resources(resources, swap_limit=can.swap_limit, before=to_known_resources(record))
+        fields = to_engine_resources(resources, swap_limit=swap_limit, before=to_known_resources(record))
         if fields:
             await self._containers.update(record.id, fields)
         if record.pid and files:

@@ -302,11 +302,11 @@ class ImageService:
         return api_pb2.ListImagesResponse(images=[image]).SerializeToString()
 
     async def _measure(self) -> _ImageUsage:
-        capabilities = await self._capabilities()
-        layers = await asyncio.to_thread(read_layers, Path(capabilities.root_dir), capabilities.storage_driver)
+        features = await self._capabilities()
+        layers = await asyncio.to_thread(read_layers, Path(features.root_dir), features.storage_driver)
         size = await self._ask_size() if layers is None else layers.size
         usage = _ImageUsage(
-            folder=capabilities.root_dir,
+            folder=features.root_dir,
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
             size=size,

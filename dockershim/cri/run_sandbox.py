@@ -83,11 +83,11 @@ class SandboxStart:
         """RunPodSandbox: when this returns, the pod runs with its network. If it fails, nothing of the pod is left."""
         config = request.config
         check_sandbox(config, os.uname().nodename)
-        can = await self._info.capabilities()
-        if request.runtime_handler not in can.handlers:
+        features = await self._info.capabilities()
+        if request.runtime_handler not in features.handlers:
             # The runtime may have been added to the engine since.
-            can = await self._info.read()
-            _check_handler(request.runtime_handler, can)
+            features = await self._info.read()
+            _check_handler(request.runtime_handler, features)
         try:
             await self._network_for(config).check(_NETWORK_PATIENCE)
         except FailedPrecondition as error:
@@ -95,8 +95,8 @@ class SandboxStart:
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with self._pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
             if self._hooks.current is not None:
-                request = await self._hooked(self._hooks.current, request, can)
-            body = await self._infra_container(request, can)
+                request = await self._hooked(self._hooks.current, request, features)
+            body = await self._infra_container(request, features)
             sandbox_id = await self._create(name, body, undo)
             self._pods.begin(sandbox_id)
             undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
@@ -109,15 +109,15 @@ class SandboxStart:
         self._pods.forget(sandbox_id)
 
     async def _hooked(
-        self, hooks: Hooks, request: cri.RunPodSandboxRequest, can: Capabilities
+        self, hooks: Hooks, request: cri.RunPodSandboxRequest, features: Capabilities
     ) -> cri.RunPodSandboxRequest:
         async def check(changed: cri.RunPodSandboxRequest) -> None:
             check_sandbox(changed.config, os.uname().nodename)
-            await self._infra_container(changed, can)
+            await self._infra_container(changed, features)
 
-        return await hooks.pre_run_pod_sandbox(request, can.cgroup_driver, check)
+        return await hooks.pre_run_pod_sandbox(request, features.cgroup_driver, check)
 
-    async def _infra_container(self, request: cri.RunPodSandboxRequest, can: Capabilities) -> dict[str, Any]:
+    async def _infra_container(self, request: cri.RunPodSandboxRequest, features: Capabilities) -> dict[str, Any]:
         config, network = request.config, self._network_for(request.config)
         return to_infra_container(
             config,
@@ -127,7 +127,7 @@ class SandboxStart:
             publish_ports=network.publishes_ports,
             profiles=await read_profiles(self._host_paths, config.linux.security_context),
             lowest_oom_score=self._info.lowest_oom_score(),
-            can=can,
+            features=features,
         )
 
     def _network_for(self, config: cri.PodSandboxConfig) -> PodNetwork:
@@ -194,9 +194,9 @@ class SandboxStart:
             await run_to_completion(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
 
 
-def _check_handler(handler: str, can: Capabilities) -> None:
-    if handler not in can.handlers:
-        known = ", ".join(filter(None, can.handlers))
+def _check_handler(handler: str, features: Capabilities) -> None:
+    if handler not in features.handlers:
+        known = ", ".join(filter(None, features.handlers))
         raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
 
 

@@ -39,19 +39,19 @@ class NodeStatus:
 
         Raises Unavailable if it was never read.
         """
-        can = self._info.last
-        if can is None:
-            can = await self._first_look()
+        features = self._info.last
+        if features is None:
+            features = await self._first_look()
         return cri.VersionResponse(
             version=_VERSION_OF_REQUESTS,
             runtime_name=_RUNTIME_NAME,
-            runtime_version=can.version,
+            runtime_version=features.version,
             runtime_api_version="v1",
         )
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails. The conditions say what does not work, and why."""
-        can = self._info.last
+        features = self._info.last
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
                 conditions=[
@@ -64,10 +64,10 @@ class NodeStatus:
         if cgroup_problem := self._info.cgroup_problem:
             # A condition of its own, which kubelets ignore, so that pods whose cgroups are right go on.
             response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
-        if can is not None:
-            response.runtime_handlers.extend(_handlers(can))
+        if features is not None:
+            response.runtime_handlers.extend(_handlers(features))
         if request.verbose:
-            response.info.update(self._verbose(can))
+            response.info.update(self._verbose(features))
         return response
 
     async def _first_look(self) -> Capabilities:
@@ -77,11 +77,11 @@ class NodeStatus:
         except TimeoutError:
             raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
 
-    def _verbose(self, can: Capabilities | None) -> dict[str, str]:
+    def _verbose(self, features: Capabilities | None) -> dict[str, str]:
         config = {
             "sandboxImage": self._infra_image,
             "networkPlugin": self._network.kind,
-            "engine": _engine(can) if can else None,
+            "engine": _engine(features) if features else None,
             "dockershim": __version__,
         }
         inventory = dataclasses.asdict(self._follower.counters)
@@ -118,17 +118,18 @@ def _condition(kind: str, reason: str, problem: ShimError | str | None) -> cri.R
     return cri.RuntimeCondition(type=kind, status=False, reason=reason, message=str(problem))
 
 
-def _engine(can: Capabilities) -> dict[str, str]:
-    return {"version": can.version, "api": ".".join(map(str, can.api)), "cgroupDriver": can.cgroup_driver}
+def _engine(features: Capabilities) -> dict[str, str]:
+    api = ".".join(map(str, features.api))
+    return {"version": features.version, "api": api, "cgroupDriver": features.cgroup_driver}
 
 
-def _handlers(can: Capabilities) -> list[cri.RuntimeHandler]:
+def _handlers(features: Capabilities) -> list[cri.RuntimeHandler]:
     return [
         cri.RuntimeHandler(
             name=name,
             features=cri.RuntimeHandlerFeatures(
-                recursive_read_only_mounts=can.has_recursive_read_only(name), user_namespaces=False
+                recursive_read_only_mounts=features.has_recursive_read_only(name), user_namespaces=False
             ),
         )
-        for name in can.handlers
+        for name in features.handlers
     ]

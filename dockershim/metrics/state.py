@@ -91,8 +91,8 @@ def _process() -> dict[str, Values]:
 
 
 def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values]:
-    can = parts.info.last
-    info: Values = {(can.version, "{}.{}".format(*can.api)): 1} if can is not None else {}
+    features = parts.info.last
+    info: Values = {(features.version, "{}.{}".format(*features.api)): 1} if features is not None else {}
     return {
         "dockershim_engine_info": info,
         **_alone(

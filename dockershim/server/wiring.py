@@ -283,11 +283,11 @@ async def _look_at_engine(follower: EngineFollower, info: EngineInfo) -> None:
     try:
         async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
             await follower.current()
-            can = await info.capabilities()
+            features = await info.capabilities()
     except (ShimError, TimeoutError) as error:
         if not follower.outage.lasts:
             logger.warning("%s; trying again with each call", str(error) or "the engine's state is not read yet")
         return
-    logger.info("Docker Engine %s, API %d.%d, cgroup driver %s", can.version, *can.api, can.cgroup_driver)
+    logger.info("Docker Engine %s, API %d.%d, cgroups by %s", features.version, *features.api, features.cgroup_driver)
     if (lowest := info.lowest_oom_score()) > LOWEST_OOM_SCORE:
         logger.warning("the engine may not lower OOM scores; those of containers are raised to %d", lowest)

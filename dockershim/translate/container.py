@@ -46,7 +46,7 @@ class EngineLog:
     max_files: int
 
 
-def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig, can: Capabilities) -> None:
+def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig, features: Capabilities) -> None:
     """Raises InvalidArgument or Unsupported naming the field."""
     for message, name in ((config, "config"), (sandbox_config, "sandbox_config")):
         check_enums(message, name)
@@ -142,7 +142,7 @@ def to_engine_container(
     runtime: str,
     profiles: Mapping[str, str],
     lowest_oom_score: int,
-    can: Capabilities,
+    features: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
@@ -155,13 +155,13 @@ def to_engine_container(
     capabilities = security.capabilities
     host_config: dict[str, Any] = {
         **to_container_namespaces(security.namespace_options, sandbox_id),
-        **to_engine_resources(resources, swap_limit=can.swap_limit),
+        **to_engine_resources(resources, swap_limit=features.swap_limit),
         "OomScoreAdj": to_oom_score(resources.oom_score_adj, lowest_oom_score),
-        "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
-        "Mounts": to_engine_mounts(config.mounts, runtime, can),
-        "Binds": to_engine_binds(config.mounts, can),
+        "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, features.cgroup_driver),
+        "Mounts": to_engine_mounts(config.mounts, runtime, features),
+        "Binds": to_engine_binds(config.mounts, features),
         "Devices": to_engine_devices(config.devices),
-        "DeviceRequests": to_device_requests(config.CDI_devices, can),
+        "DeviceRequests": to_device_requests(config.CDI_devices, features),
         "Privileged": security.privileged,
         "CapAdd": list(capabilities.add_capabilities),
         "CapDrop": list(capabilities.drop_capabilities),
@@ -172,7 +172,7 @@ def to_engine_container(
             profiles=profiles,
             no_new_privs=security.no_new_privs,
             unset_seccomp="unconfined",
-            can=can,
+            features=features,
         ),
         "RestartPolicy": {"Name": "no"},
         "LogConfig": to_log_config(engine_log),
@@ -181,7 +181,7 @@ def to_engine_container(
         # An empty list asks the API for an unmasked /proc; null would mean the engine's default list.
         host_config["MaskedPaths"] = list(security.masked_paths)
         host_config["ReadonlyPaths"] = list(security.readonly_paths)
-    if engine_runtime := can.runtime_of(runtime):
+    if engine_runtime := features.runtime_of(runtime):
         host_config["Runtime"] = engine_runtime
     body: dict[str, Any] = {
         "Image": image,
@@ -193,7 +193,7 @@ def to_engine_container(
         "Tty": config.tty,
         "StopSignal": to_engine_signal(config.stop_signal),
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": _labels(config, sandbox_config, sandbox_id, pod, can, engine_log),
+        "Labels": _labels(config, sandbox_config, sandbox_id, pod, features, engine_log),
         "HostConfig": host_config,
     }
     if config.command:
@@ -208,17 +208,17 @@ def _labels(
     sandbox_config: cri.PodSandboxConfig,
     sandbox_id: str,
     pod: SandboxName,
-    can: Capabilities,
+    features: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, str]:
     metadata = config.metadata
     extra = ContainerExtra(
         metadata=kept_metadata(metadata.name, metadata.attempt, pod.name, pod.namespace, pod.uid, pod.attempt),
-        cgroup_parent=lost_cgroup_parent(sandbox_config.linux.cgroup_parent, can.cgroup_driver),
+        cgroup_parent=lost_cgroup_parent(sandbox_config.linux.cgroup_parent, features.cgroup_driver),
         image=config.image.user_specified_image or config.image.image,
         envs=len(config.envs),
         log="cri" if engine_log is not None else "",
-        cgroup_files=to_cgroup_files(config.linux.resources, can.cgroup_version),
+        cgroup_files=to_cgroup_files(config.linux.resources, features.cgroup_version),
     )
     own = {
         TYPE_LABEL: CONTAINER_TYPE,

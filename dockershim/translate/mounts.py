@@ -62,19 +62,19 @@ def container_path(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def to_engine_mounts(mounts: Iterable[cri.Mount], runtime_handler: str, can: Capabilities) -> list[dict[str, Any]]:
+def to_engine_mounts(mounts: Iterable[cri.Mount], runtime_handler: str, features: Capabilities) -> list[dict[str, Any]]:
     """HostConfig.Mounts. Raises Unsupported if the handler's runtime does not support a mount."""
-    return [_to_engine_mount(mount, runtime_handler, can) for mount in mounts if not _relabels(mount, can)]
+    return [_to_engine_mount(mount, runtime_handler, features) for mount in mounts if not _relabels(mount, features)]
 
 
-def _to_engine_mount(mount: cri.Mount, runtime_handler: str, can: Capabilities) -> dict[str, Any]:
-    if mount.recursive_read_only and not can.has_recursive_read_only(runtime_handler):
+def _to_engine_mount(mount: cri.Mount, runtime_handler: str, features: Capabilities) -> dict[str, Any]:
+    if mount.recursive_read_only and not features.has_recursive_read_only(runtime_handler):
         raise Unsupported(
             f"mounts[{mount.container_path}].recursive_read_only: needs Docker 25, Linux 5.12 and an OCI runtime that"
-            f" says it can; {can.runtime_of(runtime_handler) or can.default_runtime} does not"
+            f" says it can; {features.runtime_of(runtime_handler) or features.default_runtime} does not"
         )
-    options: dict[str, Any] = {"Propagation": _propagation(mount, can)}
-    if mount.readonly and can.api >= _API_NON_RECURSIVE_READ_ONLY:
+    options: dict[str, Any] = {"Propagation": _propagation(mount, features)}
+    if mount.readonly and features.api >= _API_NON_RECURSIVE_READ_ONLY:
         # Since Docker 25 a read-only bind is recursive by default.
         options["ReadOnlyForceRecursive" if mount.recursive_read_only else "ReadOnlyNonRecursive"] = True
     return {
@@ -86,7 +86,7 @@ def _to_engine_mount(mount: cri.Mount, runtime_handler: str, can: Capabilities) 
     }
 
 
-def _propagation(mount: cri.Mount, can: Capabilities) -> str:
+def _propagation(mount: cri.Mount, features: Capabilities) -> str:
     """The mount's propagation; empty, the engine's default, where the engine refuses private ones: at its data root, as
     a private copy of a mount there would keep the engine from unmounting it. The default is as private as it allows:
     the container sees mounts of the host, and the host does not see those of the container.
@@ -95,29 +95,29 @@ def _propagation(mount: cri.Mount, can: Capabilities) -> str:
     with the same text, and does not refuse a symlink into the root.
     """
     private = mount.propagation == cri.PROPAGATION_PRIVATE
-    root, source = can.root_dir, mount.host_path
+    root, source = features.root_dir, mount.host_path
     if private and root and (source.startswith(root) or root.startswith(source)):
         return ""
     return _PROPAGATION[mount.propagation]
 
 
-def to_engine_binds(mounts: Iterable[cri.Mount], can: Capabilities) -> list[str]:
+def to_engine_binds(mounts: Iterable[cri.Mount], features: Capabilities) -> list[str]:
     """HostConfig.Binds, for mounts with an SELinux label: only this older form of a mount supports labels."""
     binds = []
     for mount in mounts:
-        if not _relabels(mount, can):
+        if not _relabels(mount, features):
             continue
         if ":" in mount.host_path + mount.container_path:
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not for a path with ':'")
         if mount.recursive_read_only:
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not with recursive_read_only")
-        mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", _propagation(mount, can))))
+        mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", _propagation(mount, features))))
         binds.append(f"{mount.host_path}:{container_path(mount.container_path)}:{mode}")
     return binds
 
 
-def _relabels(mount: cri.Mount, can: Capabilities) -> bool:
-    return mount.selinux_relabel and can.selinux
+def _relabels(mount: cri.Mount, features: Capabilities) -> bool:
+    return mount.selinux_relabel and features.selinux
 
 
 def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
@@ -173,10 +173,10 @@ def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
     return result
 
 
-def to_device_requests(devices: Iterable[cri.CDIDevice], can: Capabilities) -> list[dict[str, Any]]:
+def to_device_requests(devices: Iterable[cri.CDIDevice], features: Capabilities) -> list[dict[str, Any]]:
     """HostConfig.DeviceRequests of CDI devices. Raises Unsupported if CDI is not enabled in the engine."""
     names = [device.name for device in devices]
     if not names:
         return []
-    reject(not can.cdi, "CDI_devices", "the engine has no CDI; enable it in its daemon.json (Docker 25 or newer)")
+    reject(not features.cdi, "CDI_devices", "the engine has no CDI; enable it in its daemon.json (Docker 25 or newer)")
     return [{"Driver": "cdi", "DeviceIDs": names}]

@@ -197,7 +197,7 @@ def to_infra_container(
     publish_ports: bool,
     profiles: Mapping[str, str],
     lowest_oom_score: int,
-    can: Capabilities,
+    features: Capabilities,
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_sandbox``.
 
@@ -205,38 +205,39 @@ def to_infra_container(
     """
     context = config.linux.security_context
     options = context.namespace_options
-    check_driver(config.linux.cgroup_parent, can.cgroup_driver, "config.linux.cgroup_parent")
+    check_driver(config.linux.cgroup_parent, features.cgroup_driver, "config.linux.cgroup_parent")
+    security = to_security_opt(context, profiles=profiles, no_new_privs=True, unset_seccomp="", features=features)
     body: dict[str, Any] = {
         "Image": image,
         "User": to_user(context),
-        "Labels": _labels(config, runtime_handler, can),
+        "Labels": _labels(config, runtime_handler, features),
         "HostConfig": {
             "NetworkMode": network_mode,
             "IpcMode": "host" if options.ipc == cri.NODE else "shareable",
             "PidMode": "host" if options.pid == cri.NODE else "",
             "UTSMode": "host" if is_host_network(config) else "",
-            "CgroupParent": to_cgroup_parent(config.linux.cgroup_parent, can.cgroup_driver),
+            "CgroupParent": to_cgroup_parent(config.linux.cgroup_parent, features.cgroup_driver),
             "Sysctls": dict(config.linux.sysctls),
             "CpuShares": _INFRA_CPU_SHARES,
             "OomScoreAdj": to_oom_score(_INFRA_OOM_SCORE, lowest_oom_score),
             "ShmSize": _SHM_SIZE,
             "ReadonlyRootfs": context.readonly_rootfs,
             "GroupAdd": to_group_add(context),
-            "SecurityOpt": to_security_opt(context, profiles=profiles, no_new_privs=True, unset_seccomp="", can=can),
+            "SecurityOpt": security,
             "RestartPolicy": {"Name": "no"},
             "LogConfig": {"Type": "none"},
         },
     }
     if config.hostname and not is_host_network(config):
         body["Hostname"] = config.hostname
-    if runtime := can.runtime_of(runtime_handler):
+    if runtime := features.runtime_of(runtime_handler):
         body["HostConfig"]["Runtime"] = runtime
     if publish_ports:
         body["ExposedPorts"], body["HostConfig"]["PortBindings"] = _port_bindings(config)
     return body
 
 
-def _labels(config: cri.PodSandboxConfig, runtime_handler: str, can: Capabilities) -> dict[str, str]:
+def _labels(config: cri.PodSandboxConfig, runtime_handler: str, features: Capabilities) -> dict[str, str]:
     name, linux = config.metadata, config.linux
     kept: dict[str, Any] = {
         field: MessageToDict(getattr(linux, field), preserving_proto_field_name=True)
@@ -247,7 +248,7 @@ def _labels(config: cri.PodSandboxConfig, runtime_handler: str, can: Capabilitie
     pid = linux.security_context.namespace_options.pid
     extra = SandboxExtra(
         metadata=kept_metadata(name.name, name.namespace, name.uid, name.attempt),
-        cgroup_parent=lost_cgroup_parent(linux.cgroup_parent, can.cgroup_driver),
+        cgroup_parent=lost_cgroup_parent(linux.cgroup_parent, features.cgroup_driver),
         runtime_handler=runtime_handler,
         log_directory=config.log_directory,
         pid=cri.NamespaceMode.Name(pid) if pid not in (cri.POD, cri.NODE) else "",

@@ -34,11 +34,11 @@ def seccomp_profile_path(context: SecurityContext) -> str:
     return path
 
 
-def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, can: Capabilities) -> list[str]:
+def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, features: Capabilities) -> list[str]:
     """The seccomp option. Without one the engine applies its default profile, except to privileged containers."""
     path = seccomp_profile_path(context)
     if path:
-        if not can.seccomp:
+        if not features.seccomp:
             raise FailedPrecondition("security_context.seccomp: the engine was built without seccomp")
         return [f"seccomp={profiles[path]}"]
     if context.HasField("seccomp"):
@@ -52,7 +52,7 @@ def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, 
     return ["seccomp=unconfined"] if unconfined else []
 
 
-def _apparmor(context: SecurityContext, can: Capabilities) -> list[str]:
+def _apparmor(context: SecurityContext, features: Capabilities) -> list[str]:
     deprecated = getattr(context, "apparmor_profile", "")
     if context.HasField("apparmor"):
         kind = context.apparmor.profile_type
@@ -66,18 +66,18 @@ def _apparmor(context: SecurityContext, can: Capabilities) -> list[str]:
         if deprecated and not name and not unconfined and deprecated not in _DEFAULT_PROFILES:
             raise InvalidArgument(f"security_context.apparmor_profile: {deprecated!r} is no profile")
     check_text(name, "security_context.apparmor")
-    if name and not can.apparmor:
+    if name and not features.apparmor:
         raise FailedPrecondition(f"security_context.apparmor: profile {name!r} asked for, but the node has no AppArmor")
-    if not can.apparmor:
+    if not features.apparmor:
         return []
     return [f"apparmor={name}"] if name else ["apparmor=unconfined"] if unconfined else []
 
 
-def _selinux(options: cri.SELinuxOption, can: Capabilities) -> list[str]:
+def _selinux(options: cri.SELinuxOption, features: Capabilities) -> list[str]:
     given = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
     for key, value in given.items():
         check_text(value, f"security_context.selinux_options.{key}")
-    if not can.selinux:
+    if not features.selinux:
         # Ignored, as in every runtime: a node without SELinux has no labels to set.
         return []
     return [f"label={key}:{value}" for key, value in given.items() if value]
@@ -89,24 +89,24 @@ def to_security_opt(
     profiles: Mapping[str, str],
     no_new_privs: bool,
     unset_seccomp: str,
-    can: Capabilities,
+    features: Capabilities,
 ) -> list[str]:
     """HostConfig.SecurityOpt. ``profiles`` has the content of each seccomp profile file by its path;
     ``unset_seccomp`` says what a context without any seccomp field gets: "unconfined" or "" (the default)."""
     privileges = ["no-new-privileges"] if no_new_privs else []
     if isinstance(context, cri.LinuxContainerSecurityContext) and context.privileged:
         # A privileged container is never confined; the other fields do not count (the CRI's comment on ``privileged``).
-        return [*privileges, "seccomp=unconfined", *_unconfined(can)]
+        return [*privileges, "seccomp=unconfined", *_unconfined(features)]
     return [
         *privileges,
-        *_seccomp(context, profiles, unset_seccomp, can),
-        *_apparmor(context, can),
-        *_selinux(context.selinux_options, can),
+        *_seccomp(context, profiles, unset_seccomp, features),
+        *_apparmor(context, features),
+        *_selinux(context.selinux_options, features),
     ]
 
 
-def _unconfined(can: Capabilities) -> list[str]:
-    return [*(["apparmor=unconfined"] if can.apparmor else []), *(["label=disable"] if can.selinux else [])]
+def _unconfined(features: Capabilities) -> list[str]:
+    return [*(["apparmor=unconfined"] if features.apparmor else []), *(["label=disable"] if features.selinux else [])]
 
 
 def to_user(context: SecurityContext) -> str:

@@ -89,11 +89,11 @@ def test_what_is_not_there_is_not_told() -> None:
     assert [field.name for field, _ in told.ListFields()] == ["pod_meta"]
 
 
-@pytest.mark.parametrize("can", [pytest.param(ENGINE_20, id="cgroupfs"), pytest.param(ENGINE_28, id="systemd")])
-def test_the_same_is_told_of_a_pod_once_it_is_there(can: Any) -> None:
+@pytest.mark.parametrize("features", [pytest.param(ENGINE_20, id="cgroupfs"), pytest.param(ENGINE_28, id="systemd")])
+def test_the_same_is_told_of_a_pod_once_it_is_there(features: Any) -> None:
     """By what the engine keeps of it: nothing else survives a restart."""
     config = sandbox_config()
-    if can.cgroup_driver == "cgroupfs":
+    if features.cgroup_driver == "cgroupfs":
         config.linux.cgroup_parent = "/kubepods/burstable/podc3f2a1d0"
     body = to_infra_container(
         config,
@@ -103,7 +103,7 @@ def test_the_same_is_told_of_a_pod_once_it_is_there(can: Any) -> None:
         publish_ports=False,
         profiles={},
         lowest_oom_score=-1000,
-        can=can,
+        features=features,
     )
     inspect = {"Id": SANDBOX_ID, "Name": _engine_name(config), "Config": body, "State": {}}
     record = read_sandbox({**inspect, "HostConfig": body["HostConfig"]})
@@ -114,10 +114,10 @@ def test_the_same_is_told_of_a_pod_once_it_is_there(can: Any) -> None:
     assert made.cgroup_parent == config.linux.cgroup_parent
 
 
-@pytest.mark.parametrize("can", [pytest.param(ENGINE_20, id="cgroupfs"), pytest.param(ENGINE_28, id="systemd")])
-def test_the_same_is_told_of_a_container_once_it_is_there(can: Any) -> None:
+@pytest.mark.parametrize("features", [pytest.param(ENGINE_20, id="cgroupfs"), pytest.param(ENGINE_28, id="systemd")])
+def test_the_same_is_told_of_a_container_once_it_is_there(features: Any) -> None:
     config, sandbox = container_config(), sandbox_config()
-    if can.cgroup_version == 1:
+    if features.cgroup_version == 1:
         config.linux.resources.ClearField("unified")
     pod = Pod(NAME, "", {"a": "b"}, {"c": "d"}, CGROUP_PARENT, None, resources(cpu_shares=7))
     body = to_engine_container(
@@ -129,7 +129,7 @@ def test_the_same_is_told_of_a_container_once_it_is_there(can: Any) -> None:
         runtime="",
         profiles={},
         lowest_oom_score=-1000,
-        can=can,
+        features=features,
         engine_log=None,
     )
     # The engine adds the variables of the image behind them.

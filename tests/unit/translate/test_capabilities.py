@@ -38,11 +38,11 @@ def test_an_engine_of_today() -> None:
 
 
 def test_an_engine_that_says_nothing() -> None:
-    can = read_capabilities((1, 41), {"Runtimes": None, "SecurityOptions": None, "CDISpecDirs": None})
+    features = read_capabilities((1, 41), {"Runtimes": None, "SecurityOptions": None, "CDISpecDirs": None})
 
-    assert (can.cgroup_version, can.runtimes, can.kernel) == (1, frozenset(), (0, 0))
-    assert can.handlers == ("", "docker")
-    assert (can.apparmor, can.selinux, can.seccomp, can.swap_limit, can.cdi) == (False,) * 5
+    assert (features.cgroup_version, features.runtimes, features.kernel) == (1, frozenset(), (0, 0))
+    assert features.handlers == ("", "docker")
+    assert (features.apparmor, features.selinux, features.seccomp, features.swap_limit, features.cdi) == (False,) * 5
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_kernels(release: str, expected: tuple[int, int]) -> None:
 )
 def test_mounts_that_are_read_only_all_the_way_down(runtime: dict[str, Any], kernel: str, expected: bool) -> None:
     info = {"Runtimes": {"runc": runtime}, "DefaultRuntime": "runc", "KernelVersion": kernel}
-    can = read_capabilities((1, 51), info)
+    features = read_capabilities((1, 51), info)
 
-    assert {can.has_recursive_read_only(handler) for handler in ("", "docker", "runc")} == {expected}
+    assert {features.has_recursive_read_only(handler) for handler in ("", "docker", "runc")} == {expected}
 
 
 def test_each_runtime_has_its_own_features() -> None:
-    can = read_capabilities((1, 51), INFO)
+    features = read_capabilities((1, 51), INFO)
 
-    able = {name: can.has_recursive_read_only(name) for name in can.handlers}
+    able = {name: features.has_recursive_read_only(name) for name in features.handlers}
     assert able == {"": True, "docker": True, "runc": True, "io.containerd.runc.v2": False, "kata": False}
     assert read_capabilities((1, 51), INFO | {"DefaultRuntime": "kata"}).has_recursive_read_only("docker") is False
 
@@ -100,10 +100,10 @@ def test_each_runtime_has_its_own_features() -> None:
     ],
 )
 def test_the_runtime_of_a_handler(runtimes: tuple[str, ...], handler: str, expected: str) -> None:
-    can = read_capabilities((1, 51), {"Runtimes": {name: {} for name in runtimes}, "DefaultRuntime": "runc"})
+    features = read_capabilities((1, 51), {"Runtimes": {name: {} for name in runtimes}, "DefaultRuntime": "runc"})
 
-    assert handler in can.handlers
-    assert can.runtime_of(handler) == expected
+    assert handler in features.handlers
+    assert features.runtime_of(handler) == expected
 
 
 def test_selinux() -> None:

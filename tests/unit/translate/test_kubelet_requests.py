@@ -33,7 +33,7 @@ from tests.unit.translate.kubelet import (
 POD = SandboxName("web-0", "default", UID, 0)
 
 
-def to_infra(config: cri.PodSandboxConfig, can: Capabilities, **fields: Any) -> dict[str, Any]:
+def to_infra(config: cri.PodSandboxConfig, features: Capabilities, **fields: Any) -> dict[str, Any]:
     check_sandbox(config, "node-1")
     given: dict[str, Any] = {
         "image": "infra:1",
@@ -44,12 +44,12 @@ def to_infra(config: cri.PodSandboxConfig, can: Capabilities, **fields: Any) -> 
         "lowest_oom_score": -1000,
         **fields,
     }
-    return to_infra_container(config, can=can, **given)
+    return to_infra_container(config, features=features, **given)
 
 
-def to_engine(config: cri.ContainerConfig, can: Capabilities, **fields: Any) -> dict[str, Any]:
+def to_engine(config: cri.ContainerConfig, features: Capabilities, **fields: Any) -> dict[str, Any]:
     sandbox = fields.pop("sandbox", sandbox_config())
-    check_container(config, sandbox, can)
+    check_container(config, sandbox, features)
     given: dict[str, Any] = {
         "sandbox_id": SANDBOX_ID,
         "pod": POD,
@@ -60,7 +60,7 @@ def to_engine(config: cri.ContainerConfig, can: Capabilities, **fields: Any) -> 
         "engine_log": None,
         **fields,
     }
-    return to_engine_container(config, sandbox, can=can, **given)
+    return to_engine_container(config, sandbox, features=features, **given)
 
 
 def split_extra(body: dict[str, Any]) -> dict[str, Any]:

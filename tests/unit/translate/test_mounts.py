@@ -64,24 +64,24 @@ def test_two_mounts_at_one_place_are_refused(again: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "can"),
+    ("handler", "features"),
     [
         pytest.param("", ENGINE_20, id="an engine before 25"),
         pytest.param("kata", ENGINE_28, id="a runtime that cannot"),
         pytest.param("", replace(ENGINE_28, default_runtime="kata"), id="a default runtime that cannot"),
     ],
 )
-def test_recursively_read_only_needs_engine_and_runtime(handler: str, can: Any) -> None:
+def test_recursively_read_only_needs_engine_and_runtime(handler: str, features: Any) -> None:
     asked = mount(recursive_read_only=True, readonly=True)
     check_mounts([asked])
     assert to_engine_mounts([asked], "", ENGINE_28)
 
     with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25.*(runc|kata) does not"):
-        to_engine_mounts([asked], handler, can)
+        to_engine_mounts([asked], handler, features)
 
 
 @pytest.mark.parametrize(
-    ("fields", "can", "read_only", "options"),
+    ("fields", "features", "read_only", "options"),
     [
         pytest.param({}, ENGINE_28, False, {"Propagation": "rprivate"}, id="writable and private"),
         pytest.param(
@@ -110,7 +110,7 @@ def test_recursively_read_only_needs_engine_and_runtime(handler: str, can: Any) 
         ),
     ],
 )
-def test_mounts_of_the_engine(fields: dict[str, Any], can: Any, read_only: bool, options: dict[str, Any]) -> None:
+def test_mounts_of_the_engine(fields: dict[str, Any], features: Any, read_only: bool, options: dict[str, Any]) -> None:
     expected = {
         "Type": "bind",
         "Source": "/host",
@@ -119,8 +119,8 @@ def test_mounts_of_the_engine(fields: dict[str, Any], can: Any, read_only: bool,
         "BindOptions": options,
     }
 
-    assert to_engine_mounts([mount(**fields)], "", can) == [expected]
-    assert to_engine_binds([mount(**fields)], can) == []
+    assert to_engine_mounts([mount(**fields)], "", features) == [expected]
+    assert to_engine_binds([mount(**fields)], features) == []
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,11 @@ def options(
     *,
     no_new_privs: bool = False,
     unset_seccomp: str = "unconfined",
-    can: Capabilities = ENGINE_28,
+    features: Capabilities = ENGINE_28,
 ) -> list[str]:
-    return to_security_opt(context, profiles=PROFILES, no_new_privs=no_new_privs, unset_seccomp=unset_seccomp, can=can)
+    return to_security_opt(
+        context, profiles=PROFILES, no_new_privs=no_new_privs, unset_seccomp=unset_seccomp, features=features
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_seccomp_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
 
 def test_a_profile_needs_an_engine_with_seccomp() -> None:
     with pytest.raises(FailedPrecondition, match=r"security_context\.seccomp"):
-        options(container(seccomp=profile(LOCALHOST, "/profiles/a.json")), can=replace(ENGINE_28, seccomp=False))
+        options(container(seccomp=profile(LOCALHOST, "/profiles/a.json")), features=replace(ENGINE_28, seccomp=False))
 
 
 @pytest.mark.parametrize(
@@ -155,18 +157,20 @@ def test_apparmor_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
 )
 def test_a_profile_on_a_node_without_apparmor_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(FailedPrecondition, match=r"security_context\.apparmor: profile 'mine'"):
-        options(container(**fields), can=replace(ENGINE_28, apparmor=False))
+        options(container(**fields), features=replace(ENGINE_28, apparmor=False))
 
 
 @pytest.mark.parametrize("kind", [DEFAULT, UNCONFINED])
 def test_without_apparmor_nothing_is_said_of_it(kind: cri.SecurityProfile.ProfileType) -> None:
-    assert options(container(apparmor=profile(kind)), unset_seccomp="", can=replace(ENGINE_28, apparmor=False)) == []
+    assert (
+        options(container(apparmor=profile(kind)), unset_seccomp="", features=replace(ENGINE_28, apparmor=False)) == []
+    )
 
 
 def test_selinux_labels() -> None:
     context = container(selinux_options=cri.SELinuxOption(type="container_t", level="s0:c1,c2"))
 
-    assert options(context, unset_seccomp="", can=SELINUX) == ["label=type:container_t", "label=level:s0:c1,c2"]
+    assert options(context, unset_seccomp="", features=SELINUX) == ["label=type:container_t", "label=level:s0:c1,c2"]
     assert options(context, unset_seccomp="") == []
 
 
@@ -177,18 +181,18 @@ def test_nothing_confines_a_privileged_container() -> None:
         apparmor=profile(LOCALHOST, "mine"),
         selinux_options=cri.SELinuxOption(type="container_t"),
     )
-    assert options(context, no_new_privs=True, can=replace(SELINUX, apparmor=True)) == [
+    assert options(context, no_new_privs=True, features=replace(SELINUX, apparmor=True)) == [
         "no-new-privileges",
         "seccomp=unconfined",
         "apparmor=unconfined",
         "label=disable",
     ]
-    assert options(context, can=replace(ENGINE_28, apparmor=False)) == ["seccomp=unconfined"]
+    assert options(context, features=replace(ENGINE_28, apparmor=False)) == ["seccomp=unconfined"]
 
 
 def test_a_selinux_label_with_a_line_end_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"selinux_options\.role"):
-        options(container(selinux_options=cri.SELinuxOption(role="a\n")), can=SELINUX)
+        options(container(selinux_options=cri.SELinuxOption(role="a\n")), features=SELINUX)
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,11 @@ def read_folder(folder: Path, before: Reading) -> Reading:
         except (FileNotFoundError, IsADirectoryError):
             continue  # the former was removed since the folder was listed
         except ConfigError as error:
-            kept = known.get(name)
-            servers += [kept] if kept else []
-            problems.append(f"{error}; {'what it said before stays in force' if kept else 'it is left out'}")
+            previous = known.get(name)
+            servers += [previous] if previous else []
+            problems.append(f"{error}; {'its earlier content stays in force' if previous else 'it is left out'}")
     problems += [
-        f"{folder / one.name}: runtime-hooks: there is no hook {hook!r:.80}" for one in servers for hook in one.unknown
+        f"{folder / file.name}: runtime-hooks: unknown hook {hook!r:.80}" for file in servers for hook in file.unknown
     ]
     return Reading(tuple(servers), tuple(problems))
 
@@ -117,8 +117,8 @@ def parse(name: str, content: bytes) -> HookServer:
         name=name,
         endpoint=_endpoint(_text(document, "remote-endpoint")),
         policy=_policy(_text(document, "failure-policy")),
-        hooks=frozenset(known[one] for one in asked if one in known),
-        unknown=tuple(one for one in asked if one not in known),
+        hooks=frozenset(known[name] for name in asked if name in known),
+        unknown=tuple(name for name in asked if name not in known),
     )
 
 

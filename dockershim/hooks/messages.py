@@ -58,15 +58,15 @@ def skips_hooks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bo
 
 def pod_of_record(record: SandboxRecord, checkpoint: Checkpoint | None) -> Pod:
     """A pod that the engine has. ``checkpoint`` has the whole cgroup parent if an older label does not."""
-    kept = record.extra.cgroup_parent or (checkpoint.cgroup_parent if checkpoint else "")
+    cgroup_parent = record.extra.cgroup_parent or (checkpoint.cgroup_parent if checkpoint else "")
     return Pod(
         record.name,
         record.runtime_handler,
         record.labels,
         record.annotations,
-        kept or record.cgroup_parent,
-        _kept_resources(record.extra.overhead),
-        _kept_resources(record.extra.resources),
+        cgroup_parent or record.cgroup_parent,
+        _label_resources(record.extra.overhead),
+        _label_resources(record.extra.resources),
     )
 
 
@@ -81,11 +81,11 @@ def pod_of_checkpoint(checkpoint: Checkpoint) -> Pod:
     )
 
 
-def _kept_resources(kept: Mapping[str, Any] | None) -> hooks.LinuxContainerResources | None:
-    if kept is None:
+def _label_resources(fields: Mapping[str, Any] | None) -> hooks.LinuxContainerResources | None:
+    if fields is None:
         return None
     try:
-        return ParseDict(dict(kept), hooks.LinuxContainerResources(), ignore_unknown_fields=True)
+        return ParseDict(dict(fields), hooks.LinuxContainerResources(), ignore_unknown_fields=True)
     except ParseError:
         return None
 
@@ -128,28 +128,28 @@ def to_new_container_request(request: cri.CreateContainerRequest, pod: Pod) -> h
     Raises InvalidArgument for variables that the engine does not take.
     """
     config = request.config
-    told = _of_pod(pod)
-    told.container_meta.name = config.metadata.name
-    told.container_meta.attempt = config.metadata.attempt
-    told.container_annotations.update(config.annotations)
-    told.container_resources.CopyFrom(_resources(config.linux.resources))
-    told.pod_cgroup_parent = pod.cgroup_parent or request.sandbox_config.linux.cgroup_parent
-    told.container_envs.update(_variables(to_env(config)))
-    return told
+    query = _of_pod(pod)
+    query.container_meta.name = config.metadata.name
+    query.container_meta.attempt = config.metadata.attempt
+    query.container_annotations.update(config.annotations)
+    query.container_resources.CopyFrom(_resources(config.linux.resources))
+    query.pod_cgroup_parent = pod.cgroup_parent or request.sandbox_config.linux.cgroup_parent
+    query.container_envs.update(_variables(to_env(config)))
+    return query
 
 
 def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerResourceHookRequest:
     """ContainerResourceHookRequest of an existing container, with its current resources."""
-    told = _of_pod(pod)
-    told.container_meta.name = record.name.name
-    told.container_meta.attempt = record.name.attempt
-    told.container_meta.id = record.id
-    told.container_annotations.update(record.annotations)
-    told.container_resources.CopyFrom(_resources(to_cri_resources(record.host_config)))
-    _add_cgroup_files(told.container_resources, record.extra.cgroup_files)
-    told.pod_cgroup_parent = record.extra.cgroup_parent or record.host_config.get("CgroupParent") or ""
-    told.container_envs.update(_variables(record.envs))
-    return told
+    query = _of_pod(pod)
+    query.container_meta.name = record.name.name
+    query.container_meta.attempt = record.name.attempt
+    query.container_meta.id = record.id
+    query.container_annotations.update(record.annotations)
+    query.container_resources.CopyFrom(_resources(to_cri_resources(record.host_config)))
+    _add_cgroup_files(query.container_resources, record.extra.cgroup_files)
+    query.pod_cgroup_parent = record.extra.cgroup_parent or record.host_config.get("CgroupParent") or ""
+    query.container_envs.update(_variables(record.envs))
+    return query
 
 
 def to_update_request(
@@ -157,13 +157,13 @@ def to_update_request(
 ) -> hooks.ContainerResourceHookRequest:
     """ContainerResourceHookRequest of a resource update: the current resources, with those that the CRI request sets,
     except ``oom_score_adj`` and ``hugepage_limits``."""
-    told = to_container_request(record, pod)
-    into = told.container_resources
+    query = to_container_request(record, pod)
+    into = query.container_resources
     _merge_above_zero(into, resources)
     for name in _CPUSETS:
         if value := getattr(resources, name):
             setattr(into, name, value)
-    return told
+    return query
 
 
 def _pod_meta(name: SandboxName) -> hooks.PodSandboxMetadata:
@@ -206,26 +206,26 @@ def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, s
 # -- Answers of hook servers.
 
 
-def merge_pod(told: hooks.PodSandboxHookRequest, answer: hooks.PodSandboxHookResponse) -> hooks.PodSandboxHookRequest:
-    """The request ``told`` with the changes of ``answer``."""
+def merge_pod(query: hooks.PodSandboxHookRequest, answer: hooks.PodSandboxHookResponse) -> hooks.PodSandboxHookRequest:
+    """The request ``query`` with the changes of ``answer``."""
     merged = hooks.PodSandboxHookRequest()
-    merged.CopyFrom(told)
+    merged.CopyFrom(query)
     merged.labels.update(answer.labels)
     merged.annotations.update(answer.annotations)
-    merged.cgroup_parent = answer.cgroup_parent or told.cgroup_parent
+    merged.cgroup_parent = answer.cgroup_parent or query.cgroup_parent
     if answer.HasField("resources"):
         _merge_resources(merged.resources, answer.resources)
     return merged
 
 
 def merge_container(
-    told: hooks.ContainerResourceHookRequest, answer: hooks.ContainerResourceHookResponse
+    query: hooks.ContainerResourceHookRequest, answer: hooks.ContainerResourceHookResponse
 ) -> hooks.ContainerResourceHookRequest:
-    """The request ``told`` with the changes of ``answer``."""
+    """The request ``query`` with the changes of ``answer``."""
     merged = hooks.ContainerResourceHookRequest()
-    merged.CopyFrom(told)
+    merged.CopyFrom(query)
     merged.container_annotations.update(answer.container_annotations)
-    merged.pod_cgroup_parent = answer.pod_cgroup_parent or told.pod_cgroup_parent
+    merged.pod_cgroup_parent = answer.pod_cgroup_parent or query.pod_cgroup_parent
     if answer.HasField("container_resources"):
         _merge_resources(merged.container_resources, answer.container_resources)
     if answer.container_envs:
@@ -255,30 +255,30 @@ def _merge_above_zero(
     into.unified.update(change.unified)
 
 
-def check_pod(told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest, cgroup_driver: str) -> None:
+def check_pod(query: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest, cgroup_driver: str) -> None:
     """Rules that apply only to changes by a hook server. Raises InvalidArgument naming the field."""
-    _check_map(told.labels, merged.labels, "labels")
-    _check_map(told.annotations, merged.annotations, "annotations")
-    if merged.cgroup_parent != told.cgroup_parent:
+    _check_map(query.labels, merged.labels, "labels")
+    _check_map(query.annotations, merged.annotations, "annotations")
+    if merged.cgroup_parent != query.cgroup_parent:
         check_cgroup_parent(merged.cgroup_parent, cgroup_driver, "cgroup_parent")
 
 
 def check_container(
-    told: hooks.ContainerResourceHookRequest, merged: hooks.ContainerResourceHookRequest, cgroup_driver: str
+    query: hooks.ContainerResourceHookRequest, merged: hooks.ContainerResourceHookRequest, cgroup_driver: str
 ) -> None:
     """Rules that apply only to changes by a hook server. Raises InvalidArgument naming the field."""
-    _check_map(told.container_annotations, merged.container_annotations, "container_annotations")
-    if merged.pod_cgroup_parent != told.pod_cgroup_parent:
+    _check_map(query.container_annotations, merged.container_annotations, "container_annotations")
+    if merged.pod_cgroup_parent != query.pod_cgroup_parent:
         check_cgroup_parent(merged.pod_cgroup_parent, cgroup_driver, "pod_cgroup_parent")
     for key, value in merged.container_envs.items():
-        if len(key.encode()) + 1 + len(value.encode()) > _LONGEST_VARIABLE and told.container_envs.get(key) != value:
+        if len(key.encode()) + 1 + len(value.encode()) > _LONGEST_VARIABLE and query.container_envs.get(key) != value:
             raise InvalidArgument(f"container_envs: {key!r:.80} is longer than the kernel takes")
 
 
-def _check_map(told: Mapping[str, str], merged: Mapping[str, str], name: str) -> None:
-    if merged == told:
+def _check_map(query: Mapping[str, str], merged: Mapping[str, str], name: str) -> None:
+    if merged == query:
         return
-    if "" in merged and "" not in told:
+    if "" in merged and "" not in query:
         raise InvalidArgument(f"{name}: an empty key")
     if sum(len(key.encode()) + len(value.encode()) for key, value in merged.items()) > _LONGEST_MAP:
         raise InvalidArgument(f"{name}: more than {_LONGEST_MAP} bytes")
@@ -288,35 +288,35 @@ def _check_map(told: Mapping[str, str], merged: Mapping[str, str], name: str) ->
 
 
 def change_run_pod_sandbox(
-    request: cri.RunPodSandboxRequest, told: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest
+    request: cri.RunPodSandboxRequest, query: hooks.PodSandboxHookRequest, merged: hooks.PodSandboxHookRequest
 ) -> cri.RunPodSandboxRequest:
-    """RunPodSandboxRequest with the differences between ``told`` and ``merged``."""
+    """RunPodSandboxRequest with the differences between ``query`` and ``merged``."""
     changed = cri.RunPodSandboxRequest()
     changed.CopyFrom(request)
     changed.config.labels.update(merged.labels)
     changed.config.annotations.update(merged.annotations)
-    if merged.cgroup_parent != told.cgroup_parent:
+    if merged.cgroup_parent != query.cgroup_parent:
         changed.config.linux.cgroup_parent = merged.cgroup_parent
-    if merged.resources != told.resources:
+    if merged.resources != query.resources:
         changed.config.linux.resources.CopyFrom(_cri_resources(merged.resources))
     return changed
 
 
 def change_create_container(
     request: cri.CreateContainerRequest,
-    told: hooks.ContainerResourceHookRequest,
+    query: hooks.ContainerResourceHookRequest,
     merged: hooks.ContainerResourceHookRequest,
 ) -> cri.CreateContainerRequest:
-    """CreateContainerRequest with the differences between ``told`` and ``merged``, and the latter's cgroup parent."""
+    """CreateContainerRequest with the differences between ``query`` and ``merged``, and the latter's cgroup parent."""
     changed = cri.CreateContainerRequest()
     changed.CopyFrom(request)
     config = changed.config
     config.annotations.update(merged.container_annotations)
     if merged.pod_cgroup_parent != request.sandbox_config.linux.cgroup_parent:
         changed.sandbox_config.linux.cgroup_parent = merged.pod_cgroup_parent
-    if merged.container_resources != told.container_resources:
+    if merged.container_resources != query.container_resources:
         config.linux.resources.CopyFrom(_cri_resources(merged.container_resources))
-    if merged.container_envs != told.container_envs:
+    if merged.container_envs != query.container_envs:
         # In their old order, new ones at the end: a variable may refer to an earlier one.
         before = [env.key for env in config.envs if env.key in merged.container_envs]
         del config.envs[:]
@@ -327,16 +327,16 @@ def change_create_container(
 
 def change_update(
     resources: cri.LinuxContainerResources,
-    told: hooks.ContainerResourceHookRequest,
+    query: hooks.ContainerResourceHookRequest,
     merged: hooks.ContainerResourceHookRequest,
 ) -> cri.LinuxContainerResources:
-    """The resources of UpdateContainerResourcesRequest with the differences between ``told`` and ``merged``.
+    """The resources of UpdateContainerResourcesRequest with the differences between ``query`` and ``merged``.
 
     Other resources need not be repeated: an update does not change what it does not name.
     """
     changed = cri.LinuxContainerResources()
     changed.CopyFrom(resources)
-    before, after = told.container_resources, merged.container_resources
+    before, after = query.container_resources, merged.container_resources
     for name in _PLAIN_FIELDS:
         if getattr(after, name) != getattr(before, name):
             setattr(changed, name, getattr(after, name))

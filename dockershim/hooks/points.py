@@ -19,7 +19,7 @@ from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 logger = logging.getLogger(__name__)
 
-Told = TypeVar("Told", hooks.PodSandboxHookRequest, hooks.ContainerResourceHookRequest)
+Q = TypeVar("Q", hooks.PodSandboxHookRequest, hooks.ContainerResourceHookRequest)
 CRIRequest = TypeVar("CRIRequest")
 
 #: Raises ShimError if a CRI request that a hook server has changed cannot be carried out.
@@ -47,16 +47,16 @@ class Hooks:
         config = request.config
         if not self._serve(hook) or messages.skips_hooks(config.labels, config.annotations):
             return request
-        told = messages.to_new_pod_request(request)
+        query = messages.to_new_pod_request(request)
 
         def change(merged: hooks.PodSandboxHookRequest) -> cri.RunPodSandboxRequest:
-            return messages.change_run_pod_sandbox(request, told, merged)
+            return messages.change_run_pod_sandbox(request, query, merged)
 
         async def check_merged(merged: hooks.PodSandboxHookRequest) -> None:
-            messages.check_pod(told, merged, cgroup_driver)
+            messages.check_pod(query, merged, cgroup_driver)
             await check(change(merged))
 
-        return change(await self._ask_about_pod(hook, told, check_merged))
+        return change(await self._ask_about_pod(hook, query, check_merged))
 
     async def post_stop_pod_sandbox(self, stopped: Pod) -> None:
         """After StopPodSandbox, whether it succeeded or not. A repeated stop does not call hook servers again."""
@@ -80,16 +80,16 @@ class Hooks:
         pod = messages.pod_of_record(sandbox, self._pods.checkpoints.by_id.get(sandbox.id))
         if messages.skips_hooks(pod.labels, pod.annotations):
             return request
-        told = messages.to_new_container_request(request, pod)
+        query = messages.to_new_container_request(request, pod)
 
         def change(merged: hooks.ContainerResourceHookRequest) -> cri.CreateContainerRequest:
-            return messages.change_create_container(request, told, merged)
+            return messages.change_create_container(request, query, merged)
 
         async def check_merged(merged: hooks.ContainerResourceHookRequest) -> None:
-            messages.check_container(told, merged, cgroup_driver)
+            messages.check_container(query, merged, cgroup_driver)
             await check(change(merged))
 
-        return change(await self._ask_about_container(hook, told, check_merged))
+        return change(await self._ask_about_container(hook, query, check_merged))
 
     async def pre_start_container(self, record: ContainerRecord) -> None:
         """The container exists already, so an answer changes only the request to the next hook server."""
@@ -116,13 +116,13 @@ class Hooks:
         pod = self._served_pod(hook, record)
         if pod is None:
             return resources
-        told = messages.to_update_request(record, pod, resources)
+        query = messages.to_update_request(record, pod, resources)
 
         async def check_merged(merged: hooks.ContainerResourceHookRequest) -> None:
-            await check(messages.change_update(resources, told, merged))
+            await check(messages.change_update(resources, query, merged))
 
-        merged = await self._ask_about_container(hook, told, check_merged)
-        return messages.change_update(resources, told, merged)
+        merged = await self._ask_about_container(hook, query, check_merged)
+        return messages.change_update(resources, query, merged)
 
     async def post_stop_container(self, record: ContainerRecord) -> None:
         """After StopContainer, whether it succeeded or not, and whether or not the container had ended before."""
@@ -143,43 +143,43 @@ class Hooks:
         return None if messages.skips_hooks(pod.labels, pod.annotations) else pod
 
     async def _ask_about_pod(
-        self, hook: Hook, told: hooks.PodSandboxHookRequest, check: Check[hooks.PodSandboxHookRequest]
+        self, hook: Hook, query: hooks.PodSandboxHookRequest, check: Check[hooks.PodSandboxHookRequest]
     ) -> hooks.PodSandboxHookRequest:
-        return await self._ask(hook, told, hooks.PodSandboxHookResponse, messages.merge_pod, check)
+        return await self._ask(hook, query, hooks.PodSandboxHookResponse, messages.merge_pod, check)
 
     async def _ask_about_container(
-        self, hook: Hook, told: hooks.ContainerResourceHookRequest, check: Check[hooks.ContainerResourceHookRequest]
+        self, hook: Hook, query: hooks.ContainerResourceHookRequest, check: Check[hooks.ContainerResourceHookRequest]
     ) -> hooks.ContainerResourceHookRequest:
-        return await self._ask(hook, told, hooks.ContainerResourceHookResponse, messages.merge_container, check)
+        return await self._ask(hook, query, hooks.ContainerResourceHookResponse, messages.merge_container, check)
 
     async def _ask(
-        self, hook: Hook, told: Told, response: type[Message], merge: Callable[[Told, Any], Told], check: Check[Told]
-    ) -> Told:
-        """The request ``told`` with the changes of all answers."""
+        self, hook: Hook, query: Q, response: type[Message], merge: Callable[[Q, Any], Q], check: Check[Q]
+    ) -> Q:
+        """The request ``query`` with the changes of all answers."""
         for server in self.servers:
             if hook not in server.hooks:
                 continue
             try:
-                told = await self._ask_one(server, hook, told, response, merge, check)
+                query = await self._ask_one(server, hook, query, response, merge, check)
             except HookFailure as failure:
                 if server.policy is FailurePolicy.FAIL:
                     raise HookFailure(f"hook server err: {server.name}: {hook}: {failure}") from failure
                 logger.warning("hook server %s: %s goes on without its answer: %s", server.name, hook, failure)
-        return told
+        return query
 
     async def _ask_one(
         self,
         server: HookServer,
         hook: Hook,
-        told: Told,
+        query: Q,
         response: type[Message],
-        merge: Callable[[Told, Any], Told],
-        check: Check[Told],
-    ) -> Told:
-        answer = await self._clients.call(server, hook, told.SerializeToString())
+        merge: Callable[[Q, Any], Q],
+        check: Check[Q],
+    ) -> Q:
+        answer = await self._clients.call(server, hook, query.SerializeToString())
         try:
-            merged = merge(told, response.FromString(answer))
-            if merged != told:
+            merged = merge(query, response.FromString(answer))
+            if merged != query:
                 await check(merged)
         except DecodeError as error:
             raise HookFailure(f"the answer is not a {response.DESCRIPTOR.name}") from error
@@ -187,12 +187,12 @@ class Hooks:
             raise HookFailure(f"the answer cannot be used: {error}") from error
         return merged
 
-    async def _tell(self, hook: Hook, told: hooks.PodSandboxHookRequest | hooks.ContainerResourceHookRequest) -> None:
+    async def _tell(self, hook: Hook, query: hooks.PodSandboxHookRequest | hooks.ContainerResourceHookRequest) -> None:
         for server in self.servers:
             if hook not in server.hooks:
                 continue
             try:
-                await self._clients.call(server, hook, told.SerializeToString())
+                await self._clients.call(server, hook, query.SerializeToString())
             except HookFailure as failure:
                 logger.warning("hook server %s: %s: %s", server.name, hook, failure)
 

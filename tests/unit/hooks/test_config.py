@@ -120,7 +120,7 @@ def test_what_a_file_said_before_stays_in_force(tmp_path: Path) -> None:
     after = read(tmp_path, before)
     assert after.servers == before.servers
     assert [line.rpartition("; ")[2] for line in after.problems] == [
-        "what it said before stays in force",
+        "its earlier content stays in force",
         "it is left out",
     ]
     assert str(tmp_path / "a.json") in after.problems[0]
@@ -149,4 +149,4 @@ def test_hooks_that_do_not_exist_are_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.json", **{"runtime-hooks": ["PreRunPodSandbox", "Pre\nX"]})
     reading = read(tmp_path)
     assert names(reading) == ["a.json"]
-    assert reading.problems == (f"{tmp_path}/a.json: runtime-hooks: there is no hook 'Pre\\nX'",)
+    assert reading.problems == (f"{tmp_path}/a.json: runtime-hooks: unknown hook 'Pre\\nX'",)

@@ -74,7 +74,7 @@ async def test_a_bad_file_is_reported_and_changes_nothing(
     write(folder, "b.json")
     await until(hooks, {"a.json": "/run/a.sock", "b.json": "/run/a.sock"})
     assert "a.json: not JSON" in caplog.text
-    assert "what it said before stays in force" in caplog.text
+    assert "its earlier content stays in force" in caplog.text
 
 
 async def test_what_is_there_at_the_start_is_in_force_at_once(folder: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_pod_that_the_engine_has_lost_is_told_by_its_checkpoint() -> None:
 
 
 def test_resources_of_a_damaged_label_are_left_out() -> None:
-    assert messages._kept_resources({"cpu_shares": "many"}) is None
+    assert messages._label_resources({"cpu_shares": "many"}) is None
 
 
 @pytest.mark.parametrize(

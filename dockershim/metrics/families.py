@@ -82,7 +82,7 @@ _ALL: Final = (
         "dockershim_inventory_repairs_total",
         "counter",
         (),
-        "Changes that the periodic comparison with the engine's lists found and no event had told.",
+        "Changes that the periodic comparison with the engine's lists found and no event had reported.",
     ),
     Family(
         "dockershim_inventory_comparison_timestamp_seconds",

@@ -131,6 +131,6 @@ class MetricsServer:
         try:
             text = await self._exposition.text()
         except Exception:
-            logger.exception("the metrics cannot be told")
+            logger.exception("the metrics cannot be made")
             return web.Response(status=500, text="internal error; dockershim's log has the details\n")
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})

@@ -332,7 +332,7 @@ class EngineFollower:
             if found:
                 shown = ", ".join(found[:_SHOWN])
                 logger.warning(
-                    "a comparison with the engine found %d changes that no event had told: %s", len(found), shown
+                    "a comparison with the engine found %d changes that no event had reported: %s", len(found), shown
                 )
         self.counters.compared = time.time()
 

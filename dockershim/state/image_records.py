@@ -97,8 +97,8 @@ class ImageRecords:
     def _keep(self, records: list[ImageRecord]) -> None:
         self._records = records
         # A tag wins over an id that looks like it, as in the engine.
-        by_id = {key: one for one in records for key in (one.id, one.id.removeprefix("sha256:"))}
-        self._by_name = by_id | {name: one for one in records for name in (*one.tags, *one.digests)}
+        by_id = {key: record for record in records for key in (record.id, record.id.removeprefix("sha256:"))}
+        self._by_name = by_id | {name: record for record in records for name in (*record.tags, *record.digests)}
         self._by_id = by_id
 
     async def _users_of(self, image_ids: list[str]) -> dict[str, str]:
@@ -138,7 +138,7 @@ class ImageRecords:
         self.changed()
         asked = self._changed
         await self._relist()
-        differing = sorted({f"image {one.id}" for one in known.symmetric_difference(self._records)})
+        differing = sorted({f"image {record.id}" for record in known.symmetric_difference(self._records)})
         if differing and asked == self._changed:
             # The engine lists a change before it sends the event.
             await asyncio.sleep(ON_ITS_WAY)

@@ -81,7 +81,7 @@ class Inventory:
         #: The background refreshes that events and ticks started, each with the container's id.
         self._refreshes: dict[asyncio.Task[None], str] = {}
         #: During a comparison: containers whose refresh was under way at its begin, or that an event named since.
-        self._told: set[str] | None = None
+        self._reported: set[str] | None = None
         #: Containers whose labels or annotations cannot be read: each is logged once.
         self._unreadable: set[str] = set()
         #: The LABELs of images by id, for containers that do not record which labels the CRI request had.
@@ -234,18 +234,18 @@ class Inventory:
             self._unreadable.discard(container_id)
         except Unreadable as error:
             record = read_bare(inspect)
-            self._tell(container_id, error, left_out=record is None)
+            self._report(container_id, error, left_out=record is None)
         if not isinstance(record, ContainerRecord):
             return record
         if record.exit_code and not record.oom_killed and self._was_oom_killed(container_id):
             return dataclasses.replace(record, oom_killed=True)
         return _with_current_score(record)
 
-    def _tell(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
+    def _report(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
         if container_id not in self._unreadable:
             self._unreadable.add(container_id)
             what = "it is left out" if left_out else "most of its labels and annotations are left out"
-            logger.warning("container %s cannot be told of, %s: %s", container_id, what, error)
+            logger.warning("container %s has labels that cannot be read, %s: %s", container_id, what, error)
 
     async def _labels_of(self, image_id: str | None) -> Mapping[str, str]:
         """The LABELs of an image; none if it is gone or the engine cannot describe it."""
@@ -302,8 +302,8 @@ class Inventory:
                 return
         elif event.kind != CONTAINER or _type(event.attributes) not in (SANDBOX_TYPE, CONTAINER_TYPE):
             return
-        if self._told is not None:
-            self._told.add(container_id)
+        if self._reported is not None:
+            self._reported.add(container_id)
         if event.kind == CONTAINER and event.action == DESTROY:
             self.forget(container_id)
             self._unreadable.discard(container_id)
@@ -340,7 +340,7 @@ class Inventory:
         listed = {item["Id"] for item in await self._list(_OURS)}
         self._unreadable &= listed
         self._image_labels.clear()
-        await self._all(self._refresh_or_summarize(one) for one in {*listed, *self._sandboxes, *self._containers})
+        await self._all(self._refresh_or_summarize(key) for key in {*listed, *self._sandboxes, *self._containers})
 
     async def compare(self) -> list[str]:
         """Find by one list the changes that events did not report, inspect those containers, and return what changed.
@@ -349,24 +349,25 @@ class Inventory:
         with the container. So an event may have come whose inspect is not answered yet, as during a start, and the
         event of a change may come after an inspect has shown it.
         """
-        told = self._told = set(self._refreshes.values())
+        reported = self._reported = set(self._refreshes.values())
         try:
             listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
             known: dict[str, Record] = {**self._sandboxes, **self._containers}
-            doubtful = {*listed, *known} - told
-            before = {one: self._known(one) for one in doubtful if not _same(listed.get(one), known.get(one))}
+            doubtful = {*listed, *known} - reported
+            before = {key: self._known(key) for key in doubtful if not _same(listed.get(key), known.get(key))}
             await self._all(map(self._refresh_or_summarize, before))
-            changed = [one for one in before if before[one] != self._known(one)]
+            changed = [key for key in before if before[key] != self._known(key)]
             if changed:
                 await asyncio.sleep(ON_ITS_WAY)
-            return [f"{one}: {_state(before[one])} -> {_state(self._known(one))}" for one in changed if one not in told]
+            missed = [key for key in changed if key not in reported]
+            return [f"{key}: {_state(before[key])} -> {_state(self._known(key))}" for key in missed]
         finally:
-            self._told = None
+            self._reported = None
 
     def tick(self) -> None:
         """Inspect containers that never ran: no event and no list shows that a start failed."""
-        never_ran = (one.id for one in self._containers.values() if not one.started_at)
-        idle = sorted((one for one in never_ran if one not in self._under_way), key=lambda one: self._begun.get(one, 0))
+        never_ran = (container.id for container in self._containers.values() if not container.started_at)
+        idle = sorted((key for key in never_ran if key not in self._under_way), key=lambda key: self._begun.get(key, 0))
         for container_id in idle[:NEVER_RAN_AT_ONCE]:
             self._spawn(container_id)
 
@@ -410,7 +411,7 @@ def _has_ended(record: Record | None) -> bool:
 def _find(records: Mapping[str, R], text: str) -> R | None:
     if text in records or not is_id(text):
         return records.get(text)
-    found = [record for one, record in records.items() if one.startswith(text)]
+    found = [record for key, record in records.items() if key.startswith(text)]
     if len(found) > 1:
         raise InvalidArgument(f"{text!r} is the start of {len(found)} ids; give more of it")
     return found[0] if found else None

@@ -86,7 +86,7 @@ class Pods:
         """Every pod that has a checkpoint and that the engine does not have. Raises Unavailable."""
         remembered = list(self.checkpoints.by_id)
         known = {record.id for record in await self.inventory.sandboxes()}
-        return [pod for one in remembered if one not in known and (pod := self._pod(one, None)).checkpoint is not None]
+        return [pod for key in remembered if key not in known and (pod := self._pod(key, None)).checkpoint is not None]
 
     def known_ids(self) -> set[str]:
         """The ids of all records of the engine, all checkpoints, and pods that RunPodSandbox is starting."""
@@ -166,7 +166,7 @@ class Pods:
         return Pod(self, sandbox_id, record, self.checkpoints.by_id.get(sandbox_id))
 
     def _id_of_lost(self, start: str) -> str:
-        lost = [one for one in self.checkpoints.by_id if start and one.startswith(start)]
+        lost = [key for key in self.checkpoints.by_id if start and key.startswith(start)]
         if len(lost) > 1 and start not in lost:
             raise InvalidArgument(f"{start!r} is the start of {len(lost)} ids; give more of it")
         return lost[0] if len(lost) == 1 else start

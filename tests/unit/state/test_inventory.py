@@ -181,7 +181,7 @@ async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
         assert await inventory.compare() == []
         follower.suspect("a test")
     told = [one.getMessage() for one in caplog.records if DAMAGED in one.getMessage()]
-    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED} cannot be told of"]
+    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED} has labels that cannot be read"]
     assert len(caplog.text) < 2000
 
 

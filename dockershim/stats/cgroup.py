@@ -499,10 +499,11 @@ def _devices_v2(text: str) -> tuple[Device, ...]:
     for line in text.splitlines():
         number, *pairs = line.split()
         values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        told = {name: keys for name, keys in _V2_OPERATIONS.items() if keys[0] in values}
-        if told:
-            amounts = {name: int(values[amount]) for name, (amount, _) in told.items()}
-            devices.append(Device(number, amounts, {name: int(values.get(key, 0)) for name, (_, key) in told.items()}))
+        operations = {name: keys for name, keys in _V2_OPERATIONS.items() if keys[0] in values}
+        if operations:
+            amounts = {name: int(values[amount]) for name, (amount, _) in operations.items()}
+            counts = {name: int(values.get(key, 0)) for name, (_, key) in operations.items()}
+            devices.append(Device(number, amounts, counts))
     return tuple(devices)
 
 

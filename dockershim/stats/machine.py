@@ -89,10 +89,10 @@ class HugePageSizes:
 
 def _open_counts(folder: Path) -> Iterator[tuple[str, int]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for one in entries:
-            kilobytes = int(one.name.removeprefix("hugepages-").removesuffix("kB"))
+        for entry in entries:
+            kilobytes = int(entry.name.removeprefix("hugepages-").removesuffix("kB"))
             size = f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB"
-            yield size, os.open(f"{one.path}/nr_hugepages", os.O_RDONLY | os.O_CLOEXEC)
+            yield size, os.open(f"{entry.path}/nr_hugepages", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def mounted_device(mounts: str, number: str) -> str:

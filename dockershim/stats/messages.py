@@ -117,14 +117,14 @@ def total(usages: Iterable[Usage]) -> Usage:
     """The sum, for a pod without a cgroup of its own. Such a pod has no limit and no pressure."""
     all_of_them = list(usages)
     return Usage(
-        cpu=sum(one.cpu for one in all_of_them),
-        memory=sum(one.memory for one in all_of_them),
-        inactive_file=sum(one.inactive_file for one in all_of_them),
-        active_file=sum(one.active_file for one in all_of_them),
-        rss=sum(one.rss for one in all_of_them),
-        cache=sum(one.cache for one in all_of_them),
-        mapped_file=sum(one.mapped_file for one in all_of_them),
-        page_faults=sum(one.page_faults for one in all_of_them),
-        major_page_faults=sum(one.major_page_faults for one in all_of_them),
+        cpu=sum(usage.cpu for usage in all_of_them),
+        memory=sum(usage.memory for usage in all_of_them),
+        inactive_file=sum(usage.inactive_file for usage in all_of_them),
+        active_file=sum(usage.active_file for usage in all_of_them),
+        rss=sum(usage.rss for usage in all_of_them),
+        cache=sum(usage.cache for usage in all_of_them),
+        mapped_file=sum(usage.mapped_file for usage in all_of_them),
+        page_faults=sum(usage.page_faults for usage in all_of_them),
+        major_page_faults=sum(usage.major_page_faults for usage in all_of_them),
         memory_limit=None,
     )

@@ -213,10 +213,10 @@ def memory(usage: Usage, details: Details) -> Iterator[Sample]:
 
 def huge_pages(pages: Iterable[HugePages]) -> Iterator[Sample]:
     """Huge pages by size."""
-    for one in pages:
-        yield _HUGETLB_USAGE, one.usage, (one.size,)
-        if one.highest is not None:
-            yield _HUGETLB_HIGHEST, one.highest, (one.size,)
+    for page in pages:
+        yield _HUGETLB_USAGE, page.usage, (page.size,)
+        if page.highest is not None:
+            yield _HUGETLB_HIGHEST, page.highest, (page.size,)
 
 
 def pressure(usage: Usage) -> Iterator[Sample]:
@@ -235,29 +235,29 @@ def _stalls(resource: str, found: Pressure | None) -> Iterator[Sample]:
 
 def network(interfaces: Iterable[Interface]) -> Iterator[Sample]:
     """Traffic by interface."""
-    for one in interfaces:
-        label = (one.name,)
-        yield _RECEIVED, one.received, label
-        yield _RECEIVED_PACKETS, one.received_packets, label
-        yield _RECEIVED_DROPS, one.received_drops, label
-        yield _RECEIVED_ERRORS, one.received_errors, label
-        yield _SENT, one.sent, label
-        yield _SENT_PACKETS, one.sent_packets, label
-        yield _SENT_DROPS, one.sent_drops, label
-        yield _SENT_ERRORS, one.sent_errors, label
+    for interface in interfaces:
+        label = (interface.name,)
+        yield _RECEIVED, interface.received, label
+        yield _RECEIVED_PACKETS, interface.received_packets, label
+        yield _RECEIVED_DROPS, interface.received_drops, label
+        yield _RECEIVED_ERRORS, interface.received_errors, label
+        yield _SENT, interface.sent, label
+        yield _SENT_PACKETS, interface.sent_packets, label
+        yield _SENT_DROPS, interface.sent_drops, label
+        yield _SENT_ERRORS, interface.sent_errors, label
 
 
 def disk_operations(details: Details, devices: Devices) -> Iterator[Sample]:
     """Reads and writes of block devices."""
-    for one in details.devices:
-        device = devices.device_name(one.number)
-        major, _, minor = one.number.partition(":")
-        for operation, amount in one.bytes.items():
-            yield _BLKIO, amount, (device, major, minor, operation.title())
-        yield _FS_READ, one.bytes.get("read", 0), (device,)
-        yield _FS_READS, one.operations.get("read", 0), (device,)
-        yield _FS_WRITTEN, one.bytes.get("write", 0), (device,)
-        yield _FS_WRITES, one.operations.get("write", 0), (device,)
+    for device in details.devices:
+        name = devices.device_name(device.number)
+        major, _, minor = device.number.partition(":")
+        for operation, amount in device.bytes.items():
+            yield _BLKIO, amount, (name, major, minor, operation.title())
+        yield _FS_READ, device.bytes.get("read", 0), (name,)
+        yield _FS_READS, device.operations.get("read", 0), (name,)
+        yield _FS_WRITTEN, device.bytes.get("write", 0), (name,)
+        yield _FS_WRITES, device.operations.get("write", 0), (name,)
 
 
 def file_system(used: int, found: FileSystem) -> Iterator[Sample]:

@@ -48,7 +48,7 @@ class PodReading:
     containers: Sequence[bytes]
 
 
-class _Told:
+class _LastMessage:
     """The last statistics message of a container or pod, and what it was made of."""
 
     __slots__ = ("_message", "_rate", "_source")
@@ -58,7 +58,7 @@ class _Told:
         self._message: cri.ContainerStats | cri.LinuxPodSandboxStats = cri.ContainerStats()
         self._rate = Rate()
 
-    def tell(
+    def encode(
         self,
         started_at: int,
         make: Callable[[Usage, *Ts], cri.ContainerStats | cri.LinuxPodSandboxStats],
@@ -79,7 +79,7 @@ class _Container:
 
     files: Files
     series: metrics.Series
-    told: _Told = field(default_factory=_Told)
+    message: _LastMessage = field(default_factory=_LastMessage)
     open_files: OpenFiles = field(default_factory=OpenFiles)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class _Pod:
     series: metrics.Series
     own: _Cgroup | None
     network: Network | None = None
-    told: _Told = field(default_factory=_Told)
+    message: _LastMessage = field(default_factory=_LastMessage)
 
     def close(self) -> None:
         self.infra.close()
@@ -131,9 +131,9 @@ class Reader:
 
     def forget(self, record_id: str) -> None:
         """Close the files of a sandbox or container: it has ended, or has another first process."""
-        kept = self._containers.pop(record_id, None) or self._pods.pop(record_id, None)
-        if kept is not None:
-            kept.close()
+        entry = self._containers.pop(record_id, None) or self._pods.pop(record_id, None)
+        if entry is not None:
+            entry.close()
 
     # -- statistics ------------------------------------------------------------------------------------------
 
@@ -142,37 +142,37 @@ class Reader:
         return self._container(record)[1]
 
     def _container(self, record: ContainerRecord) -> tuple[Usage | None, bytes]:
-        kept = self._kept_of(record)
-        usage = None if kept is None else _or_none(kept.files, Files.usage)
-        if kept is None or usage is None:
+        entry = self._entry_of(record)
+        usage = None if entry is None else _or_none(entry.files, Files.usage)
+        if entry is None or usage is None:
             return None, b""
-        return usage, kept.told.tell(record.started_at, to_cri_container_stats, usage)
+        return usage, entry.message.encode(record.started_at, to_cri_container_stats, usage)
 
     def pod(self, pod: Pod) -> PodReading:
         """The statistics of a pod and its containers."""
         read = [self._container(record) for record in pod.containers]
         linux = b""
-        kept = self._kept_of_pod(pod.sandbox)
-        usage = None if kept is None else _pod_usage(kept, [usage for usage, _ in read if usage is not None])
-        if kept is not None and usage is not None:
-            processes = len(kept.infra.processes_at(usage)) + sum(
+        entry = self._entry_of_pod(pod.sandbox)
+        usage = None if entry is None else _pod_usage(entry, [usage for usage, _ in read if usage is not None])
+        if entry is not None and usage is not None:
+            processes = len(entry.infra.processes_at(usage)) + sum(
                 len(self._containers[record.id].files.processes_at(usage))
                 for record, (usage, _) in zip(pod.containers, read, strict=True)
                 if usage is not None
             )
-            interfaces = self._interfaces(pod.sandbox, kept)
+            interfaces = self._interfaces(pod.sandbox, entry)
             created_at = pod.sandbox.created_at
-            linux = kept.told.tell(created_at, to_cri_pod_stats, usage, processes, interfaces, INTERFACE)
+            linux = entry.message.encode(created_at, to_cri_pod_stats, usage, processes, interfaces, INTERFACE)
         return PodReading(linux, [wire for _, wire in read])
 
-    def _interfaces(self, sandbox: SandboxRecord, kept: _Pod) -> tuple[Interface, ...]:
+    def _interfaces(self, sandbox: SandboxRecord, entry: _Pod) -> tuple[Interface, ...]:
         """The interfaces of a pod; none for a pod on the host network."""
         if sandbox.host_network:
             return ()
         try:
-            if kept.network is None:
-                kept.network = Network(sandbox.pid, set(self._namespaces(sandbox)))
-            return kept.network.interfaces()
+            if entry.network is None:
+                entry.network = Network(sandbox.pid, set(self._namespaces(sandbox)))
+            return entry.network.interfaces()
         except OSError:
             return ()
 
@@ -186,10 +186,10 @@ class Reader:
     def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[OpenFiles, list[int], int]]:
         """What must be counted: the OpenFiles of a container, its pids, and its first process."""
         return [
-            (kept.open_files, kept.files.processes(), record.pid)
+            (entry.open_files, entry.files.processes(), record.pid)
             for pod in pods
             for record in pod.containers
-            if (kept := self._kept_of(record)) is not None and kept.open_files.is_due()
+            if (entry := self._entry_of(record)) is not None and entry.open_files.is_due()
         ]
 
     def count_open_files(self, due: Iterable[tuple[OpenFiles, list[int], int]]) -> None:
@@ -210,26 +210,26 @@ class Reader:
 
     def _own_metrics(self, sandbox: SandboxRecord, node: NodeReading) -> list[bytes]:
         """The pod's own metrics, as in cAdvisor: its network is under its infra container, its cgroup under none."""
-        kept = self._kept_of_pod(sandbox)
-        if kept is None:
+        entry = self._entry_of_pod(sandbox)
+        if entry is None:
             return []
-        found = [kept.series.encode(metrics.network, self._interfaces(sandbox, kept))]
-        if kept.own is not None and (read := _or_none(kept.own.files, Files.everything)) is not None:
-            pages = read_huge_pages(kept.own.files.group, node.huge_page_sizes)
-            found.append(kept.own.series.encode(metrics.resources, *read, pages, False, self._machine))
+        found = [entry.series.encode(metrics.network, self._interfaces(sandbox, entry))]
+        if entry.own is not None and (read := _or_none(entry.own.files, Files.everything)) is not None:
+            pages = read_huge_pages(entry.own.files.group, node.huge_page_sizes)
+            found.append(entry.own.series.encode(metrics.resources, *read, pages, False, self._machine))
         return found
 
     def _container_metrics(self, record: ContainerRecord, layer: int | None, node: NodeReading) -> bytes:
         """The field ``container_metrics``; empty for a container that does not run."""
-        kept = self._kept_of(record)
-        read = None if kept is None else _or_none(kept.files, Files.everything)
-        if kept is None or read is None:
+        entry = self._entry_of(record)
+        read = None if entry is None else _or_none(entry.files, Files.everything)
+        if entry is None or read is None:
             return b""
         usage, details = read
-        files, encode = kept.files, kept.series.encode
+        files, encode = entry.files, entry.series.encode
         pids = files.processes_at(usage)
         pages = read_huge_pages(files.group, node.huge_page_sizes)
-        held, config, started_at = kept.open_files.last, record.host_config, record.started_at
+        held, config, started_at = entry.open_files.last, record.host_config, record.started_at
         found = [
             encode(metrics.container, usage, details, pages, len(pids), held, config, started_at, self._machine),
             encode(metrics.seen, int(time.time())),
@@ -240,22 +240,22 @@ class Reader:
 
     # -- both ------------------------------------------------------------------------------------------------
 
-    def _kept_of(self, record: ContainerRecord) -> _Container | None:
-        """What is kept of a running container. Its cgroup does not change while it exists."""
-        kept = self._containers.get(record.id)
-        if kept is None and runs(record):
+    def _entry_of(self, record: ContainerRecord) -> _Container | None:
+        """The entry of a running container. Its cgroup does not change while it exists."""
+        entry = self._containers.get(record.id)
+        if entry is None and runs(record):
             with contextlib.suppress(OSError):
                 group = find_group(record.pid, record.id)
-                kept = self._containers[record.id] = _Container(Files(group, self._budget), _series(record, group))
-        return kept
+                entry = self._containers[record.id] = _Container(Files(group, self._budget), _series(record, group))
+        return entry
 
-    def _kept_of_pod(self, sandbox: SandboxRecord) -> _Pod | None:
-        """What is kept of a pod whose infra container runs. The pod's cgroup is the parent of this container's."""
-        kept = self._pods.get(sandbox.id)
-        if kept is None and runs(sandbox):
+    def _entry_of_pod(self, sandbox: SandboxRecord) -> _Pod | None:
+        """The entry of a pod whose infra container runs. The pod's cgroup is the parent of this container's."""
+        entry = self._pods.get(sandbox.id)
+        if entry is None and runs(sandbox):
             with contextlib.suppress(OSError):
-                kept = self._pods[sandbox.id] = self._new_pod(sandbox, find_group(sandbox.pid, sandbox.id))
-        return kept
+                entry = self._pods[sandbox.id] = self._new_pod(sandbox, find_group(sandbox.pid, sandbox.id))
+        return entry
 
     def _new_pod(self, sandbox: SandboxRecord, group: Group) -> _Pod:
         name = sandbox.name

@@ -84,10 +84,10 @@ class _Walk:
         self._count(root)
         way = [(root.st_ino, self._folders_here())]
         while True:
-            _, ahead = way[-1]
-            if ahead:
+            _, subfolders = way[-1]
+            if subfolders:
                 self._remembered -= 1
-                if (inode := self._enter(ahead.pop())) is not None:
+                if (inode := self._enter(subfolders.pop())) is not None:
                     self._remembered += 1
                     way.append((inode, self._folders_here()))
                 continue

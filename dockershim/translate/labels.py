@@ -112,7 +112,7 @@ E = TypeVar("E", bound=Extra)
 
 
 def _are(fields: tuple[Any, ...], *kinds: type) -> bool:
-    return tuple(map(type, fields)) == kinds and all(0 <= one <= HIGHEST_ATTEMPT for one in fields if type(one) is int)
+    return tuple(map(type, fields)) == kinds and all(0 <= n <= HIGHEST_ATTEMPT for n in fields if type(n) is int)
 
 
 def write_extra(extra: Extra) -> str:
@@ -142,7 +142,7 @@ def to_engine_labels(
     for key in labels:
         if key in _RESERVED or key in own:
             raise InvalidArgument(f"labels: {key!r} is reserved for the runtime")
-    size = sum(len(key.encode()) + len(value.encode()) for one in (labels, annotations) for key, value in one.items())
+    size = sum(len(text.encode()) for pairs in (labels, annotations) for pair in pairs.items() for text in pair)
     if size > _MOST_LABELS:
         raise InvalidArgument(f"labels and annotations: {size} bytes are more than {_MOST_LABELS}")
     # A label with the prefix would be read back as an annotation, and hide the annotation of that name.

@@ -142,9 +142,7 @@ def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
                 host_path=source,
                 readonly="ro" in options,
                 selinux_relabel=bool({"z", "Z"} & set(options)),
-                propagation=next(
-                    (_TO_CRI_PROPAGATION[one] for one in options if one in _TO_CRI_PROPAGATION), cri.PROPAGATION_PRIVATE
-                ),
+                propagation=next(filter(None, map(_TO_CRI_PROPAGATION.get, options)), cri.PROPAGATION_PRIVATE),
             )
         )
     return mounts

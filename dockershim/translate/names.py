@@ -64,22 +64,23 @@ def _split(engine_name: str) -> list[str] | None:
     return fields if int(fields[5]) <= HIGHEST_ATTEMPT else None
 
 
-def parse_sandbox_name(engine_name: str, kept: SandboxName | None = None) -> SandboxName | None:
-    """The metadata of a sandbox from its engine name, or ``kept``, from our label, if the name was made of that; None
+def parse_sandbox_name(engine_name: str, label: SandboxName | None = None) -> SandboxName | None:
+    """The metadata of a sandbox from its engine name, or ``label`` (from our label) if the name was made of that. None
     if the name is not a shim's."""
-    if kept is not None and sandbox_container_name(kept) == engine_name.removeprefix("/"):
-        return kept
+    if label is not None and sandbox_container_name(label) == engine_name.removeprefix("/"):
+        return label
     fields = _split(engine_name)
     if fields is None or fields[1] != _SANDBOX_NAME:
         return None
     return SandboxName(fields[2], fields[3], fields[4], int(fields[5]))
 
 
-def parse_container_name(engine_name: str, kept: ContainerName | None = None) -> ContainerName | None:
-    """The metadata of a container from its engine name, or ``kept``, from our label, if the name was made of that;
+def parse_container_name(engine_name: str, label: ContainerName | None = None) -> ContainerName | None:
+    """The metadata of a container from its engine name, or ``label`` (from our label) if the name was made of that.
     None if the name is not a shim's."""
-    if kept is not None and container_name(kept.name, kept.attempt, kept.pod) == engine_name.removeprefix("/"):
-        return kept
+    made = container_name(label.name, label.attempt, label.pod) if label is not None else None
+    if made == engine_name.removeprefix("/"):
+        return label
     fields = _split(engine_name)
     if fields is None:
         return None

@@ -170,7 +170,7 @@ def check_driver(parent: str, driver: str, field: str) -> None:
     systemd does not know, without the limits that the kubelet has set on the slice.
     """
     if parent and driver in _DRIVERS and (driver == "systemd") != parent.rstrip("/").endswith(".slice"):
-        other = next(one for one in _DRIVERS if one != driver)
+        other = next(name for name in _DRIVERS if name != driver)
         raise InvalidArgument(
             f"{field}: {parent!r:.200} is of the {other} driver, but the engine's cgroup driver is {driver}: set the"
             f" kubelet's cgroupDriver to {driver}, or the engine's to {other} (\"exec-opts\":"
@@ -239,7 +239,7 @@ def to_infra_container(
 
 def _labels(config: cri.PodSandboxConfig, runtime_handler: str, features: Capabilities) -> dict[str, str]:
     name, linux = config.metadata, config.linux
-    kept: dict[str, Any] = {
+    limits: dict[str, Any] = {
         field: MessageToDict(getattr(linux, field), preserving_proto_field_name=True)
         for field in ("overhead", "resources")
         if linux.HasField(field)
@@ -252,7 +252,7 @@ def _labels(config: cri.PodSandboxConfig, runtime_handler: str, features: Capabi
         runtime_handler=runtime_handler,
         log_directory=config.log_directory,
         pid=cri.NamespaceMode.Name(pid) if pid not in (cri.POD, cri.NODE) else "",
-        **kept,
+        **limits,
     )
     own = {TYPE_LABEL: SANDBOX_TYPE, CONTAINER_NAME_LABEL: "POD"}
     return to_engine_labels(config.labels, config.annotations, own, extra)

@@ -74,13 +74,13 @@ def _apparmor(context: SecurityContext, features: Capabilities) -> list[str]:
 
 
 def _selinux(options: cri.SELinuxOption, features: Capabilities) -> list[str]:
-    given = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
-    for key, value in given.items():
+    fields = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
+    for key, value in fields.items():
         check_text(value, f"security_context.selinux_options.{key}")
     if not features.selinux:
         # Ignored, as in every runtime: a node without SELinux has no labels to set.
         return []
-    return [f"label={key}:{value}" for key, value in given.items() if value]
+    return [f"label={key}:{value}" for key, value in fields.items() if value]
 
 
 def to_security_opt(

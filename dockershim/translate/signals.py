@@ -28,7 +28,7 @@ _TO_CRI = {_engine_name(name): name for name in cri.Signal.keys()}  # noqa: SIM1
 _BY_NUMBER = {
     **{str(64 - distance): f"SIGRTMAX-{distance}" for distance in range(1, 15)},
     **{str(34 + distance): f"SIGRTMIN+{distance}" for distance in range(1, 16)},
-    **{str(int(one)): one.name for one in os_signal.Signals},
+    **{str(int(signal)): signal.name for signal in os_signal.Signals},
 }
 
 

@@ -447,7 +447,7 @@ def flag_name(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Entry:
     """A value, and its source in words."""
 
     value: object
@@ -461,12 +461,12 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None
     cannot be used.
     """
     problems: list[str] = []
-    given: dict[str, _Given] = {}
+    entries: dict[str, _Entry] = {}
     for source in (_from_file(file, problems), _from_environment(environ, problems), _from_flags(flags)):
-        given.update(source)
+        entries.update(source)
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        if (entry := given.get(option.key)) is not None:
+        if (entry := entries.get(option.key)) is not None:
             try:
                 values[option.key] = option.read(entry.value)
             except ValueError as error:
@@ -504,8 +504,8 @@ def _engine_of(environ: Mapping[str, str]) -> str:
         raise ConfigError([f"docker_endpoint (environment DOCKER_HOST): {error}"]) from None
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
-    return {_BY_KEY[key].key: _Given(value, f"flag {flag_name(key)}") for key, value in flags.items()}
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _Entry]:
+    return {_BY_KEY[key].key: _Entry(value, f"flag {flag_name(key)}") for key, value in flags.items()}
 
 
 _NOT_OPTIONS: Final = {f"{ENVIRONMENT_PREFIX}CONFIG"}
@@ -513,8 +513,8 @@ _NOT_OPTIONS: Final = {f"{ENVIRONMENT_PREFIX}CONFIG"}
 _SERVICE_LINK: Final = re.compile(rf"{ENVIRONMENT_PREFIX}(SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)")
 
 
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
-    given = {}
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Entry]:
+    entries = {}
     for name, value in environ.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _NOT_OPTIONS or _SERVICE_LINK.fullmatch(name):
             continue
@@ -522,11 +522,11 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
         if option is None:
             problems.append(f"{name} (environment): no such option")
         else:
-            given[option.key] = _Given(value, f"environment {name}")
-    return given
+            entries[option.key] = _Entry(value, f"environment {name}")
+    return entries
 
 
-def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Given]:
+def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Entry]:
     path = file or DEFAULT_FILE
     try:
         with path.open("rb") as stream:
@@ -542,7 +542,7 @@ def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Given]:
         problems.append(f"config ({path}): {error}")
         return {}
     problems += [f"{key} ({path}): no such option" for key in table if key not in _BY_KEY]
-    return {_BY_KEY[key].key: _Given(value, str(path)) for key, value in table.items() if key in _BY_KEY}
+    return {_BY_KEY[key].key: _Entry(value, str(path)) for key, value in table.items() if key in _BY_KEY}
 
 
 # -- Other uses of the table.
@@ -594,5 +594,5 @@ def merge_reload(running: Config, wanted: Config) -> Reload:
     return Reload(config, applied, tuple(key for key in changed if key not in applied))
 
 
-def _differing(one: Config, other: Config) -> tuple[str, ...]:
-    return tuple(option.key for option in OPTIONS if getattr(one, option.key) != getattr(other, option.key))
+def _differing(before: Config, after: Config) -> tuple[str, ...]:
+    return tuple(option.key for option in OPTIONS if getattr(before, option.key) != getattr(after, option.key))

@@ -156,7 +156,7 @@ class _Call:
         self._name = method.name
         self._request = GetMessageClass(method.input_type)
         self._subject = _subject_of(method)
-        self._given = _ids_of(method.output_type)
+        self._returned = _ids_of(method.output_type)
         self._journal = journal
         self._built = built
         self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
@@ -174,10 +174,10 @@ class _Call:
             try:
                 response: Message = await run(request)
                 body = response.SerializeToString()
-                given = self._given(response)
+                returned = self._returned(response)
             except (Exception, asyncio.CancelledError) as error:
                 await self._end(error, started, context, level)
-            with log.fields(**given):
+            with log.fields(**returned):
                 logger.log(level, "done in %.1f ms", _since(started))
             return body
 
@@ -235,9 +235,9 @@ class _Call:
             raise error
         if isinstance(error, errors.ShimError):
             row = row_of(type(error))
-            told = isinstance(error, errors.Unavailable) and self._journal is not None and self._journal.refuse()
+            is_counted = isinstance(error, errors.Unavailable) and self._journal is not None and self._journal.refuse()
             logger.log(
-                logging.DEBUG if told else row.level,
+                logging.DEBUG if is_counted else row.level,
                 "failed after %.1f ms: %s: %s",
                 _since(started),
                 row.code.name,

@@ -49,8 +49,8 @@ def fields(
 
     ``rpc`` is the method's name, ``pod`` is ``namespace/name``, ``container`` the name within its pod.
     """
-    given = {"rpc": rpc, "pod": pod, "container": container, "sandbox_id": sandbox_id, "container_id": container_id}
-    token = _fields.set({**_fields.get(), **{key: value for key, value in given.items() if value is not None}})
+    values = {"rpc": rpc, "pod": pod, "container": container, "sandbox_id": sandbox_id, "container_id": container_id}
+    token = _fields.set({**_fields.get(), **{key: value for key, value in values.items() if value is not None}})
     try:
         yield
     finally:

@@ -173,13 +173,13 @@ class PassedSocket:
                 logger.debug("a connection broke: %s", error)
 
 
-async def relay(one: socket.socket, other: socket.socket) -> None:
+async def relay(left: socket.socket, right: socket.socket) -> None:
     """Copy bytes between two non-blocking sockets in both directions, until both sides have ended.
 
     At most RELAY_BYTES are held per direction: if one side does not read, the other cannot send. The end of one
     direction is passed on, and the other stays open. Raises OSError when a connection breaks.
     """
-    copies = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
+    copies = [asyncio.ensure_future(_copy(left, right)), asyncio.ensure_future(_copy(right, left))]
     try:
         await asyncio.gather(*copies)
     finally:

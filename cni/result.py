@@ -165,9 +165,9 @@ class Result:
                 raise _json.Malformed(f"ips[{index}].interface: there is no interface {ip.interface}")
         return cls(
             version=version,
-            interfaces=tuple(Interface._parse(one, f"interfaces[{i}].") for i, one in enumerate(interfaces)),
+            interfaces=tuple(Interface._parse(item, f"interfaces[{i}].") for i, item in enumerate(interfaces)),
             ips=ips,
-            routes=tuple(Route._parse(one, f"routes[{i}].") for i, one in enumerate(_json.objects(raw, "routes"))),
+            routes=tuple(Route._parse(item, f"routes[{i}].") for i, item in enumerate(_json.objects(raw, "routes"))),
             dns=DNS._parse(_json.mapping(raw, "dns")),
         )
 
@@ -184,8 +184,8 @@ class Result:
                 raise _json.Malformed(f"{key}: not one address of IPv{family}")
             ips.append(ip)
             routes += (
-                Route._parse(one, f"{key}.routes[{index}].")
-                for index, one in enumerate(_json.objects(section, "routes", f"{key}."))
+                Route._parse(item, f"{key}.routes[{index}].")
+                for index, item in enumerate(_json.objects(section, "routes", f"{key}."))
             )
         return cls(version, (), tuple(ips), tuple(routes), DNS._parse(_json.mapping(raw, "dns")))
 

@@ -280,15 +280,15 @@ class Runtime:
         self, network: NetworkList, cached: Sequence[CachedAttachment], keep: set[tuple[str, str]]
     ) -> list[CNIError]:
         failures: list[CNIError] = []
-        for one in cached:
-            attachment = one.attachment
-            if one.network.name != network.name or (attachment.container_id, attachment.ifname) in keep:
+        for item in cached:
+            attachment = item.attachment
+            if item.network.name != network.name or (attachment.container_id, attachment.ifname) in keep:
                 continue
             # The attachment is not valid, so its process has ended, and another process may have the pid now.
             if attachment.netns and attachment.netns.startswith("/proc/"):
                 attachment = dataclasses.replace(attachment, netns=None)
             try:
-                await self._delete(one.network, attachment, self._operation(_environment(attachment)))
+                await self._delete(item.network, attachment, self._operation(_environment(attachment)))
             except CNIError as error:
                 failures.append(error)
         return failures

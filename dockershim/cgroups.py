@@ -140,4 +140,4 @@ def _folders(folder: str, fd: int | None, most: int) -> list[str]:
     if os.stat(folder if fd is None else fd).st_nlink <= 2:  # noqa: PTH116 - a Path costs more than the call
         return []
     with os.scandir(folder) as entries:
-        return list(itertools.islice((one.path for one in entries if one.is_dir(follow_symlinks=False)), most))
+        return list(itertools.islice((entry.path for entry in entries if entry.is_dir(follow_symlinks=False)), most))

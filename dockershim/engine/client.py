@@ -288,12 +288,12 @@ class Engine:
         with self._border(f"{method} {path}"), contextlib.closing(response):
             yield response
 
-    async def _open(self, method: str, path: str, **given: Any) -> aiohttp.ClientResponse:
+    async def _open(self, method: str, path: str, **options: Any) -> aiohttp.ClientResponse:
         what = f"{method} {path}"
         url = await self._url(path)
         known = self._newest_offered
         with self._border(what):
-            response = await self._session.request(method, url, **given)
+            response = await self._session.request(method, url, **options)
             try:
                 self._notice_version(response, known, what)
                 if response.status >= 400:

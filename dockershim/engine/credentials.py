@@ -51,8 +51,8 @@ class Credentials:
             "registrytoken": self.registry_token,
             "serveraddress": self.server_address,
         }
-        given = {name: value for name, value in fields.items() if value}
-        return base64.urlsafe_b64encode(json.dumps(given).encode("ascii")).decode("ascii")
+        filled = {name: value for name, value in fields.items() if value}
+        return base64.urlsafe_b64encode(json.dumps(filled).encode("ascii")).decode("ascii")
 
 
 def from_cri(auth: api_pb2.AuthConfig) -> Credentials | None:

@@ -21,7 +21,7 @@ def reach(path: str, touch: Touch) -> None:
 
     Stops where the path cannot be followed: the next operation on it raises the error.
     """
-    todo, here, links = path.split("/")[::-1], "/", 0
+    todo, here, link_count = path.split("/")[::-1], "/", 0
     while todo:
         name = todo.pop()
         if name in ("", "."):
@@ -34,8 +34,8 @@ def reach(path: str, touch: Touch) -> None:
             if error.errno == errno.EINVAL:
                 continue
             return
-        links += 1
-        if links > _MOST_LINKS:
+        link_count += 1
+        if link_count > _MOST_LINKS:
             return
         todo += target.split("/")[::-1]
         here = "/" if target.startswith("/") else os.path.dirname(here)  # noqa: PTH120

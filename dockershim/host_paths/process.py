@@ -104,9 +104,9 @@ class Process:
         except OSError as error:
             answer = {"errno": error.errno or errno.EIO, "text": error.strerror or str(error), "path": job.path}
         with self._lock:
-            if kept := "result" in answer and not job.given_up:
+            if is_answered := "result" in answer and not job.given_up:
                 self._end(job, answer)
-        if not kept:
+        if not is_answered:
             # The server does not learn of these folders, so it cannot remove them.
             operations.remove_folders(made)
             with self._lock:
@@ -147,7 +147,7 @@ class Process:
         """The thread is about to use ``place``. Raises _Hangs if other threads hang there."""
         with self._lock:
             job.place = place
-            others = [(one.hangs_on, one.place) for one in self._jobs.values() if one.hangs_on is not None]
+            others = [(job.hangs_on, job.place) for job in self._jobs.values() if job.hangs_on is not None]
         if not others:
             return
         mount = mount_of(place)

@@ -113,16 +113,16 @@ class LogFollower:
         So a container that writes little, or a request of the server, waits for two batches at most, no matter how
         many containers write more than can be copied.
         """
-        due = [one for one in self._containers.values() if one.due is not None and one.due <= now]
+        due = [item for item in self._containers.values() if item.due is not None and item.due <= now]
         room = BATCH
-        for container in sorted((one for one in due if not one.lags), key=_when_due):
+        for container in sorted((container for container in due if not container.lags), key=_when_due):
             if room > 0:
                 room -= self._turn(container, now)
-        if lagging := [one for one in due if one.lags]:
+        if lagging := [container for container in due if container.lags]:
             self._turn(min(lagging, key=_when_due), now)
 
     def _timeout(self) -> float:
-        due = min((one.due for one in self._containers.values() if one.due is not None), default=None)
+        due = min((item.due for item in self._containers.values() if item.due is not None), default=None)
         return -1 if due is None else max(0.0, due - time.monotonic())
 
     # -- The engine's files.
@@ -130,8 +130,8 @@ class LogFollower:
     def _take_events(self, inotify: Inotify) -> None:
         changed: dict[str, int] = {}
         for number, mask, name in inotify.read():
-            one = self._by_watch.get(number)
-            touched = list(self._containers.values()) if mask & OVERFLOW else [one] if one else []
+            watched = self._by_watch.get(number)
+            touched = list(self._containers.values()) if mask & OVERFLOW else [watched] if watched else []
             for container in touched:
                 if container.watched and not container.problem:
                     container.due = 0.0
@@ -197,7 +197,7 @@ class LogFollower:
         container.problem = in_words(error)
         container.due = now + RETRY
         container.copying.let_go()
-        if any(one.do == "forget" for one in container.waiting):
+        if any(request.do == "forget" for request in container.waiting):
             self._let_go_for_good(container)
             return
         for waiting in container.waiting:
@@ -226,7 +226,7 @@ class LogFollower:
 
     def _complain(self, now: float) -> None:
         """Log a warning, once a minute, while there are logs that cannot be written."""
-        blocked = [one.problem for one in self._containers.values() if one.problem]
+        blocked = [container.problem for container in self._containers.values() if container.problem]
         if not blocked and self._complained is not None:
             self._log("INFO", "all logs are written again")
             self._complained = None
@@ -236,7 +236,7 @@ class LogFollower:
 
     def _tell_of_watches(self, now: float) -> None:
         """Log once that there are too few watches, and once that there are enough again, at least a minute later."""
-        why = next((one.unwatched for one in self._containers.values() if one.unwatched), "")
+        why = next((container.unwatched for container in self._containers.values() if container.unwatched), "")
         if why and self._told_unwatched is None:
             self._log(
                 "WARNING", f"the engine's files are looked at every {POLL:g} s where they cannot be watched: {why}"
@@ -285,7 +285,7 @@ class LogFollower:
         now = time.monotonic()
         if do == "finish":
             # The server sends one finish at a time for a container, so it has given up earlier ones.
-            container.waiting = [one for one in container.waiting if one.do != "finish"]
+            container.waiting = [request for request in container.waiting if request.do != "finish"]
         # A container that is gone writes nothing more, so all open files are copied.
         end = None if do == "forget" else container.copying.end()
         until = {"reopen": now + PATIENCE, "forget": now + LAST_WORDS}.get(do, math.inf)
@@ -301,7 +301,7 @@ class LogFollower:
             unread += count
             # UTC times sort as texts once the Z after the fraction is removed.
             oldest = min(filter(None, (oldest, time_of_first.rstrip("Z"))), default="")
-        blocked = sum(bool(one.problem) for one in self._containers.values())
+        blocked = sum(bool(container.problem) for container in self._containers.values())
         followed = len(self._containers)
         return {**asdict(totals), "followed": followed, "blocked": blocked, "unread": unread, "oldest": oldest}
 

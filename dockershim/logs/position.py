@@ -97,9 +97,9 @@ class PositionFile:
         except OSError:
             self.close()
             raise
-        found = [one for start in (0, _SLOT) if (one := decode(content[start : start + _SLOT]))]
+        found = [position for start in (0, _SLOT) if (position := decode(content[start : start + _SLOT]))]
         self.last: Position | None
-        self._number, boot, self.last = max(found, key=lambda one: one[0], default=(0, 0, None))
+        self._number, boot, self.last = max(found, key=lambda position: position[0], default=(0, 0, None))
         #: Whether the machine has rebooted since the last position was written.
         self.rebooted = self.last is not None and boot != this_boot()
 

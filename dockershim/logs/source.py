@@ -198,7 +198,7 @@ class Sources:
         the place moves past them.
         """
         status = (os.fstat(file.fd) for file in list(self._files)[:-1])
-        sizes = [one.st_size for one in takewhile(lambda one: one.st_nlink == 0, status)]
+        sizes = [entry.st_size for entry in takewhile(lambda entry: entry.st_nlink == 0, status)]
         lost, held = 0, sum(sizes)
         for size in sizes:
             if held <= most:

@@ -164,9 +164,9 @@ def _drop_zeros(fd: int, offset: int) -> None:
     size = end = os.fstat(fd).st_size
     while end > offset:
         most = min(TAIL, end - offset)
-        kept = bytes_before(fd, end, most).rstrip(b"\0")
-        end += len(kept) - most
-        if kept:
+        data = bytes_before(fd, end, most).rstrip(b"\0")
+        end += len(data) - most
+        if data:
             break
     if end < size:
         os.ftruncate(fd, end)

@@ -242,11 +242,11 @@ class CNINetwork:
         try:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
-            raise NetworkFailure(f"what to detach cannot be told: {error}") from error
+            raise NetworkFailure(f"the cached attachments of the pod cannot be read: {error}") from error
         failures = []
-        for one in to_delete:
+        for attachment in to_delete:
             try:
-                await self._detach(one)
+                await self._detach(attachment)
             except NetworkFailure as error:
                 failures.append(str(error))
         if failures:
@@ -263,8 +263,8 @@ class CNINetwork:
             attachments = self._runtime.cached_attachments()
             left = self._pins.pinned() | names_in(self._locks)
         except (cni.CNIError, OSError) as error:
-            raise NetworkFailure(f"the networks of pods cannot be told: {error}") from error
-        return left | {one.attachment.container_id for one in attachments if self._is_ours(one)}
+            raise NetworkFailure(f"the cached attachments of pods cannot be read: {error}") from error
+        return left | {cached.attachment.container_id for cached in attachments if self._is_ours(cached)}
 
     def _is_ours(self, cached: cni.CachedAttachment) -> bool:
         netns = cached.attachment.netns
@@ -282,10 +282,9 @@ class CNINetwork:
 
         def valid(cached: Sequence[cni.CachedAttachment]) -> set[tuple[str, str]]:
             ids = set(known())
-            kept = (one for one in cached if one.attachment.container_id in ids or not self._is_ours(one))
-            return {(one, INTERFACE) for one in ids} | {
-                (one.attachment.container_id, one.attachment.ifname) for one in kept
-            }
+            valid_items = (item for item in cached if item.attachment.container_id in ids or not self._is_ours(item))
+            attachments = {(item.attachment.container_id, item.attachment.ifname) for item in valid_items}
+            return {(sandbox_id, INTERFACE) for sandbox_id in ids} | attachments
 
         try:
             await self._runtime.gc(network, valid)
@@ -299,8 +298,8 @@ class CNINetwork:
         cached = await with_own_files(self._runtime.cached_attachments, sandbox_id)
         if cached:
             return [
-                dataclasses.replace(one, attachment=self._attachment(sandbox_id, name, like=one.attachment))
-                for one in cached
+                dataclasses.replace(item, attachment=self._attachment(sandbox_id, name, like=item.attachment))
+                for item in cached
             ]
         if self._source.network is None:
             return []
@@ -383,7 +382,7 @@ class CNINetwork:
         try:
             attachments = self._runtime.cached_attachments(sandbox.id)
         except cni.CNIError as error:
-            raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be told: {error}") from error
+            raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be read: {error}") from error
         for cached in attachments:
             if cached.finished and cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
@@ -416,7 +415,7 @@ def ways_to_detach(added: cni.CachedAttachment) -> tuple[Way, ...]:
     they leave the rules and succeed. DEL removes the interface first and then the rules, so a DEL that was cut short
     may leave rules. If the rules are gone too, DEL with a restored interface fails, and DEL without one succeeds.
     """
-    masquerades = any(one.type in _MASQUERADING and one.raw.get("ipMasq") for one in added.network.plugins)
+    masquerades = any(plugin.type in _MASQUERADING and plugin.raw.get("ipMasq") for plugin in added.network.plugins)
     if not masquerades or not _addresses_in(added):
         return (Way.AS_IT_IS,)
     return (Way.RESTORED_LINK if added.attachment.netns else Way.STAND_IN, Way.AS_IT_IS)

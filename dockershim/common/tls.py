@@ -27,7 +27,7 @@ class ServerTLS(ssl.SSLContext):
         self._cert = cert
         self._key = key
         self._client_ca = client_ca
-        self._told = ""
+        self._logged = ""
         self._seen = self._versions()
         self._context = self._load()
 
@@ -48,11 +48,11 @@ class ServerTLS(ssl.SSLContext):
         try:
             self._context = self._load()
         except FailedPrecondition as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged:
+                self._logged = str(error)
                 logger.error("%s; new connections are served with what it held before", error)
         else:
-            self._seen, self._told = versions, ""
+            self._seen, self._logged = versions, ""
             logger.info("TLS: new connections are served with what %s holds now", self._cert)
 
     def _versions(self) -> list[tuple[int, ...]]:

@@ -56,7 +56,7 @@ class Copying:
         self._sources = Sources(source)
         self._target = Target(target)
         #: Whether the CRI file may have lines, or a part of one, beyond the position: a write has failed.
-        self._ahead = False
+        self._is_ahead = False
 
     # -- Where to continue. All of this can be repeated after an error.
 
@@ -65,9 +65,9 @@ class Copying:
         if self._positions is not None:
             if not self._target.is_reachable():
                 self._target.open()
-                self._ahead = False
+                self._is_ahead = False
                 self._keep(self._positions)
-            if self._ahead:
+            if self._is_ahead:
                 self._catch_up(self._positions)
             return self._positions
         self._sources.scan()
@@ -127,7 +127,7 @@ class Copying:
                     self._match_lines(lines, written)
                     break
                 self._pass(lines, len(cri))
-            self._ahead = False
+            self._is_ahead = False
         finally:
             # Also if there was no room for the rest of a line: the next try continues here.
             self._keep(positions)
@@ -203,9 +203,9 @@ class Copying:
         if not lines:
             return 0
         cri, unreadable = to_cri(lines)
-        self._ahead = True
+        self._is_ahead = True
         self._target.write(cri)
-        self._ahead = False
+        self._is_ahead = False
         self._sources.advance(lines)
         self.totals.bytes += len(lines)
         self.totals.lines += lines.count(b"\n")

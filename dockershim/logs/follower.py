@@ -89,7 +89,7 @@ class LogFollower:
         self._by_watch: dict[int, _Container] = {}
         self._received = b""
         self._complained: float | None = None
-        self._told_unwatched: float | None = None
+        self._logged_unwatched: float | None = None
         #: The totals of containers that are not followed any more.
         self._ended = Totals()
 
@@ -105,7 +105,7 @@ class LogFollower:
             now = time.monotonic()
             self._give_turns(now)
             self._complain(now)
-            self._tell_of_watches(now)
+            self._log_watches(now)
 
     def _give_turns(self, now: float) -> None:
         """Give turns to containers that keep up, until they have copied a batch; then one to the first lagging one.
@@ -234,17 +234,17 @@ class LogFollower:
             self._log("WARNING", f"the logs of {len(blocked)} containers cannot be written now: {blocked[0]}")
             self._complained = now
 
-    def _tell_of_watches(self, now: float) -> None:
+    def _log_watches(self, now: float) -> None:
         """Log once that there are too few watches, and once that there are enough again, at least a minute later."""
         why = next((container.unwatched for container in self._containers.values() if container.unwatched), "")
-        if why and self._told_unwatched is None:
+        if why and self._logged_unwatched is None:
             self._log(
                 "WARNING", f"the engine's files are looked at every {POLL:g} s where they cannot be watched: {why}"
             )
-            self._told_unwatched = now
-        elif not why and self._told_unwatched is not None and now - self._told_unwatched >= COMPLAIN:
+            self._logged_unwatched = now
+        elif not why and self._logged_unwatched is not None and now - self._logged_unwatched >= COMPLAIN:
             self._log("INFO", "all of the engine's files are watched again")
-            self._told_unwatched = None
+            self._logged_unwatched = None
 
     # -- The server's requests.
 

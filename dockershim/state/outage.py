@@ -21,7 +21,7 @@ class Outage:
 
     def __init__(self) -> None:
         self._begun: float | None = None
-        self._told_at = 0.0
+        self._logged_at = 0.0
         self._reasons: set[str] = set()
         self._refused = 0
 
@@ -35,11 +35,11 @@ class Outage:
         if self._begun is None:
             self._begun, self._refused, self._reasons = now, 0, set()
             what = "the engine cannot be used; calls that need it are refused until it answers"
-        elif reason in self._reasons or now - self._told_at < _REMINDER:
+        elif reason in self._reasons or now - self._logged_at < _REMINDER:
             return
         else:
             what = f"the engine cannot be used for {now - self._begun:.0f} s now"
-        self._told_at = now
+        self._logged_at = now
         self._reasons.add(reason)
         logger.warning("%s: %s", what, reason)
 

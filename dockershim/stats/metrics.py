@@ -337,7 +337,7 @@ class Series:
             if sample is None or sample[0] != value:
                 sample = value, self._encode(metric, value, labels)
             samples[key] = sample
-        wire = b"".join([one for _, one in samples.values()])
+        wire = b"".join([sample for _, sample in samples.values()])
         self._known[make] = source, samples, wire
         return wire
 

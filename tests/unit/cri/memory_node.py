@@ -1,7 +1,7 @@
-"""A node in memory: an engine, a CNI and checkpoints that outlive servers, each step of which a test decides on.
+"""A node in memory: an engine, CNI and checkpoints that outlive servers. A test decides when each step happens.
 
-The engine does what engines do: whoever wants something of a container waits for what is done with it, a start that
-has joined the sandbox's namespaces is not stopped by the sandbox's end, and every change is told by an event.
+The engine behaves like a real one: calls for one container wait for each other, the end of a sandbox does not stop a
+start that has joined its namespaces, and an event reports every change.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ UNUSED: Any = MagicMock()
 
 
 class Steps:
-    """What is about to happen, each until the test lets it."""
+    """The steps that wait until the test lets them happen."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
-        #: Those of them that go on whoever has asked for them.
+        #: The steps of the engine, which happen even if the server that asked for them has died.
         self.engines: list[asyncio.Future[None]] = []
         self.on = False
 
     async def step(self, *, of_engine: bool = False) -> None:
         task = asyncio.current_task()
-        # Reads that events bring about are at once: their order changes nothing but what is known, and when.
+        # Reads after events happen at once: their order changes only when the inventory knows of a change.
         if self.on and not (task is not None and task.get_name().startswith("refresh ")):
             step = asyncio.get_running_loop().create_future()
             self.waiting.append(step)
@@ -60,30 +60,30 @@ class Steps:
 
 
 class Process:
-    """Whether a server lives. One that was killed gets no further, until the test puts it away."""
+    """Whether a server lives. A killed server stands still until the test puts it away."""
 
     def __init__(self, steps: Steps) -> None:
         self.dead = False
-        #: Whether what is done comes back to the server by a step of its own, so that it can die in between.
+        #: Whether each answer reaches the server by a step of its own, so that the server can die in between.
         self.slow_answers = False
         self.put_away: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._steps = steps
 
     async def begins(self) -> None:
-        """Before something outside of the server is touched."""
+        """Called before each action outside of the server."""
         if self.dead:
             await asyncio.shield(self.put_away)
             raise Unavailable("the server was killed")
 
     async def ends(self) -> None:
-        """Behind it."""
+        """Called after each action outside of the server."""
         if self.slow_answers:
             await self._steps.step()
         await self.begins()
 
 
 class MemoryEngine:
-    """``done`` are the creates and starts that were carried out. ``fail`` has actions that fail, once each.
+    """``done`` has the creates and starts that were done. ``fail`` has the actions that are to fail, once each.
 
     Unless it ``answers``, nobody is told of a start.
     """
@@ -95,7 +95,7 @@ class MemoryEngine:
         self.fail: set[str] = set()
         self.answers = True
         self.unanswered: list[asyncio.Future[None]] = []
-        #: Who is told of changes; None while no server is there.
+        #: Called with each event; None while there is no server.
         self.listener: Callable[[Event], None] | None = None
         self._steps = steps
         self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -114,7 +114,7 @@ class MemoryEngine:
         self._tell("create", container_id)
 
     def lose(self, container_id: str) -> None:
-        """It is gone, and no event tells."""
+        """Lose the container, without an event."""
         del self.containers[container_id]
 
     def running(self) -> list[str]:
@@ -208,7 +208,7 @@ def _summary(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Connection:
-    """What one server has of the engine."""
+    """One server's client of the engine."""
 
     endpoint = "unix:///run/docker.sock"
 
@@ -240,14 +240,14 @@ class Connection:
 
 
 class MemoryNetwork:
-    """What one server has of CNI plugins that need a step for each ADD and DEL."""
+    """One server's CNI plugins. Each ADD and DEL is a step."""
 
     kind = "cni"
     engine_mode = "none"
     publishes_ports = False
 
     def __init__(self, node: MemoryNode, process: Process) -> None:
-        #: The most DELs that went on at once.
+        #: The most DELs that ran at the same time.
         self.most_at_once = self._at_once = 0
         self._node = node
         self._process = process
@@ -260,7 +260,7 @@ class MemoryNetwork:
     async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
         await self._process.begins()
         await self._node.steps.step()
-        # As with a plugin that fails: what it did by then is left.
+        # As with a plugin that fails: its effects so far stay.
         self._node.attached.add(sandbox.id)
         if self._node.add_fails:
             raise Unavailable("ADD failed")
@@ -305,7 +305,7 @@ class _NoLogs:
 
 
 class SteppedCheckpoints(FakeCheckpoints):
-    """Checkpoints on a disk that takes its time."""
+    """Checkpoints on a slow disk."""
 
     def __init__(self, node: MemoryNode, process: Process) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ class SteppedCheckpoints(FakeCheckpoints):
 
 
 class Server:
-    """One process on a node. What it knows in memory ends with it."""
+    """One server process on a node. Its memory ends with it."""
 
     def __init__(self, node: MemoryNode) -> None:
         self.node = node
@@ -360,16 +360,16 @@ class Server:
         node.engine.listener = self.inventory.take
 
     async def look(self) -> None:
-        """Read what the engine has."""
+        """Read the state of the engine."""
         await self.inventory.resync()
 
     def die(self) -> None:
-        """SIGKILL: nothing more is asked, and nothing that is answered is heard."""
+        """SIGKILL: the server makes no more calls, and gets no more answers."""
         self.process.dead = True
         self.node.engine.listener = None
 
     async def close(self) -> None:
-        """Put it away."""
+        """Put the dead server away."""
         if not self.process.put_away.done():
             self.process.put_away.set_result(None)
         await self.inventory.close()
@@ -410,24 +410,24 @@ class Server:
 
 
 class MemoryNode:
-    """What outlives a server."""
+    """The parts of a node that outlive a server."""
 
     def __init__(self) -> None:
         self.steps = Steps()
         self.engine = MemoryEngine(self.steps)
         self.checkpoints: dict[str, Checkpoint] = {}
-        #: Sandboxes that have a network.
+        #: The ids of sandboxes that have a network.
         self.attached: set[str] = set()
         self.add_fails = False
 
     async def server(self) -> Server:
-        """A server that has read what is there."""
+        """A server that has read the state of the node."""
         made = Server(self)
         await made.look()
         return made
 
     async def with_pod(self, *, container: bool) -> Server:
-        """A server that has made a pod, and a container in it that was not started."""
+        """A server that has made a pod with a container, and has not started the container."""
         server = await self.server()
         assert await server.run_pod() == SANDBOX
         if container:
@@ -437,7 +437,7 @@ class MemoryNode:
         return server
 
     def left(self) -> list[str]:
-        """What is there of pods."""
+        """Everything of pods that is on the node."""
         return [*self.engine.containers, *self.checkpoints, *self.attached]
 
 
@@ -457,7 +457,7 @@ async def _engine_28() -> Any:
 
 
 class Choices:
-    """One way through all decisions; ``next`` gives another."""
+    """One path through all decisions. ``next`` returns another one."""
 
     def __init__(self, first: tuple[int, ...] = ()) -> None:
         self._first = first
@@ -469,7 +469,7 @@ class Choices:
         return self._taken[-1][0]
 
     def next(self) -> Choices | None:
-        """The next way in the order of a depth-first search, None after the last."""
+        """The next path in the order of a depth-first search; None after the last."""
         taken = self._taken
         while taken and taken[-1][0] + 1 == taken[-1][1]:
             taken.pop()
@@ -480,7 +480,7 @@ class Choices:
 
 
 async def settle() -> None:
-    """Until nothing goes on but what waits for a step."""
+    """Wait until all tasks wait for a step."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     await asyncio.sleep(0)
     while len(ready):  # noqa: ASYNC110
@@ -493,7 +493,7 @@ async def play(
     choices: Choices,
     may_begin: Callable[[int], bool] = lambda _: True,
 ) -> list[BaseException | None]:
-    """Begin the calls and let the node go on, in the order that is chosen; how each call ended."""
+    """Begin the calls and let the steps happen, in the chosen order. Returns how each call ended."""
     tasks: dict[int, asyncio.Task[object]] = {}
     while True:
         await settle()

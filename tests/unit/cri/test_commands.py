@@ -1,4 +1,4 @@
-"""How a command of an exec is ended: with all that it started, and nothing else."""
+"""Killing the command of an exec: with all processes that it started, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.state.fake_engine import until
 
 
 class FakeEngine:
-    """It says of an exec what is true of a child of ours, or that its process has ended."""
+    """Answers an exec's inspect with the state of a child process of this test, or says that it has ended."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, is_over: bool = False) -> None:
         self._process = process
@@ -28,7 +28,7 @@ class FakeEngine:
 
 
 def command(process: subprocess.Popen[bytes], *, is_over: bool = False) -> EngineCommand:
-    """One in the container that we are in."""
+    """A command in the container that this test runs in."""
     found = EngineCommand(cast("Engine", FakeEngine(process, is_over=is_over)), CONTAINER, "f" * 64)
     found.asked_to_start = True
     return found
@@ -52,7 +52,7 @@ def start(processes: ExitStack, script: str) -> subprocess.Popen[bytes]:
 
 
 def is_there(pid: int) -> bool:
-    """And no zombie, whom nobody may have reaped here."""
+    """Whether the process runs; a zombie does not, and may stay here because nobody reaps it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

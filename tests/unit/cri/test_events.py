@@ -1,4 +1,4 @@
-"""Which events a change of state is, and what becomes of a client that is too slow."""
+"""The events for each change of state, and the error for a client that is too slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the ImageService takes a particular engine at a particular moment: a stand-in plays it."""
+"""The ImageService in cases that a real engine rarely shows, with a fake engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEADLINE = 0.1
 
 
 class FakeEngine:
-    """Answers GET from a table and streams what it was given: bytes to send, seconds to wait, an error to raise."""
+    """Answers GET from a table. A stream is a list of bytes to send, seconds to wait, and errors to raise."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {"/images/docker.io/library/app:1/json": {"Id": ID}}

@@ -49,7 +49,7 @@ def command(architecture: str, machine: str, folder: Path) -> list[str]:
 
 @contextmanager
 def running_as_pid_1(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The unshare process around it, which ends with its exit code, and its pid out here."""
+    """The unshare process around the program, which ends with its exit code, and the program's pid in our namespace."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     with subprocess.Popen(["unshare", *user, "--pid", "--fork", "--kill-child", *command]) as parent:
         try:
@@ -71,7 +71,7 @@ def wait_for_child(pid: int) -> int:
 
 
 def wait_until_waiting(pid: int) -> None:
-    """Until SIGCHLD is ignored: the last that the program does before it waits, with the others blocked already."""
+    """Wait until SIGCHLD is ignored: the program does this last before it waits, after it has blocked other signals."""
     while not field(pid, "SigIgn") & 1 << (signal.SIGCHLD - 1):
         time.sleep(0.001)
 
@@ -92,7 +92,7 @@ def test_a_stop_signal_ends_it_at_once(architecture: str, machine: str, number: 
 
 
 def test_a_signal_that_came_before_it_waited_ends_it(tmp_path: Path) -> None:
-    """It is blocked by whoever starts the program and pending when it begins, as in the gap before the wait."""
+    """The signal is blocked by the parent and pending when the program begins, as if it came before the wait."""
     program = command("amd64", "x86_64", tmp_path)
     child = os.fork()
     if child == 0:
@@ -115,7 +115,7 @@ def test_it_goes_on_waiting_after_stop_and_continue(architecture: str, machine: 
 
 
 def leave_an_orphan(pid: int, dies_first: bool) -> None:
-    """Enters the pid namespace and leaves it a process whose parent is gone: alive, or a zombie already."""
+    """Enter the pid namespace, and leave an orphan in it: alive, or already a zombie."""
     helper = os.fork()
     if helper == 0:
         descriptor = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
@@ -208,7 +208,7 @@ IDS = [
 
 @pytest.mark.parametrize(("architecture", "expected"), IDS)
 def test_one_tag_means_one_image(architecture: str, expected: str) -> None:
-    """Whoever changes what is in the image changes BUILTIN_INFRA_IMAGE and these ids with it."""
+    """If this fails, the image has changed: change BUILTIN_INFRA_IMAGE and these ids as well."""
     assert BUILTIN_INFRA_IMAGE == "dockershim/pause:1"
     assert image_id(architecture) == expected
 

@@ -1,4 +1,4 @@
-"""Two calls on one pod in every order that an engine can bring about, and the server's end at each of their steps."""
+"""Two calls on one pod in every possible order of their steps, and a kill of the server at each step."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.unit.cri.memory_node import (
 
 Call = Callable[[Server], Awaitable[object]]
 
-#: How a call may fail beside one that changes the same pod. RunPodSandbox is told what the engine says of a container
-#: that somebody removes under its hands.
+#: How a call may fail while another one changes the same pod. RunPodSandbox gets the engine's error if its container is
+#: removed meanwhile.
 REFUSALS = (FailedPrecondition, NotFound)
 
 
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens depends on nothing but the order that is tried."""
+    """Make each run depend only on the order that is tried."""
 
     async def at_once(work: Callable[..., object], *arguments: object) -> object:
         return work(*arguments)
@@ -84,7 +84,7 @@ async def remove_container(server: Server) -> None:
 
 
 def check_stopped(server: Server) -> None:
-    """Nothing runs in a stopped pod, and it has no network."""
+    """Check that nothing runs in a stopped pod, and that it has no network."""
     engine = server.node.engine
     assert SANDBOX not in engine.running()
     assert SANDBOX not in {engine.sandbox_of(one) for one in engine.running()}
@@ -92,7 +92,7 @@ def check_stopped(server: Server) -> None:
 
 
 async def clear_away(server: Server) -> None:
-    """As a kubelet does in the end: whatever is listed is stopped and removed, and then nothing is left."""
+    """Stop and remove all listed pods, as a kubelet does in the end, and check that nothing is left."""
     server.node.steps.on = False
     for sandbox in await server.listed():
         await server.stop(sandbox.id)
@@ -106,7 +106,7 @@ async def clear_away(server: Server) -> None:
 async def every_order(
     *calls: Call, container: bool = True, prepare: Callable[[Server], object] = lambda _: None
 ) -> AsyncIterator[tuple[Server, list[BaseException | None]]]:
-    """A server with one pod after each way through the calls, and how each of them ended."""
+    """For each order of the calls: the server with one pod afterwards, and how each call ended."""
     choices: Choices | None = Choices()
     while choices is not None:
         server = await MemoryNode().with_pod(container=container)
@@ -148,7 +148,7 @@ async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call]) -> No
 
 
 def is_listed(server: Server, number: int) -> bool:
-    """Only then is there an id that the second call could name."""
+    """Wait until there is an id for the second call."""
     return number == 0 or server.inventory.peek(SANDBOX) is not None
 
 
@@ -187,7 +187,7 @@ async def mend(server: Server) -> None:
 async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
     call: Call, is_carried_out: bool
 ) -> None:
-    """At each step, which then is carried out, or is not. What the engine had begun it brings to its end."""
+    """Killed before and after each step is done. The engine finishes all work that it has begun."""
     for died_at in itertools.count():
         node = MemoryNode()
         with_container = call not in (create, mend)
@@ -229,7 +229,7 @@ async def check_the_next_server(node: MemoryNode, call: Call, is_over: bool) -> 
     if is_over and call is run_pod:
         assert SANDBOX in listed
     for sandbox_id, state in listed.items():
-        # A pod that is said to be ready is whole: it can be used.
+        # A pod that is reported as ready can be used.
         if state == cri.SANDBOX_READY:
             assert sandbox_id in node.attached
             assert sandbox_id in node.engine.running()
@@ -248,7 +248,7 @@ async def test_a_start_that_its_caller_has_given_up_does_not_outlive_a_stop() ->
 
 
 async def test_a_container_runs_once_though_it_is_started_twice() -> None:
-    """It ends by itself at some moment."""
+    """The container ends by itself at some moment."""
 
     async def end(server: Server) -> None:
         with suppress(FailedPrecondition):

@@ -1,4 +1,4 @@
-"""What the log says of calls: names from memory, and whether there is anything to do."""
+"""Facts for the log lines of calls: names from memory, and whether a call has anything to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that the engine has no field for are written once after each start by us, whoever ends in between."""
+"""Limits for which the engine has no field are written once after each start by us, also if the server is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FILES = {"hugetlb.2MB.max": "0"}
 
 
 class Cgroups:
-    """In the place of the kernel's: what was written, by container; ``refuses`` makes that fail, ``hold`` last.
+    """Takes the place of the kernel's files. Has the written limits by container; ``refuses`` makes writes fail,
+    ``hold`` makes them last.
 
     Of what is to be killed so much is not, as the engine is ``away``.
     """
@@ -128,7 +129,7 @@ async def test_a_container_that_cannot_have_them_may_not_go_on(
     fake.end(ID)
     await inventory.refresh_ended(ID)
     assert due(folder) == []
-    # It ran when its start was over, so it was tried again, in a thread that a busy machine may let wait.
+    # The container ran after its start, so the write was repeated, in a thread that may start late on a busy machine.
     await until(lambda: not limits._late)
 
 
@@ -136,7 +137,7 @@ async def test_a_container_that_cannot_have_them_may_not_go_on(
 async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_again(
     fake: FakeEngine, client: Engine, cgroups: Cgroups, folder: Path, status: str
 ) -> None:
-    """At its first look at the engine, or when a start is over that was under way then."""
+    """Written after the first read of the engine, or when a start that was under way then is over."""
     folder.mkdir(parents=True)
     (folder / ID).touch()
     add(fake, status)
@@ -165,7 +166,7 @@ async def test_a_start_whose_answer_was_lost(
     cgroups.hold.clear()
     add(fake, "running")
     started = await record(inventory)
-    # Who asks for the start again is not told that it runs before it has them.
+    # A second StartContainer does not return before the limits are written.
     again = asyncio.create_task(limits.write(started))
     await asyncio.sleep(0.05)
     assert not again.done()
@@ -191,7 +192,7 @@ async def test_one_that_cannot_have_them_late_is_killed_and_told_of(
         pass
     add(fake, "running")
     started = await record(inventory)
-    # Who asks for the start again is told that it cannot be.
+    # A second StartContainer fails.
     with pytest.raises((FailedPrecondition, Unavailable)):
         await limits.write(started)
     await until(lambda: cgroups.killed == [ID] * 3)

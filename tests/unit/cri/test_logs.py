@@ -1,4 +1,4 @@
-"""Which logs are taken up when a server starts, while containers come to their end."""
+"""Which logs a server follows after its start, while containers end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def container(container_id: str) -> ContainerRecord:
 
 
 async def test_a_container_that_is_removed_while_logs_are_taken_up_is_not_followed() -> None:
-    """It was forgotten when it was removed, so its position would stay until the next start."""
+    """Its log was forgotten when it was removed, so a new position would stay until the next start."""
     there = {one: container(one) for one in ("a", "b", "c")}
     followed: list[str] = []
 

@@ -15,7 +15,7 @@ from dockershim.cri.events import MOST_WAITING, _Client
 from dockershim.server.grpc_server import OpenStreams, make_server
 from tests.cri_client import CRI
 
-#: So long that few of them fill the windows and sockets between the two.
+#: Long, so that few events fill the windows and sockets between server and client.
 EVENT = Encoded(cri.ContainerEventResponse(container_id="c" * 20_000).SerializeToString())
 BURST = 100
 

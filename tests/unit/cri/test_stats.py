@@ -1,4 +1,4 @@
-"""Statistics are read by the event loop, a little at a time."""
+"""The event loop reads statistics, a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How output goes from the engine to a client: whole, and in turns that are short for others."""
+"""Output from the engine reaches a client completely, and other tasks wait only for short times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ = 256 * 1024  # bytes that one read brings at most
 
 
 class Sink:
-    """A client who always takes more."""
+    """A client that always takes more."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -29,7 +29,7 @@ class Sink:
 
 
 def frames(streams: Iterable[int], size: int) -> bytes:
-    """As much as a read brings, in whole frames of ``size`` bytes."""
+    """The bytes of one read, in whole frames of ``size`` bytes."""
     count = READ // (8 + size)
     return b"".join(
         struct.pack(">BxxxL", stream, size) + bytes([number % 251]) * size
@@ -79,7 +79,7 @@ async def test_output_in_tiny_frames_gives_way_to_others(streams: tuple[int, ...
     turns: list[float] = []
 
     async def watch() -> None:
-        # Its own time, so that a busy machine changes nothing.
+        # A clock of its own, so that a busy machine changes nothing.
         last = time.thread_time()
         while True:
             await asyncio.sleep(0)

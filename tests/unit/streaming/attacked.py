@@ -29,13 +29,13 @@ async def hangs(streams: CommandStreams) -> int:
 
 
 class Pod:
-    """What is behind forwarded ports, in threads, so that it holds nothing in the loop."""
+    """The processes at forwarded ports, as threads, so that they use nothing of the event loop."""
 
     def __init__(self) -> None:
         self._listening = {port: socket.create_server(("127.0.0.1", 0), backlog=1000) for port in (1, 2)}
         self._kept: list[socket.socket] = []
         for port, listening in self._listening.items():
-            # So that what is on the way waits in the server, and not in the kernel; its sockets inherit it.
+            # So that bytes wait in the server, not in the kernel. Accepted sockets inherit this.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             threading.Thread(target=self._accept, args=(listening, port == 2), daemon=True).start()
 
@@ -46,7 +46,7 @@ class Pod:
             if not floods:
                 self._kept.append(accepted)
                 continue
-            # Enough to fill what is on the way; a thread for each would be memory too.
+            # Enough to fill all buffers on the way; a thread for each connection would use memory, too.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
             accepted.setblocking(False)
             with contextlib.suppress(BlockingIOError, OSError):

@@ -34,7 +34,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def encrypted() -> AsyncIterator[tuple[Server, ssl.SSLContext]]:
-    """A server that is reached by TLS, and what its clients trust."""
+    """A server with TLS, and the authority that its clients trust."""
     authority = trustme.CA()
     ours, clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(ours)
@@ -64,5 +64,5 @@ def noise(size: int) -> bytes:
 
 
 def digest(data: bytes | bytearray) -> tuple[int, str]:
-    """What to compare where a difference would be megabytes long."""
+    """A short form of long data, so that the output of a failed comparison is short."""
     return len(data), hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""What clients can make the server keep: 10 MiB a connection, whatever it does, and nothing once it has gone."""
+"""Memory that clients can use: at most 10 MiB for each connection, whatever they do, and none after they have gone."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ pytestmark = pytest.mark.slow
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
-#: What asyncio reads at once.
+#: The most bytes that asyncio reads at once.
 READ = 256 * 1024
-#: What a connection may hold.
+#: The most bytes that a connection may hold.
 MOST = 10 * MIB
-#: What the objects of 1,000 streams, their tasks and sockets take besides, and what an allocator keeps in between.
+#: The bytes of the objects of 1,000 streams, their tasks and sockets, and of gaps in the allocator.
 BESIDES = 16 * MIB
-#: So much of it the allocator may keep for the next.
+#: The bytes that the allocator may keep for later.
 KEPT = 14 * MIB
-#: Nothing has moved for so long: the server takes no more, seconds.
+#: If no byte has moved for these seconds, the server takes no more.
 STOPPED = 0.5
-#: Its memory has stayed the same for so long: it has done what there was to do, seconds.
+#: If the server's memory has not changed for these seconds, it has done all its work.
 AT_REST = 0.1
 
 
@@ -51,19 +51,19 @@ class Attacked:
         return (await asyncio.wait_for(self._process.stdout.readline(), 10)).decode().strip()
 
     async def look(self) -> tuple[int, int, int]:
-        """Resident bytes, the most that there were so far, and the bytes that connections hold."""
+        """The resident bytes, their maximum so far, and the bytes that connections hold."""
         resident, most, held = map(int, (await self.ask("look")).split())
         return resident * 1024, most * 1024, held
 
     async def at_rest(self) -> tuple[int, int, int]:
-        """The same once it stays so."""
+        """The same, once it no longer changes."""
         found = None
         while found != (found := await self.look()):  # noqa: ASYNC110 - another process raises no event of ours
             await asyncio.sleep(AT_REST)
         return found
 
     async def settled(self) -> int:
-        """The resident bytes once connections hold nothing."""
+        """The resident bytes, once connections hold nothing."""
         while (found := await self.at_rest())[2]:
             continue
         return found[0]
@@ -86,7 +86,7 @@ async def attacked() -> AsyncIterator[Attacked]:
 
 
 class Client:
-    """A client that heeds nothing and reads nothing."""
+    """A client that ignores windows and reads nothing."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -125,7 +125,7 @@ class Client:
         return self._machine.send(RstStream(stream_id, 5))
 
     async def send(self, data: bytes, patience: float = STOPPED) -> bool:
-        """Whether the server takes it, sooner or later."""
+        """Send bytes. Returns whether the server took them in time."""
         if self._messages:
             data = b"".join(message(data[at : at + 32768]) for at in range(0, len(data), 32768))
         self._writer.write(data)
@@ -250,7 +250,7 @@ SPDY_ATTACKS = [
 
 
 def channels(client: Client) -> Iterator[bytes]:
-    """What each channel of 100 ports takes, half of which do not read, and one of which sends."""
+    """Fill the channels of 100 ports: half of the ports do not read, and one sends."""
     for _ in range(20):
         for channel in range(200):
             yield bytes([channel]) + FILL[:32_000]
@@ -271,7 +271,7 @@ def channels(client: Client) -> Iterator[bytes]:
 async def test_memory_of_a_connection(
     attacked: Attacked, kind: str, protocol: str, attack: Callable[[Client], Iterator[bytes]]
 ) -> None:
-    # The first one loads what all use.
+    # The first connection loads the code that all use.
     await (await Client.open(await attacked.ask(kind), protocol=protocol)).close()
     before = await attacked.settled()
     for _ in range(2):
@@ -293,7 +293,7 @@ async def test_memory_of_all_connections(attacked: Attacked) -> None:
     await asyncio.gather(*(stubborn(client, unpaired) for client in clients))
     resident, worst, held = await attacked.look()
     assert held <= POOL + count * (FLOOR + READ)
-    # Another one is served all the same.
+    # Another client is served all the same.
     other = await Client.open(await attacked.ask("forward"))
     assert all([await other.send(data, 5) for data in islice(unpaired_with_little(other), 50)])
     for client in (*clients, other):

@@ -1,4 +1,4 @@
-"""Bytes in bulk go through the event loop: all of them, in order, and in the way of nothing else."""
+"""Large amounts of data pass completely and in order, and do not block the event loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.unit.streaming.conftest import INPUT, TERMINAL, Connect, digest, nois
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
-MUCH = 8_000_000  # bytes: more than the sockets on the way hold
+MUCH = 8_000_000  # bytes: more than all sockets on the way hold
 
 
 class Echo:
-    """A process behind a socket: it gives back what it gets, until it is told to go."""
+    """A process at a socket: it sends back all that it gets, until the test ends it."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -175,7 +175,7 @@ async def test_a_process_that_goes_in_the_middle(server: Server) -> None:
 
 
 async def test_forwards_of_one_connection_beside_each_other(server: Server) -> None:
-    """Also beside one whose process goes in the middle."""
+    """Also while the process of another forward ends in the middle."""
     processes = [Echo() for _ in range(3)]
 
     async with AsyncExitStack() as connections:

@@ -1,4 +1,4 @@
-"""Commands for clients of both transports: what each channel carries, and how each end is told."""
+"""Commands for clients of both transports: the bytes of each channel, and the message for each kind of end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPDY_PROTOCOLS = ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io",
 
 
 async def echo(streams: CommandStreams) -> int:
-    """Writes what it reads, and how much that was to stderr."""
+    """Writes to stdout what it reads, and the number of bytes to stderr."""
     assert streams.stdin is not None
     assert streams.stdout is not None
     total = 0
@@ -205,7 +205,7 @@ async def test_a_flood_on_the_resize_channel_holds_nobody_up(server: Server, con
 
 @asynccontextmanager
 async def measured_turns() -> AsyncIterator[list[float]]:
-    """How much time each turn of the event loop has used, seconds, whatever else uses the machine."""
+    """The CPU seconds of each round of the event loop, so that other load does not count."""
     turns: list[float] = []
 
     async def look() -> None:
@@ -293,7 +293,7 @@ async def test_a_command_whose_client_has_gone_is_cancelled(server: Server, conn
 async def test_a_client_is_missed_even_while_nobody_reads_its_input(server: Server, connect: Connect) -> None:
     hanging = Hanging()
     async with connect(server.command_url("exec", hanging, INPUT), stdin=True, stderr=False) as command:
-        # So much that the server stops to read, and so little that the end of the connection is not held up behind it.
+        # Enough that the server stops reading, and so few bytes that the end of the connection still gets through.
         await command.channels["stdin"].write(b"x" * 544 * 1024)
         await asyncio.wait_for(hanging.begun.wait(), 5)
         await asyncio.sleep(0.3)

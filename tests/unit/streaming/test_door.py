@@ -1,4 +1,4 @@
-"""Who connects and shows no token: bounded in number, time and lines of the log, by TLS too."""
+"""Connections that show no token are limited in number, time and log lines, also over TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def connected(server: Server, sent: bytes = b"") -> Opened:
 
 
 async def dropped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """What comes until the server has closed the connection."""
+    """All bytes that come until the server has closed the connection."""
     found = b""
     try:
         async with asyncio.timeout(3):
@@ -95,7 +95,7 @@ async def test_who_does_not_end_the_handshake_is_dropped(
 
 
 async def test_the_oldest_go_first(server: Server) -> None:
-    """So that one who shows his token at once is served, however many wait."""
+    """So that a client that shows its token at once is served, no matter how many wait."""
     waiting = [await connected(server) for _ in range(MOST_WAITING + 10)]
     async with spdy_command(server.command_url("exec", exits(0), OUTPUT)) as command:
         assert await command.exit_code() == 0

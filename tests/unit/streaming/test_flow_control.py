@@ -1,5 +1,5 @@
-"""SPDY flow control of both ends: a peer that names windows gets no more than they hold, and one that heeds ours can
-go on for ever."""
+"""SPDY flow control in both directions: a peer that sends windows gets no more than they allow, and one that respects
+ours can go on for ever."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUIET = 0.2  # seconds after which nothing more is expected
 
 
 class Peer:
-    """A client that says itself what it allows."""
+    """A client that sends its own windows."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -51,7 +51,7 @@ class Peer:
         self.send(SynStream(self.streams[kind], (("streamtype", kind),)))
 
     async def settle(self) -> dict[str, int]:
-        """Take what comes until nothing does; how much has come on each stream so far."""
+        """Receive until no more comes. Returns the bytes of each stream so far."""
         try:
             while data := await asyncio.wait_for(self._reader.read(1 << 20), QUIET):
                 self._machine.receive_data(data)
@@ -70,7 +70,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(url: str, *first: Sendable) -> AsyncIterator[Peer]:
-    """A client with the streams of a command, who sends ``first`` before it opens them."""
+    """A client with the streams of a command. It sends ``first`` before it opens them."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = (f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -231,7 +231,7 @@ async def test_both_directions_at_once_with_windows_of_both_ends(server: Server)
 
 
 async def test_what_reset_streams_have_not_read_leaves_room_for_others(server: Server) -> None:
-    """A process that does not read, as often as would fill the window that all streams share."""
+    """Many forwards to a process that does not read: their bytes would fill the window that all streams share."""
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -270,7 +270,7 @@ REFUSED, ECHO = 1, 2  # ports
 
 @asynccontextmanager
 async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIterator[str]:
-    """The URL to a pod that refuses the one port a little late, and whose other one sends back what it gets."""
+    """The URL of a pod that refuses connections to one port, after a while, and echoes on the other."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 20):
@@ -311,7 +311,7 @@ async def test_what_was_sent_to_a_refused_port_leaves_room_for_others(
             await refused.data.write(bytes(size))
             if reset:
                 refused.data.reset()
-            # Who has taken the stream back is told nothing but the end.
+            # A client that has reset the stream gets only the end.
             assert await refused.told() == ("" if reset else "nobody listens")
         stream = (await open_forward(connection, ECHO)).data
         await stream.write(b"echo")
@@ -331,7 +331,7 @@ async def test_what_was_sent_to_a_refused_port_does_not_stop_other_channels(serv
 async def test_what_takes_many_turns_is_read_whole(
     server: Server, monkeypatch: pytest.MonkeyPatch, flow_control: bool
 ) -> None:
-    """A read that holds so many frames that others have their turn between them; here after each."""
+    """A read with so many frames that other tasks run between them; here after each frame."""
     monkeypatch.setattr("streaming.spdy_connection._TURN", -1)
     async with (
         one_port_of_two(server) as url,

@@ -1,4 +1,4 @@
-"""Forwards while they connect: each ends with its stream, and so many are on their way at once."""
+"""Forwards that are connecting: each ends with its stream, and their number is limited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.state.fake_engine import until
 
 
 class Backlog:
-    """A pod whose backlog is full: it is connected to for ever."""
+    """A pod whose backlog is full: connecting to it never ends."""
 
     def __init__(self) -> None:
         self.begun = self.connecting = 0
@@ -43,7 +43,7 @@ def resets(forward: Forwarded) -> None:
 
 
 def breaks_the_protocol(forward: Forwarded) -> None:
-    """Data behind the end of the stream is a mistake for which the server resets it."""
+    """Data after the end of the stream is an error: the server resets the stream."""
     connection: Any = forward.data._connection
     connection.send(Data(forward.data.id, b"", fin=True))
     connection._write(bytes.fromhex(f"{forward.data.id:08x}00000001") + b"x")
@@ -59,7 +59,7 @@ async def test_a_stream_that_ends_ends_its_connecting(
         await until(lambda: backlog.connecting == 1)
         ends(forward)
         await until(lambda: not backlog.connecting, 1)
-        # Its other stream ends too: kubectl waits for that.
+        # The error stream ends, too: kubectl waits for that.
         with suppress(Disconnected):
             assert await asyncio.wait_for(forward.told(), 1) == ""
 
@@ -119,12 +119,12 @@ async def test_opening_and_resetting_leaves_nothing_on_its_way(server: Server, o
             await asyncio.sleep(0)
         await settled(connection)
         assert not backlog.connecting
-        # Those of the connection and of its watch; both ends are in this process.
+        # The tasks of the connection and of its watch; both ends are in this process.
         assert len(asyncio.all_tasks()) < before + 20
 
 
 async def settled(connection: SpdyConnection) -> None:
-    """Wait until the server has read all that was sent before: it refuses what is no forward."""
+    """Wait until the server has read all that was sent before: it resets a stream that belongs to no forward."""
     stream = connection.open((("streamtype", "other"),))
     with pytest.raises(Disconnected):
         await asyncio.wait_for(stream.read(), 5)

@@ -1,4 +1,4 @@
-"""What a connection may hold: up to its own bound, and of what all share as much as there is."""
+"""The bytes that a connection may hold: up to its own limit, and only while the shared pool has room."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST = 4 * FLOOR
 
 
 class Pipe:
-    """A source that tells whether it may bring something."""
+    """A source that records whether it is paused."""
 
     def __init__(self) -> None:
         self._goes = True
@@ -66,7 +66,7 @@ def test_each_has_its_floor_when_the_pool_is_empty() -> None:
     assert small.goes()
     modest.take(1)
     assert not small.goes()
-    # There is no use in less than half a floor.
+    # Less room than half a floor is of no use.
     modest.give_back(FLOOR // 2)
     assert not small.goes()
     modest.give_back(1)
@@ -102,7 +102,7 @@ def test_nothing_counts_after_the_end() -> None:
 
 
 def test_whom_it_lets_go_on_first() -> None:
-    """Who has waited longest, as the first ones may fill it again."""
+    """The source that has waited longest is resumed first, because the first ones may fill the room again."""
     holding = Holding(MOST, total=Total())
     order: list[str] = []
 

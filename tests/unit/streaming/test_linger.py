@@ -1,4 +1,4 @@
-"""A client that stops to read is dropped: once its command has ended, once it has been idle, over every transport."""
+"""A client that stops reading is dropped: after its command has ended, and after it was idle, over every transport."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def mute(url: str, protocol: str, *streams: tuple[tuple[str, str], ...]) -> AsyncIterator[None]:
-    """A client that opens streams and reads nothing; over a WebSocket where it names a sub-protocol."""
+    """A client that opens streams and reads nothing; over a WebSocket if there is a sub-protocol."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=4096)
     head = [f"GET {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade"]
@@ -60,7 +60,7 @@ def channels(*kinds: str) -> list[tuple[tuple[str, str], ...]]:
 
 
 def writes(ends: Callable[[], Awaitable[object]]) -> tuple[Command, asyncio.Event]:
-    """A command that fills all that is between it and its client, and then waits for ``ends``; and when it is full."""
+    """A command that fills all buffers between it and its client and then waits for ``ends``; and an event for full."""
     full = asyncio.Event()
 
     async def run(streams: CommandStreams) -> int:

@@ -1,4 +1,4 @@
-"""WebSocket messages of any length: cut into short ones for the library, whatever way they come."""
+"""WebSocket messages of any length are cut into short ones for aiohttp, no matter in which pieces they arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True, mask: bytes = b"\x01\x23\x45\x67") -> bytes:
-    """As a client sends it."""
+    """A frame as a client sends it."""
     first, length = (0x80 if fin else 0) | opcode, len(payload)
     if length < 126:
         head = bytes([first, 0x80 | length])
@@ -43,7 +43,7 @@ def masked(payload: bytes, mask: bytes) -> bytes:
 
 
 def frames(data: bytes) -> list[tuple[int, bytes]]:
-    """What whole frames hold, each of which has to be the last of its message."""
+    """The content of whole frames, each of which has to be the last of its message."""
     found, at = [], 0
     while at < len(data):
         assert data[at] & 0x80
@@ -70,7 +70,7 @@ def in_chunks(data: bytes, source: random.Random, most: int) -> list[bytes]:
 
 
 def a_client(source: random.Random) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """Messages in fragments with control frames between them, and (kind or channel, bytes) that they mean."""
+    """Messages in fragments with control frames between them, and their content as (kind or channel, bytes)."""
     sent, meant = b"", []
     for _ in range(source.randint(1, 20)):
         mask = source.randbytes(4)
@@ -150,7 +150,7 @@ def test_what_is_left_as_it_is(sent: bytes) -> None:
     cutter = Cutter(has_channels=True)
     assert cutter.feed(sent) == sent
     cutter = Cutter(has_channels=True)
-    # Whole messages are no matter of how they come.
+    # The pieces in which messages arrive make no difference.
     assert len(b"".join(cutter.feed(bytes([byte])) for byte in sent)) >= len(sent)
 
 
@@ -168,7 +168,7 @@ def test_little_is_kept() -> None:
     assert used < 10_000
 
 
-# With the library behind it
+# With aiohttp
 
 
 @asynccontextmanager
@@ -192,7 +192,7 @@ async def told(ws: aiohttp.ClientWebSocketResponse) -> tuple[bytes, bytes]:
 
 
 async def sums_up(streams: CommandStreams) -> int:
-    """Says what it has read, to its end or to a line's."""
+    """Writes what it has read, up to the end of the input or of a line."""
     assert streams.stdin is not None
     assert streams.stdout is not None
     received = bytearray()

@@ -1,4 +1,4 @@
-"""When a socket's reads are let to gather, and that nothing is lost by it."""
+"""When bytes gather in a socket between two reads, and that none are lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MS = 0.001
 
 
 def gathers(reads: Iterable[tuple[float, int]]) -> list[bool]:
-    """What is said after each read; a read is the seconds since the one before it, and its size."""
+    """The answer of Flow after each read. A read is the seconds since the read before it, and its size."""
     flow = Flow()
     times = itertools.accumulate((after for after, _ in reads), initial=100.0)
     next(times)
@@ -57,7 +57,7 @@ COUNT = 5000
 
 @contextlib.asynccontextmanager
 async def flow(end: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[SocketStream]:
-    """COUNT times PIECE, and then what ``end`` does."""
+    """Send PIECE, COUNT times, and then call ``end``."""
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -76,7 +76,7 @@ async def flow(end: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[Soc
 
 
 async def reads(stream: SocketStream) -> list[bytes]:
-    """All that it brings, to its end."""
+    """All bytes of the stream, to its end."""
     found = []
     while data := await stream.read():
         found.append(data)

@@ -1,4 +1,4 @@
-"""SPDY/3.1 without I/O: frames both ways, the states of streams, what a peer may not do, and random bytes."""
+"""SPDY/3.1 without I/O: frames in both directions, states of streams, errors of peers, and random bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def syn_stream(stream_id: int, headers: Headers = (), flags: int = 0) -> bytes:
 
 
 def feed(machine: Connection, received: bytes, size: int) -> list[Event]:
-    """The events of bytes that come in pieces of ``size``; a DATA frame's pieces are one again."""
+    """The events of bytes that arrive in pieces of ``size``. The pieces of a DATA frame are joined."""
     events: list[Event] = []
     for at in range(0, len(received), size):
         machine.receive_data(received[at : at + size])
@@ -77,7 +77,7 @@ def feed(machine: Connection, received: bytes, size: int) -> list[Event]:
 
 
 def every_way(make: Callable[[], Connection], received: bytes) -> list[Event]:
-    """The events of bytes fed whole, one by one and with the start of a frame behind them, which must not matter."""
+    """The events of bytes. Checks that they are the same if fed whole, byte by byte, and before a part of a frame."""
     whole = feed(make(), received, len(received) or 1)
     assert feed(make(), received, 1) == whole
     assert feed(make(), received + b"\x80\x03\x00", len(received) + 3) == whole

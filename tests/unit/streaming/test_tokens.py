@@ -1,4 +1,4 @@
-"""Tokens: each good once and for a minute, a thousand at a time."""
+"""Tokens: each is valid once and for a minute, and at most a thousand wait."""
 
 from __future__ import annotations
 

@@ -56,14 +56,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def engine_api() -> Iterator[DockerClient]:
-    """The engine's own API, to check by what the server did."""
+    """A client of the engine, to check the effects of the server's calls."""
     with closing(docker.from_env(timeout=60)) as client:
         yield client
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left(engine_api: DockerClient) -> Iterator[None]:
-    """Fail the session if anything of a pod is on the node at its end that was not there at its start."""
+    """Fail the session if anything of a pod is left on the node at its end that was not there at its start."""
     before = capture(engine_api)
     yield
     assert capture(engine_api).gained(before) == {}, "the tests left these behind"
@@ -71,7 +71,7 @@ def nothing_left(engine_api: DockerClient) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def servers() -> list[Server]:
-    """Those whose logs are shown with each failure."""
+    """The servers whose logs are shown with each failure."""
     return _servers
 
 
@@ -138,5 +138,5 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def snapshot(engine_api: DockerClient) -> Callable[[], Snapshot]:
-    """`snapshot()`: what pods have on the node now; compare two with `after.gained(before) == {}`."""
+    """`snapshot()`: everything of pods on the node now. Compare two with `after.gained(before) == {}`."""
     return partial(capture, engine_api)

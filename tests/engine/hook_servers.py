@@ -21,15 +21,15 @@ from tests.node.server import Server
 FOLDER = Path("/etc/runtime/hookserver.d")
 SERVICE = hooks.DESCRIPTOR.services_by_name["RuntimeHookService"]
 HOOKS = tuple(method.name.removesuffix("Hook") for method in SERVICE.methods)
-#: What the server logs whenever others are in force.
+#: The server's log line after it has loaded changed hook servers.
 _IN_FORCE = "hook servers: "
 
-#: Gets a hook's name and its request, and gives the answer's bytes.
+#: Takes a hook's name and its request, and returns the bytes of the answer.
 Answer = Callable[[str, Any], Awaitable[bytes]]
 
 
 class Folder:
-    """The folder of a running server's hook servers. What a method did is in force when it returns."""
+    """The folder of a running server's hook servers. When a method returns, its change is in force."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -76,7 +76,7 @@ class Example:
         return [(line["hook"], line["request"]) for line in lines]
 
     def kill(self) -> None:
-        """As a crash does."""
+        """End it like a crash."""
         self.process.kill()
         self.process.wait()
 

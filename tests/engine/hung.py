@@ -38,7 +38,7 @@ def hung(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def disconnected(folder: Path) -> Iterator[Path]:
-    """Mount a file system at ``folder`` for a block whose daemon has died: every look is an error."""
+    """Mount a file system whose daemon has died at ``folder`` for a block: every access is an error."""
     os.close(_mount(folder))
     try:
         yield folder
@@ -55,7 +55,7 @@ def _mount(folder: Path) -> int:
 
 
 def _unmount(folder: Path) -> None:
-    # By force: it ends the connection, and with it every wait.
+    # By force: this ends the connection, and so every call that waits for it.
     _check(_libc.umount2(os.fsencode(folder), _MNT_FORCE | _MNT_DETACH), folder)
 
 

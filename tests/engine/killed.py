@@ -15,7 +15,7 @@ from tests.node.server import Server
 
 @asynccontextmanager
 async def crashing(server: Server, step: str) -> AsyncIterator[CRI]:
-    """The server in the shape that is killed after ``step``; after the block another is there, and has reconciled."""
+    """A server that is killed after ``step``. After the block, a new server runs and has reconciled."""
     server.stop()
     server.start(program=("-m", "tests.engine.crashing", step))
     async with CRI(server.target) as connection:
@@ -26,7 +26,7 @@ async def crashing(server: Server, step: str) -> AsyncIterator[CRI]:
 
 
 async def started(server: Server) -> str:
-    """Start the server as usual; what it says of its reconciliation, once that is done."""
+    """Start the server as usual. Returns the log text of its reconciliation, once that is done."""
     begun = server.log.stat().st_size if server.log.exists() else 0
 
     def said() -> list[str]:
@@ -40,7 +40,7 @@ async def started(server: Server) -> str:
 
 
 async def dies(call: Awaitable[object]) -> None:
-    """Wait for the end of a call that the server does not live to answer."""
+    """Wait for the end of a call that the server cannot answer because it is killed."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
     assert failure.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""All that a pod, a crash or a fault can leave on a machine: more than what `tests.node.state` tells of pods alone."""
+"""Everything that a pod, a crash or a fault can leave on a machine: more than the pods' state in `tests.node.state`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from docker import DockerClient
 from tests.node.state import Snapshot, capture
 from tests.processes import descriptors
 
-#: What the server and the plugins write. The engine lists its containers; the logs of pods are the kubelet's.
+#: Folders that the server and the plugins write to. Not the engine's, which lists its containers, nor the pods' logs.
 FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni")
 #: An engine that is killed while it makes a container may leave these for good; no client can tell it to remove them.
-#: What a shim runs is a process of its own.
+#: The processes that a shim runs are counted by themselves.
 _ENGINES_OWN = ("containerd-shim", "/runc init")
 _PLUGINS_OWN = ("lock", "last_reserved_ip.*")
 #: The server keeps a pool of connections to the engine, and lets idle ones go by itself.
@@ -25,7 +25,7 @@ _POOL = 32
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``processes`` and ``descriptors`` (of the server) are counted by what they are, as their numbers differ."""
+    """``processes`` and ``descriptors`` (of the server) are counted by kind, because their ids differ."""
 
     pods: Snapshot
     mounts: frozenset[str]
@@ -34,7 +34,7 @@ class Machine:
     descriptors: Counter[str]
 
     def gained(self, before: Machine) -> dict[str, list[str]]:
-        """What is here and was not there `before`, by kind; empty when nothing was left behind."""
+        """The differences to `before`, by kind: things that are here now. Empty if nothing was left behind."""
         found = self.pods.gained(before.pods)
         found["mounts"] = sorted(self.mounts - before.mounts)
         found["files"] = sorted(self.files - before.files)

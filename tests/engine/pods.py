@@ -177,7 +177,7 @@ async def ended(cri: CRI, container_id: str, timeout: float = 30) -> api.Contain
 
 
 async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Wait for what no event tells of; AssertionError where it does not come within ``timeout`` seconds."""
+    """Wait for a change that has no event. Raises AssertionError after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, f"it does not come within {timeout:g} s"
@@ -185,7 +185,7 @@ async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 
 
 async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
-    """Read until it is ``expected``: the server follows the engine, and may be some ms behind what others do to it."""
+    """Read until it is ``expected``: the server follows the engine with a delay of some ms."""
     end = time.monotonic() + 5
     while (found := await read()) != expected:
         assert time.monotonic() < end, f"{found} is not {expected}"
@@ -193,7 +193,7 @@ async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
 
 
 def process(engine_api: DockerClient, container_id: str) -> Path:
-    """/proc/<pid> of a container's first process, which tells what the kernel was asked for."""
+    """/proc/<pid> of a container's first process, which shows its settings in the kernel."""
     pid = engine_api.api.inspect_container(container_id)["State"]["Pid"]
     assert pid, f"container {container_id} does not run"
     return Path("/proc", str(pid))

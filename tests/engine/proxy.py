@@ -1,4 +1,4 @@
-"""A socket before the engine's, whose connections a test can cut."""
+"""A proxy of the engine's socket, whose connections a test can cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Proxy:
-    """Passes every connection on to the engine, for as long as the test lets it."""
+    """Passes every connection on to the engine, until the test cuts it."""
 
     def __init__(self, path: Path, engine: Path) -> None:
         self._path = path
@@ -23,7 +23,7 @@ class Proxy:
         return f"unix://{self._path}"
 
     def cut(self) -> None:
-        """End every connection, in the middle of whatever it carries."""
+        """End every connection, even in the middle of an answer."""
         for writer in self._writers:
             writer.transport.abort()
 

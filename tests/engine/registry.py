@@ -1,4 +1,4 @@
-"""A registry in a test's hands: its images are made up, and it stalls, trickles and refuses as it is told."""
+"""A registry for tests, with invented images. A test can make it stall, answer slowly or refuse."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _container_config(shim: Shim, sandbox_id: str, log: Path, mounted: Path) -> 
 async def make(shim: Shim, engine_api: DockerClient, folder: Path, name: str = "web") -> Made:
     """What RunPodSandbox, CreateContainer and StartContainer of another shim leave on a node."""
     low = engine_api.api
-    # -998, but for a machine where root may not lower a score.
+    # -998, except on a machine where root may not lower a score.
     score = max(-998, lowest_oom_score("unix:///run/docker.sock"))
     fields = f"{name}_tests_uid-{name}_2{shim.suffix}"
     sandbox_id = low.create_container_from_config(_sandbox_config(name, score), f"k8s_POD_{fields}")["Id"]
@@ -179,7 +179,7 @@ async def make(shim: Shim, engine_api: DockerClient, folder: Path, name: str = "
 
 
 async def _attach(sandbox_id: str, name: str, netns: Path, folder: Path) -> str:
-    """ADD as their libcni runs it: by the process's namespace, loopback first, and results in its form of the cache."""
+    """ADD as their libcni runs it: with the namespace of the process, loopback first, and its own cache format."""
     capabilities = {
         "ipRanges": [[{"subnet": ""}]],
         "portMappings": [{"hostPort": 18080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}],

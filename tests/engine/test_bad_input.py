@@ -1,4 +1,4 @@
-"""What is wrong gets its gRPC code and a message that names it, and leaves nothing behind."""
+"""A wrong request gets its gRPC code and a message that names the mistake, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-#: Nobody but the engine refuses these, in words of its own.
+#: Only the engine refuses these, with its own messages.
 BY_THE_ENGINE = pytest.mark.every_engine
 METADATA = {"name": "bad", "namespace": "tests", "uid": "bad-uid"}
 
@@ -161,7 +161,7 @@ def context(**fields: Any) -> api.ContainerConfig:
 
 @pytest_asyncio.fixture(scope="class", loop_scope="class")
 async def one_pod(server: Server) -> AsyncIterator[tuple[str, api.PodSandboxConfig]]:
-    """A pod for many refusals: that it is the same one shows that each left nothing in it."""
+    """One pod for many refused requests: it also shows that none of them left anything in it."""
     config = sandbox_config()
     async with CRI(server.target) as cri:
         sandbox_id = await run_pod(cri, config)
@@ -383,7 +383,7 @@ async def test_a_pod_cidr_that_is_none(cri: CRI, cidr: str) -> None:
         await cri.runtime.UpdateRuntimeConfig(api.UpdateRuntimeConfigRequest(runtime_config=config))
 
 
-# A node that is not well
+# A broken node
 
 
 async def test_an_engine_that_is_down_is_unavailable_until_it_is_back(cri: CRI, engine: Engine) -> None:
@@ -487,7 +487,7 @@ class TestPluginsThatFail:
 
 @pytest.fixture
 async def full_disk(start_server: Callable[..., Server]) -> AsyncIterator[CRI]:
-    """A server whose checkpoint folder has no room left."""
+    """A server whose checkpoint folder is on a full disk."""
     server = start_server()
     folder = Path(f"/var/lib/{server.name}/sandbox")
     folder.mkdir(exist_ok=True)

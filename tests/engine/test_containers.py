@@ -63,7 +63,7 @@ _shared: list[tuple[str, api.PodSandboxConfig]] = []
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def everybodys(server: Server, image: str) -> AsyncIterator[None]:
-    """A pod for the containers of all tests that ask for none of their own: making one takes as long as a container."""
+    """A pod for the containers of all tests that need none of their own: making a pod takes as long as a container."""
     async with CRI(server.target) as cri, pod(cri, config := sandbox_config()) as sandbox_id:
         _shared.append((sandbox_id, config))
         yield
@@ -268,7 +268,7 @@ async def test_privileged_needs_a_privileged_sandbox(cri: CRI) -> None:
 
 @pytest.fixture
 def no_chmod(tmp_path: Path) -> str:
-    """A seccomp profile that lets everything through but the ways to change a file's mode."""
+    """A seccomp profile that allows everything except changing a file's mode."""
     profile = {
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [{"names": ["chmod", "fchmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO"}],
@@ -323,7 +323,7 @@ async def test_masked_and_readonly_paths_are_exactly_those_asked_for(cri: CRI) -
     async with container(cri, security(**context)) as container_id:
         assert await sh(cri, container_id, "cat /proc/version; ls /home") == ""
         assert (await run(cri, container_id, "touch", "/tmp/file")).exit_code != 0
-        # One of the engine's own masked paths, which were not asked for.
+        # One of the engine's default masked paths, which the request does not have.
         assert await sh(cri, container_id, "grep -c /proc/timer_list /proc/mounts || true") == "0"
 
 
@@ -446,7 +446,7 @@ async def test_recursive_read_only_is_honoured_and_advertised_from_docker_25_on(
 
 @pytest.mark.every_engine
 async def test_host_paths_around_the_engines_data_root(cri: CRI, engine_api: DockerClient, tmp_path: Path) -> None:
-    """Engines refuse private propagation there; what log agents and node agents mount is there."""
+    """Engines refuse private propagation there, and log agents and node agents mount folders from there."""
     root = Path(engine_api.info()["DockerRootDir"])
     (tmp_path / "link").symlink_to(root)
     names = [
@@ -505,7 +505,7 @@ def with_resources(**fields: Any) -> api.ContainerConfig:
 
 
 def limits(process: Path) -> dict[str, str]:
-    """What the kernel keeps of a container's limits, by CRI's names (cgroup v1's units)."""
+    """A container's limits in the kernel, by their CRI names, in the units of cgroup v1."""
     files = {
         "cpu_period": "cpu.cfs_period_us",
         "cpu_quota": "cpu.cfs_quota_us",
@@ -747,7 +747,7 @@ async def test_stop_kills_when_the_grace_is_over(cri: CRI, engine_api: DockerCli
 
 @pytest.mark.every_engine
 async def test_stop_without_grace_kills_at_once(cri: CRI, engine_api: DockerClient) -> None:
-    # Traps come between two commands of a shell: this one would take the signal at once.
+    # A shell runs traps between two commands: this one would handle the signal at once.
     config = container_config("echo up; exec sleep 1000", stop_signal=api.SIGNAL_SIGINT)
     async with container(cri, config) as container_id:
         await up(engine_api, container_id)
@@ -909,7 +909,7 @@ async def test_a_create_whose_caller_has_gone_leaves_nothing(start_server: Calla
                 await remove(cri, (await call).container_id)
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.3)
-                # An answer may cross with the caller's leaving: what is left then is all that it was told of.
+                # The answer may have been sent just before the caller left: then the container exists as answered.
                 async with asyncio.timeout(10):
                     while len(left := await containers(cri)) != server.answered("CreateContainer") - before:
                         await asyncio.sleep(0.1)

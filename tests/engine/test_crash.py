@@ -57,7 +57,7 @@ def wait_for(path: Path) -> None:
 
 
 async def remove_all(server: Server) -> None:
-    """What a kubelet does after the restart: stop and remove each sandbox that is listed, twice."""
+    """Stop and remove each listed sandbox, twice, as a kubelet does after the restart."""
     async with CRI(server.target) as cri:
         for sandbox_id in await sandboxes(cri):
             for _ in range(2):
@@ -90,7 +90,7 @@ async def test_a_crash_while_a_pod_ends_leaves_nothing(
 async def test_a_start_that_ended_with_the_server_can_be_made_again(
     server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """Engines from 28 on give up a start whose client has gone. The container never ran, so it has not ended."""
+    """Engines from version 28 on cancel a start whose client has gone. The container never ran, so it has not ended."""
     before = snapshot()
     async with CRI(server.target) as cri:
         await pull(cri)
@@ -191,7 +191,7 @@ async def test_pods_that_the_engine_has_lost_are_listed_stopped_and_removed(
 async def test_after_a_reboot_lost_pods_give_back_their_addresses(
     server: Server, snapshot: Callable[[], Snapshot], engine_api: DockerClient
 ) -> None:
-    """/run is empty then: no pinned namespace is there for the DEL, only what checkpoint and CNI cache hold."""
+    """/run is empty then: the DEL has no pinned namespace, only the data of the checkpoint and the CNI cache."""
     before = snapshot()
     rules = {tool: await spawn(f"{tool}-save") for tool in ("iptables", "ip6tables")}
     async with CRI(server.target) as cri:
@@ -222,7 +222,7 @@ async def test_a_server_that_stops_first_undoes_what_a_caller_gave_up(
     server.start()
     async with CRI(server.target) as cri:
         whole = await sandboxes(cri)
-    # A call that was over before it was given up has made a whole pod; there is nothing in between.
+    # A call that ended before it was cancelled has made a whole pod. Otherwise there is nothing.
     assert all(item.state == api.SANDBOX_READY for item in whole.values())
     assert bool(left) == bool(whole)
     await remove_all(server)

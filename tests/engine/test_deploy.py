@@ -38,7 +38,7 @@ DEMO = [sys.executable, "-m", "deploy.demo"]
 
 @pytest.fixture(autouse=True)
 def without_busybox(engine_api: DockerClient) -> None:
-    """The demo pulls what is not there, and removes only what it has pulled."""
+    """The demo pulls missing images, and removes only the images that it has pulled."""
     if engine_api.images.list(BUSYBOX):
         engine_api.images.remove(BUSYBOX, force=True)
 
@@ -126,7 +126,7 @@ def test_demo_tidies_up_when_it_is_ended_after(step: str, server: Server) -> Non
     [
         pytest.param(["--network-plugin=cni"], set(), id="a pod on a CNI network"),
         pytest.param(["--network-plugin=kubenet", "--pod-cidr=10.77.0.0/24"], set(), id="a pod on kubenet's bridge"),
-        # Nothing has to be pinned where the engine itself gives the network back.
+        # No pin is needed if the engine itself tears the network down.
         pytest.param(["--network-plugin=docker"], {"network namespace"}, id="a pod on the engine's bridge"),
     ],
 )

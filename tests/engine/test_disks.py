@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, and checkpoints that are none: errors with a reason, and no write elsewhere."""
+"""Full or read-only disks, and invalid checkpoints: errors with a reason, and no write elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def full(folder: Path) -> Iterator[None]:
-    """No room left."""
+    """A full disk."""
     filler = folder / ".filler"
     with filler.open("wb", buffering=0) as file:
         while os.statvfs(folder).f_bavail:
@@ -47,7 +47,7 @@ def full(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """As after an error of the disk."""
+    """A read-only disk, as after an I/O error."""
     mount("tmpfs", folder, "tmpfs", MS_REMOUNT | MS_RDONLY, data="size=64k")
     yield
     mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64k")
@@ -115,7 +115,7 @@ async def test_a_full_disk_keeps_no_pod_from_its_end(
 async def test_a_pod_on_a_read_only_disk_ends_as_far_as_it_can_and_is_gone_when_the_disk_is_back(
     start_server: Callable[..., Server], tmp_path: Path, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """Its server can be started there, too."""
+    """The server can also be started there."""
     before = snapshot()
     with small_disk(tmp_path / "disk") as disk:
         server = await asyncio.to_thread(start_server, f"--root-directory={disk}", f"--cni-cache-dir={disk / 'cni'}")
@@ -143,7 +143,7 @@ def _whole(name: str) -> bytes:
 
 
 def _plant(folder: Path, outside: Path) -> set[str]:
-    """Everything that is no checkpoint; the names."""
+    """Make files of every kind that is not a checkpoint. Returns their names."""
     (outside / "whole").write_bytes(_whole("outside"))
     (folder / "empty").touch()
     (folder / "truncated").write_bytes(_whole("truncated")[:-5])
@@ -179,7 +179,7 @@ async def test_what_is_no_checkpoint_is_set_aside_with_a_reason(
     async with CRI(server.target) as cri:
         assert list(await sandboxes(cri)) == [kept]
         assert {path.name for path in (root / "sandbox").iterdir()} == {kept}
-        # What was set aside has eight more characters, so that nothing there is replaced.
+        # The names of files that were set aside have eight more characters, so that they replace no other file.
         assert {path.name[:-9] for path in (root / "damaged").iterdir()} == planted
         assert [path.name for path in outside.iterdir()] == ["whole"]
         assert (outside / "whole").read_bytes() == _whole("outside")

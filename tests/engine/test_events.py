@@ -1,4 +1,4 @@
-"""GetContainerEvents, as evented PLEG takes it."""
+"""GetContainerEvents, as the kubelet's evented PLEG uses it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Heard:
         return [kind(event) for event in self.events if event.container_id == container_id]
 
     async def until(self, container_id: str, *expected: str) -> list[api.ContainerEventResponse]:
-        """The events of this container, once they are those; AssertionError when others or none come."""
+        """Wait until the events of this container are the expected ones. Raises AssertionError if they are not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
                 while self.kinds(container_id) != list(expected):

@@ -1,4 +1,4 @@
-"""ExecSync: output, exit codes, time limits, and that nothing of a command is left."""
+"""ExecSync: output, exit codes, time limits, and that no process of a command is left."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image(engine_api: DockerClient) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(server: Server, image: None) -> AsyncIterator[str]:
-    """A running container, of all tests that leave it as it is."""
+    """A running container, shared by all tests that do not change it."""
     async with CRI(server.target) as cri, container(cri) as container_id:
         yield container_id
 

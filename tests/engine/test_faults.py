@@ -1,4 +1,4 @@
-"""Every step of five calls through every fault: nothing is lost, nothing is left. See tests/engine/faults."""
+"""Every fault at every step of five calls: nothing is lost, and nothing is left. See tests/engine/faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROXY = Path("/run/faults-engine.sock")
 LOGS = Path("/var/log/pods")
 #: Seconds until all of them are at their steps; a slow machine may take long.
 ARRIVAL = 60.0
-#: A hang ends after these; slow enough for a machine with better things to do.
+#: The timeouts end a hang; they are long enough for a busy machine.
 FLAGS = (
     f"--docker-endpoint=unix://{PROXY}",
     f"--cni-bin-dir={plugins.FOLDER},{plugins.REAL}",
@@ -39,13 +39,13 @@ FLAGS = (
     "--image-pull-progress-deadline=10s",
 )
 WHOLE = ("-m", "tests.engine.faults.points")
-#: Seconds that what a call's undo began may take to be over after the call.
+#: Seconds until work that a call's undo began has to be over, after the call.
 SETTLE = 30.0
 
 
 @pytest.fixture
 async def world(server: Server, nothing_left: None) -> AsyncIterator[World]:
-    """The server behind the proxy, with spoilt plugins; afterwards it is as it was."""
+    """A server that reaches the engine through the proxy, with faulty plugins. Restored afterwards."""
     orders.prepare()
     plugins.install()
     server.stop()
@@ -67,7 +67,7 @@ async def world(server: Server, nothing_left: None) -> AsyncIterator[World]:
 
 
 async def discover(world: World) -> list[Step]:
-    """The steps of each call that goes well. What events bring about differs: only what two runs pass is a step."""
+    """The steps of each call that succeeds. Work after events differs, so only steps of two runs count."""
     found: list[Step] = []
     for call in CALLS:
         first, second = [await _passed(world, call) for _ in range(2)]
@@ -108,7 +108,7 @@ async def one_by_one(world: World, cases: list[Case], failures: list[str]) -> No
 
 
 async def killed(world: World, server: Server, cases: list[Case], failures: list[str]) -> None:
-    """Each call is at its step when the server is killed; then a new server, and all carry on."""
+    """Each call is at its step when the server is killed. Then a new server starts, and all calls go on."""
     runs = [Run(world, case) for case in cases]
     await asyncio.gather(*(run.prepare() for run in runs))
     calls = []
@@ -139,7 +139,7 @@ async def _code(run: Run) -> None:
 
 
 async def at_rest(engine: DockerClient, server: Server, before: Machine) -> dict[str, list[str]]:
-    """What is left, once it stays so."""
+    """Everything that is left, once this no longer changes."""
     end = time.monotonic() + SETTLE
     while left := (await asyncio.to_thread(look, engine, server.pid)).gained(before):
         if time.monotonic() > end:
@@ -202,7 +202,7 @@ async def test_a_container_is_removed_although_the_engine_never_answered_with_it
 async def test_a_pod_ends_whole_although_its_plugins_were_cut_short(
     world: World, snapshot: Callable[[], Snapshot], plugin: str, fault: str
 ) -> None:
-    """The bridge plugin removes the link, has the address given back, and then needs both to find its rules."""
+    """The bridge plugin removes the link and releases the address, and then needs both to find its rules."""
     before = snapshot()
     run = Run(world, Case(Step("StopPodSandbox", "cni", f"DEL {plugin}"), fault))
     await run.prepare()

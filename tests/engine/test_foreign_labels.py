@@ -1,4 +1,4 @@
-"""Labels that are nobody's request: those of images, and of containers that only look like a pod's."""
+"""Labels that no CRI request had: those of images, and of containers that only look like a pod's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.engine.pods import (
 from tests.node.server import Server
 
 LABELLED = "tests/labelled:1"
-#: What a kubelet obeys, and what a shim would take for its own.
+#: Labels that a kubelet acts on, and labels that a shim would take for its own.
 LABELS = {
     "annotation.io.kubernetes.container.preStopHandler": '{"exec":{"command":["reboot"]}}',
     "annotation.io.kubernetes.pod.terminationGracePeriod": "99999",
@@ -109,7 +109,7 @@ async def _listed(cri: CRI, container_id: str) -> Any:
 async def test_what_an_image_says_of_its_containers_makes_them_no_pods(
     cri: CRI, engine_api: DockerClient, labelled: str, start_server: Callable[..., Server]
 ) -> None:
-    """Neither listed, nor taken at the next start for what was left half-made: that would be removed."""
+    """It is not listed, and the next start does not take it for a half-made container, which it would remove."""
     made = engine_api.containers.create(labelled)
     try:
         server = await asyncio.to_thread(start_server)

@@ -1,4 +1,4 @@
-"""Runtime hooks, by the example hook server and by ones that fail in every way, on the life of real pods."""
+"""Runtime hooks in the life of real pods, with the example hook server and with servers that fail in every way."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def life_config(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 async def lead_a_life(server: Server, version: ApiVersion, between: Callable[[], object]) -> tuple[str, str]:
-    """Every call that has a hook; ``between`` is called between each two. Gives the ids."""
+    """Make every call that has a hook, with a call of ``between`` between each two. Returns the ids."""
 
     @asynccontextmanager
     async def connected() -> AsyncIterator[CRI]:
@@ -177,14 +177,14 @@ def expected_life(container_id: str) -> list[tuple[str, dict[str, Any]]]:
 async def test_the_seven_hooks_of_a_pods_life_in_order(
     version: ApiVersion, restarts: bool, server: Server, tmp_path: Path, folder: Folder
 ) -> None:
-    """With a restart between each two calls hook servers are told the same: nothing of it is the server's memory."""
+    """With a restart between each two calls, hook servers get the same requests: nothing comes from memory alone."""
     async with example(tmp_path) as hook_server:
         await folder.write("example.json", tmp_path / "example.sock", "Fail")
         _, container_id = await lead_a_life(server, version, server.restart if restarts else lambda: None)
         calls = hook_server.calls()
     expected = expected_life(container_id)
     if restarts:
-        # What was told of a stop is not kept: rather twice than never.
+        # Which stops were reported is not stored: rather twice than never.
         expected.append(expected[-1])
     assert calls == expected
 
@@ -229,7 +229,7 @@ async def test_what_a_hook_server_changes(
             assert kernel_limits(running) == ("300", "40000", "0", str(32 * MIB))
             assert cgroup_file(running, "cpu.cfs_period_us") == "50000"
         calls = dict(hook_server.calls())
-    # What was changed is what the later hooks are told.
+    # Later hooks get the changed values.
     assert calls["PreCreateContainer"]["pod_labels"] == {"app": "web", "by": "hook"}
     assert calls["PreCreateContainer"]["pod_cgroup_parent"] == "/hooked/pod1"
     assert calls["PostStartContainer"]["container_envs"] == {"GREETING": "good morning", "A": "1"}
@@ -277,7 +277,7 @@ async def rubbish(hook: str, request: Any) -> bytes:
 
 @asynccontextmanager
 async def failing(how: str, socket: Path, tmp_path: Path) -> AsyncIterator[Path]:
-    """A hook server that fails so; where it is."""
+    """A hook server that fails in this way. Returns its socket."""
     if how == "absent":
         yield socket
     elif how == "refuses":
@@ -314,7 +314,7 @@ async def test_a_pod_whose_hook_server_fails(
     engine_api: DockerClient,
     snapshot: Callable[[], Snapshot],
 ) -> None:
-    """The call fails before anything is done, or goes on as if there were no hook server, by the policy."""
+    """By the policy, the call fails before it does anything, or goes on as if there were no hook server."""
     before = snapshot()
     begun = time.time()
     async with failing(how, socket, tmp_path) as endpoint:
@@ -345,7 +345,7 @@ def created_since(engine_api: DockerClient, begun: float) -> list[str]:
 async def test_a_container_whose_hook_server_fails(
     hook: str, policy: str, cri: CRI, socket: Path, folder: Folder, engine_api: DockerClient
 ) -> None:
-    """A hook of the time before fails its call by the policy, one of the time after never does."""
+    """A hook before an action fails its call if the policy says so. A hook after it never does."""
     fails = policy == "Fail" and hook.startswith("Pre")
     sandbox = sandbox_config()
     async with pod(cri, sandbox) as sandbox_id, answering(socket, refuse):
@@ -493,7 +493,7 @@ HOSTILE_CONTAINERS = [
 
 
 async def test_answers_about_a_container_that_cannot_be_used(cri: CRI, socket: Path, folder: Folder) -> None:
-    """Refused by Fail with nothing made, and as if there were no hook server by Ignore; one pod for all of them."""
+    """With Fail the call is refused and makes nothing; with Ignore it goes on without hooks. One pod for all."""
     sandbox = sandbox_config()
     answers = [parameter.values for parameter in HOSTILE_CONTAINERS]
     given: list[bytes] = []
@@ -534,7 +534,7 @@ async def test_the_folder_is_edited_while_pods_come_and_go(cri: CRI, tmp_path: P
         assert await labels() == {"a": "1"}, "the last one's change stands"
         await folder.write("60-c.json", second, "Fail")
         assert await labels() == {"a": "2"}
-        # What a file said before stays in force when it cannot be used.
+        # A file that cannot be used keeps its earlier content in force.
         await folder.put("60-c.json", "{", expected="60-c.json: not JSON")
         assert await labels() == {"a": "2"}
         (FOLDER / "60-c.json").rename(FOLDER / "60-c.off")
@@ -601,7 +601,7 @@ async def test_of_each_stop_is_told_once_and_of_those_that_ended_by_themselves(
         for container_id in (ended_by_itself, stopped, stopped):
             await stop(cri, container_id)
         await stop(cri, "f" * 64)
-        # What a removal ends is told of by no hook, as a removal is not for what runs.
+        # No hook is called for containers that a removal ends: a removal is meant for containers that do not run.
         await remove_pod(cri, sandbox_id)
         await remove_pod(cri, sandbox_id)
     assert told == [

@@ -1,4 +1,4 @@
-"""A host path on a file system that does not answer: its pod cannot start, and nobody else notices."""
+"""A host path on a file system that does not answer: its pod cannot start, and all other calls work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.engine.pods import (
 )
 from tests.node.server import Server
 
-#: Longer than any of them takes on a loaded machine, much shorter than what hangs.
+#: Seconds: longer than any of these calls takes on a loaded machine, and much shorter than a hang.
 SOON = 8.0
 
 
@@ -109,7 +109,7 @@ async def test_a_host_path_whose_driver_has_died_is_named(cri: CRI, engine_api: 
 
 
 async def _check_later_callers(cri: CRI, sandbox_id: str, folder: Path) -> None:
-    """It is known by now, whatever the path is for."""
+    """The path is known to hang by now, so calls fail at once, no matter how they use it."""
     device = container_config(devices=[api.Device(host_path=str(folder / "device"))])
     localhost = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref=str(folder / "profile"))
     for config in (mounting(folder / "new"), device, container_config(linux=linux_container(seccomp=localhost))):

@@ -1,4 +1,4 @@
-"""The ImageService against a real engine and a registry that does as it is told."""
+"""The ImageService with a real engine and a registry that the test controls."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ async def test_a_stalled_pull_is_given_up_and_can_be_tried_again(
         started = time.monotonic()
         assert await code_of(pull(cri, registry.name("app:1"))) == grpc.StatusCode.DEADLINE_EXCEEDED
         assert 1 <= time.monotonic() - started < 3
-        # The engine keeps the connection that stalled, and opens another one for who asks again.
+        # The engine keeps the connection that stalled, and opens another one for the next pull.
         registry.hold = None
         assert await pull(cri, registry.name("app:1")) == image.id
         hold.set()
@@ -447,7 +447,7 @@ async def test_layers_that_images_share_count_once_as_the_engine_counts_them(
     container.remove()
     try:
         assert image.attrs["Size"] >= 8 * MIB
-        # What is told is never older than a pull.
+        # The answer is never older than the last pull.
         await pull(cri, registry.name("app:1"))
         after, _ = await usage(cri)
         assert after.used_bytes.value == engine_api.df()["LayersSize"]

@@ -1,4 +1,4 @@
-"""Reads from memory: they show what was just done, by us or behind our back, and never what is out of date."""
+"""Reads from memory: they show each change at once, by us or by other programs, and never an old state."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ async def image(cri: CRI) -> None:
 
 
 async def agree(cri: CRI, engine_api: DockerClient) -> None:
-    """The engine's truth and ours are one, now."""
+    """Check that our answers agree with the engine now."""
     real = await asyncio.to_thread(truth, engine_api)
     assert await differences(cri, real) == []
 
 
 async def soon(read: Callable[[], Any], expected: Any, timeout: float) -> None:
-    """What is read becomes what is expected within ``timeout`` seconds."""
+    """Read until the answer is the expected one. Raises AssertionError after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while (found := await read()) != expected:
         assert time.monotonic() < end, f"{found} is not {expected} within {timeout:g} s"
@@ -127,7 +127,7 @@ async def test_a_start_that_fails_is_shown_when_the_call_fails(cri: CRI) -> None
         assert (found.reason, bool(found.exit_code)) == ("ContainerCannotRun", True)
 
 
-# -- what the engine tells
+# -- events of the engine
 
 
 @pytest.mark.every_engine
@@ -228,7 +228,7 @@ async def _keys(found: Any) -> set[str]:
     return set(await found)
 
 
-# -- what breaks
+# -- failures
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Container logs in the CRI's format: what is in them, and that each line is there once whatever dies meanwhile."""
+"""Container logs in the CRI's format: their content, and that each line is there once, no matter which process dies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.processes import descriptors, log_processes
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
 POSITIONS = Path("/var/lib/dockershim/logs")
 MS_REMOUNT = 32
-#: Of a container's json-files, whatever the node's daemon.json says of those of others.
+#: The options of our containers' json-files, no matter what the node's daemon.json has for other containers.
 OPTIONS = {
     "max-size": "32m",
     "max-file": "3",
@@ -65,7 +65,7 @@ TORTURE = float(os.environ.get("LOG_SECONDS") or 5)
 
 @pytest.fixture(autouse=True)
 async def image(server: Server) -> None:
-    """Every test's image; pulled by a connection of its own, as tests here end the server."""
+    """The image of every test; pulled over a connection of its own, because tests here end the server."""
     async with CRI(server.target) as cri:
         await pull(cri)
 
@@ -90,7 +90,7 @@ def texts(path: Path, stream: str = "stdout") -> list[bytes]:
 
 
 def texts_so_far(path: Path) -> list[bytes]:
-    """Those of a log that is being written: a reader may see a part of a write."""
+    """The lines of a log that is being written: a reader may see a part of a write."""
     content = path.read_bytes()
     return [text for _, _, text in parse(content[: content.rfind(b"\n") + 1])]
 
@@ -358,7 +358,7 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
 
 @contextlib.contextmanager
 def another_boot(folder: Path) -> Iterator[None]:
-    """Let the machine seem to have started anew."""
+    """Make it look as if the machine was rebooted."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     fake = folder / "boot_id"
     fake.write_text(f"{uuid.uuid4()}\n")
@@ -370,7 +370,7 @@ def another_boot(folder: Path) -> Iterator[None]:
 
 
 async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp_path: Path) -> None:
-    """Whatever part of the CRI log and of the position has not come to the disk."""
+    """Any part of the CRI log and of the position may be missing on the disk."""
     sandbox = sandbox_config()
     path = log_file(sandbox)
     config = container_config("seq 0 2; sleep 1; seq 3 4999; exec sleep 1000")
@@ -396,7 +396,7 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
             with another_boot(tmp_path):
                 server.start()
                 await until(lambda: path.read_bytes() == whole, 10)
-        # Nor does anything come later.
+        # And no more lines come later.
         await asyncio.sleep(0.3)
         assert path.read_bytes() == whole
     finally:
@@ -490,7 +490,7 @@ async def test_a_container_is_removed_also_when_its_log_cannot_be_written(
         assert time.monotonic() - begun < 5, "it does not wait for the disk"
         assert container_id not in [item["Id"] for item in engine_api.api.containers(all=True)]
         assert not (POSITIONS / container_id).exists()
-        # What is missing is not silently missing: an engine's line takes more bytes than a CRI line.
+        # The number of missing bytes is logged; a line takes more bytes in the engine's file than in the CRI log.
         assert written / 2 < missing(server, path) < written
         content = path.read_bytes()
         found = [line[3] for line in LINE.finditer(content)]
@@ -549,7 +549,7 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
 
 
 class Noise:
-    """What the log of a quiet container suffers from others, measured while the block runs."""
+    """How much other containers delay the log of a quiet container, measured while the block runs."""
 
     def __init__(self, quiet: Path, newest: Path) -> None:
         self._quiet = quiet
@@ -571,7 +571,7 @@ class Noise:
 
 
 def held(process: int) -> int:
-    """Bytes on the disk of files that only this process has open, and nobody can find."""
+    """The bytes on the disk of files without a name that only this process has open."""
     found = 0
     for fd in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -638,7 +638,7 @@ async def following(*command: str) -> asyncio.Task[tuple[bytes, bytes]]:
     return asyncio.create_task(process.communicate())
 
 
-#: Apart, since docker takes it that a log is ordered by time, and what is written at once to both streams may not be.
+#: With pauses: docker expects a log ordered by time, and simultaneous lines of both streams may not be.
 WRITES = """
     for i in 1 2 3; do echo out $i; sleep 0.3; echo err $i >&2; sleep 0.3; done
     head -c 20000 /dev/zero | tr "\\0" y; echo
@@ -665,7 +665,7 @@ async def test_crictl_shows_what_docker_logs_shows(cri: CRI) -> None:
 
 
 def both(container_id: str, *options: str) -> tuple[bytes, bytes]:
-    """What crictl shows, which is what docker shows."""
+    """The output of crictl, which is the same as that of docker."""
     by_crictl, by_docker = (shown(*program, "logs", *options, container_id) for program in (["crictl"], ["docker"]))
     assert by_crictl == by_docker, options
     return by_crictl

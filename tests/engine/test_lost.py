@@ -1,4 +1,4 @@
-"""Pods that the engine has lost, with or without its whole data: shown, given back, removed, and nothing is left."""
+"""Pods that the engine has lost, with or without all its data: they are shown and removed, and nothing is left."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Pods:
         self.containers = await asyncio.gather(*(start(cri, one, command, config) for one, config in pods))
 
     async def check_lost(self, cri: CRI) -> None:
-        """What a kubelet is told of them."""
+        """The answers that a kubelet gets about them."""
         listed = await sandboxes(cri)
         for sandbox_id, config in zip(self.ids, self.configs, strict=True):
             shown = await sandbox_status(cri, sandbox_id)
@@ -90,7 +90,7 @@ class Pods:
                 await status(cri, container_id)
 
     async def end(self, cri: CRI) -> None:
-        """What a kubelet does then, each twice."""
+        """Make the calls of a kubelet then, each twice."""
         for container_id in self.containers:
             for call in (stop, remove) * 2:
                 await call(cri, container_id)
@@ -162,7 +162,7 @@ def surviving(engine: Engine) -> Iterator[Engine]:
 async def test_processes_of_lost_pods_are_ended(
     server: Server, surviving: Engine, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """An engine that was not there when its containers were deleted knows nothing of what runs in them."""
+    """If the containers were deleted while the engine was down, it knows nothing of the processes in them."""
     before = snapshot()
     async with CRI(server.target) as cri:
         await pull(cri)
@@ -183,7 +183,7 @@ async def test_processes_of_lost_pods_are_ended(
 
 
 def _runs(process: Path) -> bool:
-    """Whether it is there and not only waits for its parent to take note of its end."""
+    """Whether the process runs: a zombie does not."""
     with contextlib.suppress(OSError):
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

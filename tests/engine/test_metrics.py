@@ -1,4 +1,4 @@
-"""The server's own metrics: what they say of a node that works, and the dashboard's queries by a real Prometheus."""
+"""The server's own metrics: their values on a working node, and the dashboard's queries in a real Prometheus."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BROKEN = {
 
 @dataclass(slots=True)
 class Day:
-    """What was done on the node: ids and names that may not show, and bytes that were pulled."""
+    """The work on the node: ids and names that metrics must not have, and bytes that were pulled."""
 
     server: Server
     prometheus: Prometheus
@@ -71,7 +71,7 @@ class Day:
 def day(
     nothing_left: None, servers: list[Server], engine_api: DockerClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Day]:
-    """A node on which everything was done twice that there is a metric of, with scrapes in between."""
+    """A node on which everything that has a metric was done twice, with scrapes in between."""
     engine_api.images.pull(BUSYBOX)
     networks = tmp_path_factory.mktemp("networks")
     flags = (f"--metrics-bind-addr={ADDRESS}", f"--cni-conf-dir={networks}", "--inventory-check-interval=1s")
@@ -91,7 +91,7 @@ def day(
 
 
 async def work(day: Day, networks: Path, engine_api: DockerClient) -> None:
-    """One of everything, that which fails included."""
+    """Do everything once, including calls that fail."""
     day.rounds += 1
     async with CRI(day.server.target) as cri:
         await use(networks, json.dumps(BROKEN), cri)
@@ -176,7 +176,7 @@ def value(name: str, *labels: str) -> float | None:
 
 
 async def comes(condition: Callable[[], bool], timeout: float = 20.0) -> None:
-    """Wait for what the next scrapes show. A server whose engine is away may take its second."""
+    """Wait until a scrape shows it. If the engine is away, this may take a second."""
     async with asyncio.timeout(timeout):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.2)
@@ -204,7 +204,7 @@ async def test_calls_are_counted_as_they_were_made(day: Day) -> None:
     steps = "dockershim_phase_duration_seconds_count"
     assert known[steps, frozenset({"set up the network"})] == rounds
     assert known[steps, frozenset({"take up the logs"})] == 1
-    # What the log process does not say in time is left out.
+    # A scrape omits the log process's values if they do not come in time.
     await comes(lambda: value("log_lines_total") == LINES * rounds)
     await comes(lambda: value("log_missing_bytes_total") == 0)
     # The server compares its inventory with the engine every second, which is a call that a scrape may meet.

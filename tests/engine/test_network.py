@@ -1,4 +1,4 @@
-"""Pod networks: CNI, kubenet and the engine's own bridge, as a pod, its peers and a CNI plugin see them."""
+"""Pod networks: CNI, kubenet and the engine's own bridge, as seen by a pod, its peers and a CNI plugin."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def conditions(cri: CRI) -> dict[str, api.RuntimeCondition]:
 
 
 async def network_ready(cri: CRI, wanted: bool) -> api.RuntimeCondition:
-    """The condition NetworkReady, once it is as wanted."""
+    """The condition NetworkReady, once its status is the expected one."""
     async with asyncio.timeout(10):
         while (found := (await conditions(cri))["NetworkReady"]).status is not wanted:
             await asyncio.sleep(0.05)
@@ -208,7 +208,7 @@ async def test_the_engines_bridge_gives_pods_addresses(start_server: Callable[..
             assert ipaddress.ip_address(address) in ipaddress.ip_network("172.17.0.0/16")
 
 
-# What plugins are told
+# The arguments of plugins
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The node seen from inside: what the other tests rely on."""
+"""The properties of a test node that the other tests rely on."""
 
 from __future__ import annotations
 

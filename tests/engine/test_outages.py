@@ -1,4 +1,4 @@
-"""An engine that is restarted, hangs or is replaced by another version under us: told at once, and over at once."""
+"""An engine that restarts, hangs or is replaced by another version: outages are reported at once and end at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-#: Seconds within which a call on an engine that is away or hangs has to say so.
+#: Seconds within which a call has to fail if the engine is away or hangs.
 SOON = 3.0
 #: Seconds within which everything works again when the engine is back.
 AGAIN = 5.0
@@ -103,7 +103,7 @@ async def works_again(cri: CRI, *calls: Callable[[], Awaitable[object]]) -> None
 
 
 def every_call(cri: CRI, sandbox_id: str, container_id: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """A call of each kind that cannot do without the engine, or may not answer without it."""
+    """A call of each kind that needs the engine, or must not answer without it."""
     runtime, images = cri.runtime, cri.images
     image = api.ImageSpec(image=BUSYBOX)
     config = sandbox_config()
@@ -142,7 +142,7 @@ def told_of_one_outage(server: Server) -> Iterator[None]:
 
 
 async def check_unavailable(cri: CRI, sandbox_id: str, container_id: str) -> None:
-    """Every call fails soon, one after the other and all at the same time."""
+    """Every call fails soon, both one after the other and all at the same time."""
 
     async def check(name: str, call: Callable[[], Awaitable[object]]) -> None:
         begun = time.monotonic()
@@ -184,7 +184,7 @@ async def test_a_call_under_way_when_the_engine_begins_to_hang_is_given_up(cri: 
     try:
         begun = time.monotonic()
         async with refused("UNAVAILABLE"):
-            # Nobody knows of the hang yet: the call goes as far as the engine.
+            # The server has not noticed the hang yet: the call reaches the engine.
             await run_pod(cri, config)
         assert time.monotonic() - begun < 25
     finally:

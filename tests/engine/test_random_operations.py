@@ -45,7 +45,7 @@ ROUND = 10  # operations
 AT_ONCE = 4
 RESTART_EVERY = 10  # rounds
 MOST_PODS = 6
-QUIET = 1.5  # seconds: what no event tells is looked for once a second
+QUIET = 1.5  # seconds: changes without an event are searched once a second
 COMMANDS = ('trap "exit 7" TERM; sleep 1000 & wait', "exit 3", "sleep 0.2; exit 4", "kill -9 $$")
 
 _names = itertools.count(1)
@@ -53,7 +53,7 @@ _names = itertools.count(1)
 
 @dataclass(slots=True)
 class Operations:
-    """What can be done to a node, each with what is there. Many fail, which is fine: others are at it, too."""
+    """Operations on the pods of a node. Many fail, which is fine, because other operations run at the same time."""
 
     cri: CRI
     docker: DockerClient
@@ -65,7 +65,7 @@ class Operations:
     failed: Counter[str] = field(default_factory=Counter)
 
     async def any(self) -> None:
-        """One of them."""
+        """Do a random operation."""
         name, operation = self.dice.choice(self._choices())
         self.done[name] += 1
         try:
@@ -168,7 +168,7 @@ class Operations:
         await asyncio.to_thread(run)
 
     async def restart_engine(self) -> None:
-        """As a crash or as an operator does it."""
+        """Restart the engine, after a kill or a stop."""
         crash = self.dice.random() < 0.5
         self.done["engine crash" if crash else "engine restart"] += 1
         await asyncio.to_thread(self.engine.kill if crash else self.engine.stop)
@@ -199,7 +199,7 @@ class Operations:
 
 
 async def compare(cri: CRI, engine_api: DockerClient) -> None:
-    """After a quiet moment: the engine's truth and ours are one. What still moves by itself is waited for."""
+    """After a quiet moment: check that our answers agree with the engine, once changes that are under way are over."""
     never_ran = sum(not one.started_at for one in (await asyncio.to_thread(truth, engine_api)).containers.values())
     await asyncio.sleep(QUIET + never_ran // NEVER_RAN_AT_ONCE)
     end = time.monotonic() + 30
@@ -212,7 +212,7 @@ async def compare(cri: CRI, engine_api: DockerClient) -> None:
         assert time.monotonic() < end, "the engine does not come to rest"
 
 
-# Docker's client leaves its connections to the garbage collector where the engine dies.
+# Docker's client leaves its connections to the garbage collector if the engine dies.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(3600)
 async def test_reads_are_the_engines_truth_whatever_happens(

@@ -1,4 +1,4 @@
-"""What a server that starts finds half-made: it repairs what is its own, and touches nothing else."""
+"""Half-made pods at the start of a server: it repairs its own, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_a_pod_keeps_the_pin_that_an_earlier_version_made(
 
 
 async def test_what_others_made_is_left_alone(server: Server, engine_api: DockerClient) -> None:
-    """A container of nobody, a sandbox of another shim that was never started, an attachment of another runtime."""
+    """A container of no shim, a sandbox of another shim that was never started, an attachment of another runtime."""
     async with CRI(server.target) as cri:
         await pull(cri)
         ours = await run_pod(cri, sandbox_config())
@@ -200,7 +200,7 @@ async def test_what_others_made_is_left_alone(server: Server, engine_api: Docker
 
 @pytest.fixture
 def collector() -> Iterator[Path]:
-    """A plugin of version 1.1.0 behind the bridge; what GC tells it is in the file that this yields."""
+    """A plugin of version 1.1.0 after the bridge. Yields the file to which it writes the input of GC."""
     told, plugin = Path("/run/collector-was-told"), Path("/opt/cni/bin/collector")
     plugin.write_text(
         "#!/bin/sh\n"
@@ -237,14 +237,14 @@ async def test_plugins_that_can_collect_garbage_are_told_what_is_none(server: Se
 
 
 async def restarted(server: Server) -> str:
-    """What a new server in the place of this one says of its reconciliation."""
+    """Restart the server, and return the log text of its reconciliation."""
     server.stop()
     return await started(server)
 
 
 @pytest.fixture(autouse=True)
 async def empty_again(server: Server) -> AsyncIterator[None]:
-    """A test that fails leaves its pods to no other."""
+    """Remove the pods of a test that fails, so that the next test does not get them."""
     yield
     if server.process is None or server.process.poll() is not None:
         server.kill()
@@ -259,7 +259,7 @@ async def empty_again(server: Server) -> AsyncIterator[None]:
 async def test_limits_are_written_though_the_server_was_killed_right_after_the_start(
     server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """Where the kernel does not limit huge pages, a container that may have some only may not go on."""
+    """If the kernel cannot limit huge pages, a container with such a limit must not go on."""
     before = snapshot()
     huge = [api.HugepageLimit(page_size="2MB", limit=2 << 20)]
     limited = api.LinuxContainerConfig(resources=api.LinuxContainerResources(hugepage_limits=huge))

@@ -37,7 +37,7 @@ def image(engine_api: DockerClient) -> None:
 
 
 async def answers(server: Server) -> dict[str, Any]:
-    """What every List and Status call says of everything there is, without the time at which it says so."""
+    """The answers of all List and Status calls, without the times of the answers."""
     async with CRI(server.target) as cri:
         listed = await cri.runtime.ListPodSandbox(api.ListPodSandboxRequest())
         containers = await cri.runtime.ListContainers(api.ListContainersRequest())
@@ -139,7 +139,7 @@ async def test_pods_that_ended_while_the_server_was_away_are_not_ready(
 async def test_an_engine_that_was_restarted_is_found_again(
     cri: CRI, engine: Engine, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """It comes back without its containers running: a kubelet makes new ones."""
+    """After the engine's restart its containers do not run: a kubelet makes new ones."""
     before = snapshot()
     async with pod(cri) as sandbox_id:
         engine.restart()

@@ -46,7 +46,7 @@ from tests.node.server import Server
 from tests.node.state import Snapshot
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
-#: Stops beside a start, each a little later than the one before.
+#: Stops during a start, each a little later than the one before.
 TRIES = 10
 
 
@@ -140,7 +140,7 @@ async def test_pid_mode_target_needs_a_container_of_this_sandbox(cri: CRI) -> No
 
 
 async def test_the_infra_container_reaps_zombies(cri: CRI) -> None:
-    """A process that outlives its parent becomes a child of the pod's first process, which has to take its end."""
+    """A process that outlives its parent becomes a child of the pod's first process, which has to reap it."""
     orphan = "(sh -c 'sleep 0.2 & echo $! >/tmp/orphan' ); exec sleep 1000"
     async with container(cri, in_container(orphan, pid=api.POD)) as container_id:
         await asyncio.sleep(0.6)
@@ -148,7 +148,7 @@ async def test_the_infra_container_reaps_zombies(cri: CRI) -> None:
         assert await sh(cri, container_id, f"ls -d /proc/{number} 2>/dev/null || echo gone") == "gone"
 
 
-# What the pod's containers see
+# The view of the pod's containers
 
 
 @pytest.mark.every_engine
@@ -223,7 +223,7 @@ async def test_sysctls_are_set(cri: CRI) -> None:
 async def test_a_cgroup_driver_that_is_not_the_engines_is_told(
     start_server: Callable[..., Server], engine_api: DockerClient, snapshot: Callable[[], Snapshot]
 ) -> None:
-    """Of kubelets those that ask for it end with the message; crictl shows it; pods of the engine's driver go on."""
+    """Kubelets that call RuntimeConfig exit with the message; crictl shows it; pods with the engine's driver go on."""
     assert engine_api.info()["CgroupDriver"] == "cgroupfs"
     before = snapshot()
     async with CRI(start_server("--cgroup-driver=systemd").target) as cri:
@@ -506,7 +506,7 @@ async def test_two_calls_with_the_same_metadata_make_one_sandbox(cri: CRI) -> No
 
 @pytest.fixture(scope="module")
 def telling(start_lasting_server: Callable[..., Server]) -> Server:
-    """A server that tells of each call that it has answered."""
+    """A server that logs each call that it has answered."""
     return start_lasting_server("--log-level=debug")
 
 
@@ -562,7 +562,7 @@ async def test_another_runtime_of_the_engine_runs_the_infra_container_and_the_co
     server: Server, engine: Engine, engine_api: DockerClient, tmp_path: Path
 ) -> None:
     second = tmp_path / "second-runtime"
-    # It does not tell its features, as runtimes did before the specification had any.
+    # It does not report its features, like runtimes from before the specification had any.
     second.write_text(f"""#!/bin/sh
         [ "$1" = features ] && exit 1
         echo "$@" >>{tmp_path}/called

@@ -1,4 +1,4 @@
-"""The server's own log at its default level, as an operator reads it who has nothing else."""
+"""The server's own log at its default level, for an operator who has nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.node.server import Server
 
 @pytest.fixture
 def said(server: Server) -> Callable[[str], list[str]]:
-    """`said(pod)`: what the server says of a pod from now on, without the times of its lines and calls."""
+    """`said(pod)`: the server's log lines about a pod from now on, without times and durations."""
     begun = server.log.stat().st_size
 
     def read(pod: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fifty pods come and go while the server, its log process and the engine are killed: nothing is lost, nothing left.
+"""Fifty pods come and go while the server, its log process and the engine are killed: nothing is lost or left.
 
 `make soak` runs it for ten minutes.
 """
@@ -36,7 +36,7 @@ from tests.processes import log_processes
 T = TypeVar("T")
 
 PODS = 50
-#: So many come and go more than once within a short soak.
+#: This many pods come and go more than once within a short soak.
 PODS_OF_A_SHORT_ONE = 12
 AT_ONCE = 8
 #: A call may find the server or the engine away until so many seconds after the last kill, and fail otherwise so often.
@@ -57,7 +57,7 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Figures:
-    """What there was to see."""
+    """The counts of a soak."""
 
     pods: int = 0
     execs: int = 0
@@ -96,7 +96,7 @@ class Soak:
         return time.monotonic() > self.end
 
     async def change(self, make: Callable[[], Awaitable[T]], what: str) -> T:
-        """A call that changes something, of which there are few at a time."""
+        """A call that changes something. Few of these run at the same time."""
 
         async def in_turn() -> T:
             async with self.turns:
@@ -130,7 +130,7 @@ class Soak:
     # -- looks
 
     async def looks(self) -> None:
-        """Whatever the client was told of is in the lists, at any time."""
+        """Check that the lists always have everything that the client got an id of."""
         while not self.over:
             await asyncio.sleep(1)
             expected = dict(self.alive)
@@ -242,7 +242,7 @@ class Pod:
         return container_id
 
     def _unless_lost(self, life: int, call: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """A call for a pod that may have ended with its engine: its failure is then no reason to try again."""
+        """A call for a pod that may have ended with its engine: if so, it is not repeated after a failure."""
 
         async def attempt() -> T:
             try:
@@ -273,7 +273,7 @@ class Pod:
             await asyncio.sleep(soak.dice.uniform(0.5, 3))
 
     async def _check_log(self, container_id: str) -> None:
-        """The CRI log has what the engine has of the container, each line once."""
+        """Check that the CRI log has each line of the engine's log once."""
         source = Path(f"/var/lib/docker/containers/{container_id}/{container_id}-json.log")
         if not source.exists():
             return
@@ -288,7 +288,7 @@ class Pod:
 
 
 class LostWithEngine(Exception):
-    """The pod has ended with its engine."""
+    """Raised if the pod has ended with its engine."""
 
 
 def _engine_lines(source: Path) -> Iterator[str]:
@@ -313,7 +313,7 @@ def _kill(pid: int) -> None:
 
 @pytest.fixture
 async def clean(server: Server) -> AsyncIterator[None]:
-    """Whatever the test leaves when it fails is removed for the next one."""
+    """Remove the pods that a failed test leaves, for the next test."""
     yield
     server.kill()
     server.start()
@@ -324,7 +324,7 @@ async def clean(server: Server) -> AsyncIterator[None]:
     shutil.rmtree(LOGS, ignore_errors=True)
 
 
-# Docker's client leaves its connections to the garbage collector where the engine dies.
+# Docker's client leaves its connections to the garbage collector if the engine dies.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(7200)
 async def test_nothing_is_lost_and_nothing_left_whatever_is_killed(
@@ -334,7 +334,7 @@ async def test_nothing_is_lost_and_nothing_left_whatever_is_killed(
     async with CRI(server.target) as cri:
         await pull(cri)
         soak = Soak(cri, server, engine, random.Random(request.config.getoption("--soak-seed")), time.monotonic())
-        await Pod(soak, 0).live()  # what a first pod makes for all is there
+        await Pod(soak, 0).live()  # makes the things that all pods share
         before = await asyncio.to_thread(look, engine_api, server.pid)
         soak.end = time.monotonic() + seconds
         begun = time.monotonic()
@@ -352,7 +352,7 @@ async def test_nothing_is_lost_and_nothing_left_whatever_is_killed(
 
 
 async def _at_rest(left: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """What is left, once that stays so."""
+    """Everything that is left, once this no longer changes."""
     end = time.monotonic() + 30
     while (found := await asyncio.to_thread(left)) and time.monotonic() < end:
         await asyncio.sleep(0.5)

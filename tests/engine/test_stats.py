@@ -1,4 +1,4 @@
-"""Statistics and metrics, compared with what containers are known to do and with what the engine says of them."""
+"""Statistics and metrics, compared with the known work of containers and with the engine's statistics."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_busy_container_uses_one_core_and_a_silent_one_none(cri: CRI) ->
         after = await stats(cri, busy)
         used = after.cpu.usage_core_nano_seconds.value - before.cpu.usage_core_nano_seconds.value
         elapsed = after.cpu.timestamp - before.cpu.timestamp
-        # The other core's load takes some of it; nothing can add to it.
+        # Load on the other core may make it less; nothing can make it more.
         assert 0.2 < used / elapsed < 1.1
         assert after.cpu.usage_nano_cores.value == used * 10**9 // elapsed
         assert (await stats(cri, silent)).cpu.usage_core_nano_seconds.value < used
@@ -150,7 +150,7 @@ async def test_lists_and_their_filters(cri: CRI) -> None:
         async with asyncio.timeout(10):
             while (ended := (await listed(id=two))[two]).HasField("cpu"):
                 await asyncio.sleep(0.05)
-        # Of what has ended, only what it still takes on disk.
+        # A container that has ended only has its usage of the disk.
         assert ended.attributes.metadata.name == "main"
         assert not ended.HasField("memory")
         assert (await measured(cri, two, 1)).inodes_used.value == 1
@@ -210,7 +210,7 @@ async def test_a_pods_statistics_are_those_of_its_cgroup(cri: CRI) -> None:
             await start(cri, sandbox_id, container_config("sleep 1000 & exec sleep 1000", name=name), config)
             for name in ("one", "two")
         }
-        # The shells start their second processes when they get to it.
+        # The shells start their second processes a little later.
         while (found := (await pod_stats(cri, sandbox_id)).linux).process.process_count.value < 5:
             await asyncio.sleep(0.05)
         assert found.process.process_count.value == 5
@@ -402,7 +402,7 @@ async def test_values_are_those_of_the_engine_within_two_per_cent(
                     break
                 close = await compared()
     assert {name: pair for name, pair in close.items() if not within(*pair)} == {}, close
-    # And these are what the container is known to have done.
+    # And these are the known amounts of the container's work.
     ours = {name: pair[0] for name, pair in close.items()}
     assert ours["rss"] == pytest.approx(40_000_000, rel=0.05)
     assert 12 * MIB < ours["cache"] < 25.2 * MIB
@@ -458,7 +458,7 @@ def written_by_engine(theirs: Mapping[str, Any]) -> int:
 
 
 async def test_no_call_waits_for_the_engine(cri: CRI, engine: Engine) -> None:
-    """They are answered while the engine is stopped, until the server has noticed that it is."""
+    """They are answered while the engine is stopped, until the server has noticed it."""
     await pull(cri)
     async with pod(cri) as sandbox_id:
         container_id = await start(cri, sandbox_id)

@@ -75,7 +75,7 @@ def image(engine_api: DockerClient) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(server: Server, image: None) -> AsyncIterator[str]:
-    """A running container, of all tests that leave it running."""
+    """A running container, shared by all tests that leave it running."""
     async with CRI(server.target) as cri, container(cri) as container_id:
         yield container_id
 
@@ -285,12 +285,12 @@ async def test_many_commands_at_once_leave_nothing(
     before = len(descriptors(server.pid))
     await asyncio.gather(*(one(number) for number in range(100)))
     await until(lambda: others(process(engine_api, running)) == [], 5)
-    # The pool of connections to the engine may have grown by what twenty callers at once need.
+    # The pool of connections to the engine may have grown for twenty callers at the same time.
     await until(lambda: len(descriptors(server.pid)) <= before + 20, 20)
 
 
 async def copies(command: Command, size: int, count: int, begun: bytes = b"") -> list[str]:
-    """The checksums of what comes on stdout behind ``begun``, of each ``size`` bytes."""
+    """The checksums of each ``size`` bytes that come on stdout after ``begun``."""
     found, left, data = hashlib.sha256(), size, begun
     sums: list[str] = []
     while len(sums) < count:
@@ -370,14 +370,14 @@ async def test_a_sandbox_that_is_not_ready(cri: CRI) -> None:
 
 
 class Authority:
-    """Who issues certificates, and what shows them or asks for them."""
+    """A certificate authority, with servers and clients that use its certificates."""
 
     def __init__(self, folder: Path) -> None:
         self._ca = trustme.CA()
         self._folder = folder
 
     def server_flags(self, clients: Authority) -> list[str]:
-        """Of a server with a certificate of ours that wants to see one of ``clients``."""
+        """The flags of a server with our certificate that requires clients to have one of ``clients``."""
         issued = self._ca.issue_cert("127.0.0.1", "localhost")
         cert, key, ca = (self._folder / name for name in ("cert.pem", "key.pem", "ca.pem"))
         issued.cert_chain_pems[0].write_to_path(cert)
@@ -386,7 +386,7 @@ class Authority:
         return [f"--streaming-tls-cert={cert}", f"--streaming-tls-key={key}", f"--streaming-tls-client-ca={ca}"]
 
     def crictl_flags(self, shown_by: Authority) -> list[str]:
-        """Of a client that checks servers by this authority, and shows a certificate of another."""
+        """The flags of a client that checks servers by this authority, and shows a certificate of another."""
         issued = shown_by._ca.issue_cert("client@example.org")
         cert, key, ca = (self._folder / name for name in ("client.pem", "client-key.pem", "server-ca.pem"))
         issued.cert_chain_pems[0].write_to_path(cert)
@@ -418,7 +418,7 @@ async def test_tls_is_for_clients_with_a_certificate_of_the_right_authority(
         with pytest.raises(refusals):
             async with connect(url.replace("https", "http"), stdin=True):
                 pytest.fail("a client was let in without TLS")
-        # Whoever was refused has not used the token up.
+        # A client that was refused has not used up the token.
         sent = os.urandom(3 * MIB)
         async with connect(url, stdin=True, tls=servers.client(clients)) as command:
             await command.channels["stdin"].write(sent)
@@ -601,7 +601,7 @@ async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any
 
         async with forwards(await forward_url(cri, sandbox_id, 80)) as connection:
             await asyncio.gather(*(one() for _ in range(50)))
-        # The same pool, from which sixteen at once ask for what is known of the pod.
+        # The same pool, for sixteen inspects of the pod at the same time.
         await until(lambda: len(descriptors(server.pid)) <= before + 16, 20)
 
 
@@ -744,7 +744,7 @@ class Terminal:
         os.write(self._terminal, text.encode())
 
     async def shows(self, text: str, timeout: float = 15) -> None:
-        """Wait for a text; AssertionError where it does not come."""
+        """Wait for a text. Raises AssertionError if it does not come."""
 
         def seen() -> bool:
             with contextlib.suppress(OSError):

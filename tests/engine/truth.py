@@ -1,4 +1,4 @@
-"""What the engine has now, as the CRI has to show it: the other side of every comparison with the inventory."""
+"""The engine's state now, as the CRI has to show it, for comparisons with the inventory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECKPOINTS = Path("/var/lib/dockershim/sandbox")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """By id. ``lost`` are the sandboxes that only a checkpoint remembers."""
+    """Sandboxes and containers by id. ``lost`` are the sandboxes of which only a checkpoint is left."""
 
     sandboxes: dict[str, SandboxRecord]
     containers: dict[str, ContainerRecord]
@@ -38,7 +38,7 @@ class Truth:
 
 
 def truth(engine: DockerClient) -> Truth:
-    """By one list and an inspect of everything, asked now."""
+    """Read it now, with one list and an inspect of each container."""
     sandboxes: dict[str, SandboxRecord] = {}
     containers: dict[str, ContainerRecord] = {}
     for item in engine.api.containers(all=True, filters={"label": TYPE_LABEL}):
@@ -63,7 +63,7 @@ def _with_score(record: ContainerRecord) -> ContainerRecord:
 
 
 async def differences(cri: CRI, real: Truth) -> list[str]:
-    """Where lists and statuses are not what the engine has, in words."""
+    """The differences between our answers and the engine, in words."""
     found = []
     listed = {one.id: one for one in (await cri.runtime.ListContainers(api.ListContainersRequest())).containers}
     if listed.keys() != real.containers.keys():
@@ -99,8 +99,8 @@ async def _sandbox(cri: CRI, listed: api.PodSandbox, real: Truth) -> list[str]:
 
 
 def _status(real: Truth, container_id: str, shown: api.ContainerStatus) -> api.ContainerStatus:
-    """What is to be shown. A container that ran, and that somebody then failed to start again, gets a new exit code and
-    a message from the engine, which no event and no list tell of; it is the one thing that may be out of date."""
+    """The state to show. A container that ran and that another program then failed to start again gets a new exit code
+    and message from the engine, without an event or a change in a list; only these may be out of date."""
     record = real.containers[container_id]
     status = to_cri_container_status(record, real.images.get(record.image_id))
     if record.started_at and record.error and record.state == api.CONTAINER_EXITED == shown.state:

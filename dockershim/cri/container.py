@@ -209,8 +209,7 @@ class Containers:
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer.
 
-        Raises FailedPrecondition if the container has ended, as a container runs only once, or if its sandbox does not
-        run.
+        Raises FailedPrecondition if the container has ended, as it runs only once, or if its sandbox does not run.
         """
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)

@@ -21,7 +21,7 @@ _REQUEST, _ANSWER, _INIT_ANSWER = struct.Struct("<IIQQ"), struct.Struct("<IiQ"),
 
 @contextmanager
 def hung(folder: Path) -> Iterator[Path]:
-    """Mount such a file system at ``folder`` for a block; whoever waits for it then gets errors.
+    """Mount such a file system at ``folder`` for a block. After it, calls that wait get errors.
 
     Its requests are taken and never answered: a thread that waits for one cannot even be killed.
     """

@@ -77,8 +77,8 @@ class Figures:
 
 @dataclass(slots=True)
 class Soak:
-    """The node under test. ``alive`` are the ids of sandboxes and containers that the client was told of, and has not
-    begun to remove; ``engine_lives`` counts the engine's lives, as no container outlives one."""
+    """The node under test. ``alive`` has the ids of sandboxes and containers that the client has got, and has not begun
+    to remove; ``engine_lives`` counts the engine's lives, as no container outlives one."""
 
     cri: CRI
     server: Server

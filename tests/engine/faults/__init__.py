@@ -1,4 +1,4 @@
-"""Fault injection: every step of five calls, through every fault, with a look at the whole machine before and after.
+"""Fault injection: every fault at every step of five calls, with a look at the whole machine before and after.
 
 Nothing in the server knows of it. Its steps are found by watching one call that goes well: the requests that pass a
 proxy in front of the engine (``proxy``), the CNI plugins that wrappers see run (``plugins``), and the named steps that

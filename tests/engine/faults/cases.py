@@ -1,4 +1,4 @@
-"""The cases: one step of one call and one fault each. What is made before it, and what a kubelet does after it."""
+"""The cases: each has one step of one call and one fault, the preparation, and a kubelet's calls afterwards."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class Case:
 
 
 def cases_of(steps: Iterable[Step]) -> list[Case]:
-    """Every step with every fault that there is at its place."""
+    """Every step with every fault that its place has."""
     return [Case(step, fault) for step in steps for fault in FAULTS[step.place]]
 
 
 def sample(cases: list[Case], count: int, seed: int) -> list[Case]:
-    """So many of them, and among these every fault of every call, so far as the number allows."""
+    """Choose so many of the cases, with every fault of every call among them, as far as the number allows."""
     shuffled = random.Random(seed).sample(cases, len(cases))
     first = {(case.step.call, case.step.place, case.fault): case for case in shuffled}
     chosen = [*first.values(), *(case for case in shuffled if case not in set(first.values()))]
@@ -95,18 +95,18 @@ class Order(Protocol):
 
 @dataclass(slots=True)
 class World:
-    """What the cases share."""
+    """The state that all cases share."""
 
     cri: CRI
     proxy: proxy.EngineProxy
     registry: Registry
     #: How calls with a fault ended, by their status.
     outcomes: Counter[str] = field(default_factory=Counter)
-    #: Calls that were made again; what one case does to the whole server is waited for by the others, too.
+    #: Calls that were repeated, also because the fault of another case hit the whole server.
     retried: int = 0
 
     async def patient(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        """The call, again until it succeeds, as a kubelet does."""
+        """Repeat a call until it succeeds, as a kubelet does."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -154,7 +154,7 @@ class Run:
     # -- before
 
     async def prepare(self) -> None:
-        """What the call needs."""
+        """Make the things that the call needs."""
         if self.call == "PullImage":
             self.world.registry.add(make_image(), f"{self.subject}:1")
         if self.call in ("CreateContainer", "StopPodSandbox", "RemovePodSandbox"):
@@ -174,7 +174,7 @@ class Run:
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.ALREADY_EXISTS:
                     raise
-                # The answer was on its way when the caller had gone: a kubelet finds the sandbox by its list.
+                # The answer was sent just before the caller had gone: a kubelet finds the sandbox in a list.
                 (known,) = [one for one in await self._listed() if one.state == api.SANDBOX_READY]
                 return str(known.id)
             return str(response.pod_sandbox_id)
@@ -231,7 +231,7 @@ class Run:
         return self.order
 
     async def meet_the_fault(self) -> None:
-        """The call, until it has ended in whatever way."""
+        """Make the call, and wait until it has ended, in any way."""
         order = self.arm()
         call = self.begin()
         if self.case.fault in GIVEN_UP:
@@ -247,7 +247,7 @@ class Run:
     # -- after
 
     async def carry_on(self) -> None:
-        """As a kubelet does: try again until it works, see that it did, end everything."""
+        """Act like a kubelet: repeat the call until it succeeds, check the result, and end everything."""
         await self._again()
         await self._check()
         await self.end()
@@ -295,7 +295,7 @@ class Run:
         return [one for one in response.items if one.metadata.name == self.subject]
 
     async def end(self) -> None:
-        """Stop and remove all there is of the pod, or the image."""
+        """Stop and remove everything of the pod, or remove the image."""
         if self.call == "PullImage":
             request = api.RemoveImageRequest(image=self.image)
             await self.world.patient(lambda: self.cri.images.RemoveImage(request), "RemoveImage")
@@ -314,7 +314,7 @@ class Run:
 
 
 async def _first(*awaitables: Any) -> None:
-    """Return when one of them is done; those of ours that are not are cancelled."""
+    """Return when one of them is done, and stop waiting for the others."""
     tasks = [asyncio.ensure_future(_wait(one)) for one in awaitables]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Orders for faults in other processes: files, one an order, which are moved when they are carried out."""
+"""Orders for faults in other processes: a file for each order, which is moved when the order is carried out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path("/run/faults")
-#: Orders that wait for their step, and those that were carried out; what is held there goes on when its file goes.
+#: Orders that wait for their step, and orders that were carried out. A held step goes on when its file is removed.
 WAITING = ROOT / "orders"
 DONE = ROOT / "done"
 #: A file for each subject, with a line for each step that it passed.
@@ -43,7 +43,7 @@ def seen(subject: str) -> list[str]:
 
 
 def take(subject: str, place: str, step: str) -> str:
-    """The fault that is ordered for this step, or the empty string; an order is carried out once."""
+    """The fault that is ordered for this step; empty if there is none. An order is carried out once."""
     name = file_name(subject, place, step)
     try:
         (WAITING / name).rename(DONE / name)
@@ -53,7 +53,7 @@ def take(subject: str, place: str, step: str) -> str:
 
 
 class FileOrder:
-    """One order. It happens in another process, so its arrival is looked for."""
+    """One order. Another process carries it out, so this one polls for that."""
 
     def __init__(self, subject: str, place: str, step: str, fault: str) -> None:
         name = file_name(subject, place, step)
@@ -71,6 +71,6 @@ class FileOrder:
             await asyncio.sleep(0.02)
 
     def release(self) -> None:
-        """Let what is held go on; an order that was not carried out is taken back."""
+        """Let the held step go on. An order that was not carried out is cancelled."""
         self._waiting.unlink(missing_ok=True)
         self._done.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""CNI plugins that fail as they are told: a wrapper around each real one, found first by the server."""
+"""CNI plugins that fail as ordered: a wrapper around each real plugin, which the server finds first."""
 
 from __future__ import annotations
 

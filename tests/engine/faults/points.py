@@ -1,4 +1,4 @@
-"""`python -m tests.engine.faults.points serve …`: the server, whose named steps end as they are told."""
+"""`python -m tests.engine.faults.points serve …`: the server, with faults as ordered after its named steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy in front of the engine that understands HTTP: it spoils what it is told to, of the pod it is told of."""
+"""A proxy in front of the engine that understands HTTP: it injects the ordered faults into requests of a pod."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class EngineProxy:
             auto_decompress=False,
         )
         self._orders: dict[tuple[str, str], EngineOrder] = {}
-        #: By container id: whose it is, and which kind of container.
+        #: By container id: the pod's name, and the kind of container.
         self._known: dict[str, tuple[str, str]] = {}
         self.seen: dict[str, list[str]] = {}
 
@@ -88,7 +88,7 @@ class EngineProxy:
         return await self._spoil(request, order)
 
     def _identify(self, request: web.Request) -> tuple[str, str]:
-        """Whose request this is, and its kind: the method and the path without what differs from pod to pod."""
+        """The subject of a request, and its kind: the method, and the path without the parts that differ by pod."""
         url = unquote(str(request.rel_url))
         named = _SUBJECT.search(url)
         ids = _ID.search(request.path)

@@ -85,7 +85,7 @@ class Process:
 class MemoryEngine:
     """``done`` has the creates and starts that were done. ``fail`` has the actions that are to fail, once each.
 
-    Unless it ``answers``, nobody is told of a start.
+    Unless it ``answers``, callers get no answer to a start.
     """
 
     def __init__(self, steps: Steps) -> None:

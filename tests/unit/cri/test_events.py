@@ -36,7 +36,7 @@ def names(kinds: list[cri.ContainerEventType]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("told", "state", "started_at", "expected"),
+    ("known", "state", "started_at", "expected"),
     [
         pytest.param(None, CREATED, 0, ["CREATED"], id="made"),
         pytest.param(CREATED, RUNNING, 2, ["STARTED"], id="started"),
@@ -51,13 +51,13 @@ def names(kinds: list[cri.ContainerEventType]) -> list[str]:
     ],
 )
 def test_events_of_a_container(
-    told: int | None, state: cri.ContainerState, started_at: int, expected: list[str]
+    known: int | None, state: cri.ContainerState, started_at: int, expected: list[str]
 ) -> None:
-    assert names(_of_container(told, container(state, started_at))) == expected
+    assert names(_of_container(known, container(state, started_at))) == expected
 
 
 @pytest.mark.parametrize(
-    ("told", "state", "expected"),
+    ("known", "state", "expected"),
     [
         pytest.param(None, READY, ["CREATED", "STARTED"], id="run"),
         pytest.param(READY, NOT_READY, ["STOPPED"], id="stopped"),
@@ -65,8 +65,8 @@ def test_events_of_a_container(
         pytest.param(READY, READY, [], id="another change"),
     ],
 )
-def test_events_of_a_sandbox(told: int | None, state: int, expected: list[str]) -> None:
-    assert names(_of_sandbox(told, state)) == expected
+def test_events_of_a_sandbox(known: int | None, state: int, expected: list[str]) -> None:
+    assert names(_of_sandbox(known, state)) == expected
 
 
 async def test_a_client_gets_its_events_in_their_order() -> None:

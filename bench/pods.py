@@ -146,6 +146,7 @@ class BarePod:
             image=self._image,
             runtime="",
             profiles={},
+            volumes={},
             lowest_oom_score=self._lowest_oom_score,
             features=self._can,
             engine_log=_ENGINE_LOG,

@@ -102,9 +102,9 @@ class Containers:
             body = await self._engine_container(request, sandbox, features)
             if config.devices:
                 await self._check_devices(config.devices)
-            if config.mounts:
+            if host_mounts := [mount for mount in config.mounts if mount.host_path]:
                 with step("make the host paths"):
-                    await self._make_host_paths(config.mounts, undo)
+                    await self._make_host_paths(host_mounts, undo)
             # Locked only now: a hook or a host path that hangs must not keep the sandbox from being stopped.
             async with self._pods.locked(sandbox.id) as pod:
                 pod.running()
@@ -148,10 +148,24 @@ class Containers:
             image=lookup_name(request.config.image.image),
             runtime=sandbox.runtime_handler,
             profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
+            volumes=await self._image_ids(request.config.mounts),
             lowest_oom_score=self._info.lowest_oom_score(),
             features=features,
             engine_log=self._engine_log,
         )
+
+    async def _image_ids(self, mounts: Iterable[cri.Mount]) -> dict[str, str]:
+        """The ids of the images that mounts name. Raises NotFound."""
+        ids: dict[str, str] = {}
+        for mount in mounts:
+            if mount.HasField("image"):
+                image = await self._images.look_up(mount.image.image)
+                if image is None:
+                    raise NotFound(
+                        f"mounts[{mount.container_path}].image: {mount.image.image!r} is not on the node, pull it first"
+                    )
+                ids[mount.image.image] = image.id
+        return ids
 
     async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
         """Check that the devices exist: the engine would notice only at the start. Raises ShimError."""

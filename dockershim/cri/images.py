@@ -7,12 +7,13 @@ PullImageResponse.image_ref, ContainerStatus.image_id and Container.image_id.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import tenacity
@@ -34,7 +35,7 @@ from dockershim.stats.messages import to_cri_file_system, to_cri_layer
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
-from dockershim.translate.reference import Reference, lookup_name, parse_reference
+from dockershim.translate.reference import Reference, parse_reference
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class ImageService:
     async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
         """The images that match the request's filter, each encoded as a response with one item."""
         if request.filter.image.image:
-            record = await self._find(request.filter.image.image)
+            record = await self._records.look_up(request.filter.image.image)
             return [] if record is None else [self._encode(record)]
         self._encoded = {record: self._encode(record) for record in await self._records.all()}
         return list(self._encoded.values())
@@ -126,8 +127,8 @@ class ImageService:
         """ImageStatus: empty if there is no such image (api.proto, ImageService.ImageStatus)."""
         name = _image_name(request.image)
         await self._records.available()
-        inspected = await self._inspect(name) if request.verbose else None
-        record = to_image_record(inspected) if inspected is not None else await self._find(name)
+        inspected = await self._records.inspect(name) if request.verbose else None
+        record = to_image_record(inspected) if inspected is not None else await self._records.look_up(name)
         if record is None:
             return api_pb2.ImageStatusResponse()
         return api_pb2.ImageStatusResponse(
@@ -139,14 +140,15 @@ class ImageService:
         """RemoveImage: removes the image with all its names. The request may have any of them.
 
         Succeeds if there is no such image (api.proto, ImageService.RemoveImage). Raises FailedPrecondition if a
-        container uses it, running or not.
+        container uses or mounts it, running or not.
         """
         name = _image_name(request.image)
         await self._records.available()
-        inspected = await self._inspect(name)
+        inspected = await self._records.inspect(name)
         if inspected is not None:
             image_id: str = inspected["Id"]
-            await self._removals.run(image_id, lambda: self._remove(image_id))
+            names = [*(inspected.get("RepoTags") or ()), *(inspected.get("RepoDigests") or ())]
+            await self._removals.run(image_id, lambda: self._remove(image_id, names))
         return api_pb2.RemoveImageResponse()
 
     async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
@@ -172,7 +174,7 @@ class ImageService:
     async def ensure_infra_image(self) -> str:
         """The id of the infra image, which is loaded or pulled if it is missing. Raises the errors of pull_image."""
         reference = self._infra_image
-        inspected = await self._inspect(reference.lookup)
+        inspected = await self._records.inspect(reference.lookup)
         if inspected is not None:
             return str(inspected["Id"])
         if reference == parse_reference(BUILTIN_INFRA_IMAGE):
@@ -236,7 +238,7 @@ class ImageService:
 
     async def _arrived(self, reference: Reference) -> str:
         self.note_change()
-        inspected = await self._inspect(reference.lookup)
+        inspected = await self._records.inspect(reference.lookup)
         if inspected is None:
             raise NotFound(f"{reference.normalized} was removed as soon as it had arrived; try again")
         return str(inspected["Id"])
@@ -248,14 +250,13 @@ class ImageService:
 
     # -- removing
 
-    async def _remove(self, image_id: str) -> None:
-        # By force, the engine removes all names at once, and ignores containers that do not run; without force, it
-        # refuses an image with names in several repositories. So we use force, and check the containers ourselves.
-        users = await self._engine.get(
-            "/containers/json", params={"all": "1", "filters": f'{{"ancestor":["{image_id}"]}}'}
-        )
-        if users:
-            raise FailedPrecondition(f"image {image_id} is used by container {users[0]['Id']}")
+    async def _remove(self, image_id: str, names: list[str]) -> None:
+        # By force, the engine removes all names at once, and ignores containers that do not run or that mount the
+        # image; without force, it refuses an image with names in several repositories. So we use force, and check the
+        # containers ourselves.
+        await self._check_unused(image_id, "used", {"ancestor": [image_id]})
+        # The filter for volumes finds mounts of images too, by the text that asked for the image.
+        await self._check_unused(image_id, "mounted", {"volume": [image_id, *names]})
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((NotFound, EngineFailure)),
             stop=tenacity.stop_after_attempt(_REMOVE_ATTEMPTS),
@@ -267,31 +268,22 @@ class ImageService:
         finally:
             self.note_change()
 
+    async def _check_unused(self, image_id: str, how: str, filters: Mapping[str, list[str]]) -> None:
+        params = {"all": "1", "filters": json.dumps(filters)}
+        users = await self._engine.get("/containers/json", params=params)
+        if users:
+            raise FailedPrecondition(f"image {image_id} is {how} by container {users[0]['Id']}")
+
     async def _delete(self, image_id: str) -> None:
         try:
-            await self._engine.delete(_image_path(image_id), params={"force": "1"})
+            await self._engine.delete(f"/images/{quote(image_id, safe=':')}", params={"force": "1"})
         except (NotFound, EngineFailure):
             # If two clients remove one image at the same time, the engine may answer either of them that a name or an
             # id does not exist, whether the image is gone by then or not.
-            if await self._inspect(image_id) is not None:
+            if await self._records.inspect(image_id) is not None:
                 raise
 
     # -- reading
-
-    async def _inspect(self, name: str) -> Mapping[str, Any] | None:
-        """The engine's description of the image; None if there is no such image."""
-        try:
-            inspected: Mapping[str, Any] = await self._engine.get(f"{_image_path(lookup_name(name))}/json")
-        except NotFound:
-            return None
-        return inspected
-
-    async def _find(self, name: str) -> ImageRecord | None:
-        """The image of this name; None if there is none. The engine is asked only if it is not in memory."""
-        record = await self._records.find(name)
-        if record is None and (inspected := await self._inspect(name)) is not None:
-            return to_image_record(inspected)
-        return record
 
     def _encode(self, record: ImageRecord) -> bytes:
         """A ListImagesResponse with one item; StreamImagesResponse has the same fields."""
@@ -327,7 +319,3 @@ class ImageService:
 def _image_name(image: api_pb2.ImageSpec) -> str:
     require(image.image, "image.image")
     return image.image
-
-
-def _image_path(name: str) -> str:
-    return f"/images/{quote(name, safe='/:@')}"

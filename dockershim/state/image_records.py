@@ -14,7 +14,7 @@ from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.follower import ON_ITS_WAY, EngineFollower
 from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
-from dockershim.translate.reference import may_be_id, parse_reference
+from dockershim.translate.reference import lookup_name, may_be_id, parse_reference
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,23 @@ class ImageRecords:
         key = name if may_be_id(name) else parse_reference(name).shown
         await self._follower.current()
         return self._by_name.get(key) if self._is_fresh() else None
+
+    async def look_up(self, name: str) -> ImageRecord | None:
+        """The image with this name or id; the engine is asked only for what memory does not have.
+
+        None if there is none. Raises Unavailable, InvalidArgument for what is no reference.
+        """
+        record = await self.find(name)
+        if record is None and (inspected := await self.inspect(name)) is not None:
+            return to_image_record(inspected)
+        return record
+
+    async def inspect(self, name: str) -> Mapping[str, Any] | None:
+        """The engine's description of the image with this name or id, None if there is none."""
+        try:
+            return await self._inspect(lookup_name(name))
+        except NotFound:
+            return None
 
     async def used(self, image_id: str) -> ImageRecord | None:
         """The image with this whole id, for the status of its containers; None if it is not listed.
@@ -115,8 +132,12 @@ class ImageRecords:
     async def _user_of(self, image_id: str) -> str:
         if image_id not in self._users:
             async with self._inspects:
-                return to_image_record(await self._engine.get(f"/images/{quote(image_id, safe=':')}/json")).user
+                return to_image_record(await self._inspect(image_id)).user
         return self._users[image_id]
+
+    async def _inspect(self, name: str) -> Mapping[str, Any]:
+        inspected: Mapping[str, Any] = await self._engine.get(f"/images/{quote(name, safe='/:@')}/json")
+        return inspected
 
     # -- following the engine; see follower.Replica -------------------------------------------------------------
 

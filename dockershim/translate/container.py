@@ -66,7 +66,7 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
         )
     if config.working_dir and not config.working_dir.startswith("/"):
         raise InvalidArgument(f"config.working_dir: {config.working_dir!r} is not an absolute path")
-    check_mounts(config.mounts)
+    check_mounts(config.mounts, features)
     check_resources(config.linux.resources, "config.linux.resources")
     log_path(config, sandbox_config)
 
@@ -141,14 +141,16 @@ def to_engine_container(
     image: str,
     runtime: str,
     profiles: Mapping[str, str],
+    volumes: Mapping[str, str],
     lowest_oom_score: int,
     features: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
 
-    ``image`` is the id of the image that ``config.image`` names; ``runtime`` is the sandbox's runtime handler;
-    ``engine_log`` is None if the log path will be a link to the engine's json-file.
+    ``image`` is the id of the image that ``config.image`` names; ``volumes`` are the ids of the images that mounts
+    name, by those names; ``runtime`` is the sandbox's runtime handler; ``engine_log`` is None if the log path will be
+    a link to the engine's json-file.
     """
     security = config.linux.security_context
     resources = config.linux.resources
@@ -158,7 +160,7 @@ def to_engine_container(
         **to_engine_resources(resources, swap_limit=features.swap_limit),
         "OomScoreAdj": to_oom_score(resources.oom_score_adj, lowest_oom_score),
         "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, features.cgroup_driver),
-        "Mounts": to_engine_mounts(config.mounts, runtime, features),
+        "Mounts": to_engine_mounts(config.mounts, runtime, features, volumes),
         "Binds": to_engine_binds(config.mounts, features),
         "Devices": to_engine_devices(config.devices),
         "DeviceRequests": to_device_requests(config.CDI_devices, features),

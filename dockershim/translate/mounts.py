@@ -9,9 +9,10 @@ from typing import Any
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
 from dockershim.translate.capabilities import Capabilities
-from dockershim.translate.checks import check_text, reject
+from dockershim.translate.checks import check_text, reject, require
 
 _API_NON_RECURSIVE_READ_ONLY = (1, 44)
+_API_IMAGE_MOUNTS = (1, 48)
 
 _PROPAGATION = {
     cri.PROPAGATION_PRIVATE: "rprivate",
@@ -26,18 +27,20 @@ _TO_CRI_PROPAGATION = {
 }
 
 
-def check_mounts(mounts: Iterable[cri.Mount]) -> None:
+def check_mounts(mounts: Iterable[cri.Mount], features: Capabilities) -> None:
     """Raises InvalidArgument or Unsupported naming the mount and the field."""
     seen: set[str] = set()
     for mount in mounts:
         where = f"mounts[{mount.container_path}]"
         for path, field in ((mount.container_path, "container_path"), (mount.host_path, "host_path")):
             check_text(path, f"mounts.{field}")
-        reject(mount.HasField("image"), f"{where}.image", "image volumes are not supported")
-        reject(mount.image_sub_path, f"{where}.image_sub_path", "image volumes are not supported")
         reject(mount.uidMappings or mount.gidMappings, f"{where}.uidMappings", "id-mapped mounts are not supported")
         reject(mount.mount_options, f"{where}.mount_options", "mount options are not supported")
-        if not mount.host_path.startswith("/"):
+        if mount.HasField("image"):
+            _check_image_mount(mount, where, features)
+        elif mount.image_sub_path:
+            raise InvalidArgument(f"{where}.image_sub_path: needs image beside it")
+        elif not mount.host_path.startswith("/"):
             raise InvalidArgument(f"{where}.host_path: {mount.host_path!r} is not an absolute path")
         if not mount.container_path:
             raise InvalidArgument(f"mounts[{mount.host_path}].container_path: a path is needed")
@@ -47,6 +50,23 @@ def check_mounts(mounts: Iterable[cri.Mount]) -> None:
         seen.add(target)
         if mount.recursive_read_only:
             _check_recursive_read_only(mount, where)
+
+
+def _check_image_mount(mount: cri.Mount, where: str, features: Capabilities) -> None:
+    reject(features.api < _API_IMAGE_MOUNTS, f"{where}.image", "image volumes need Docker 28 or newer")
+    require(mount.image.image, f"{where}.image.image")
+    if mount.host_path:
+        raise InvalidArgument(f"{where}.host_path: not beside image, give one of them")
+    if not mount.readonly:
+        raise InvalidArgument(f"{where}.readonly: an image volume is always read-only, set it")
+    reject(
+        mount.propagation == cri.PROPAGATION_BIDIRECTIONAL,
+        f"{where}.propagation",
+        "an image volume shows no mounts of the container to the host",
+    )
+    check_text(mount.image_sub_path, f"{where}.image_sub_path")
+    if mount.image_sub_path.startswith("/") or ".." in mount.image_sub_path.split("/"):
+        raise InvalidArgument(f"{where}.image_sub_path: {mount.image_sub_path!r} is no path below the image's root")
 
 
 def _check_recursive_read_only(mount: cri.Mount, where: str) -> None:
@@ -62,9 +82,34 @@ def container_path(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def to_engine_mounts(mounts: Iterable[cri.Mount], runtime_handler: str, features: Capabilities) -> list[dict[str, Any]]:
-    """HostConfig.Mounts. Raises Unsupported if the handler's runtime does not support a mount."""
-    return [_to_engine_mount(mount, runtime_handler, features) for mount in mounts if not _relabels(mount, features)]
+def to_engine_mounts(
+    mounts: Iterable[cri.Mount], runtime_handler: str, features: Capabilities, image_ids: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """HostConfig.Mounts. Raises Unsupported if the handler's runtime does not support a mount.
+
+    ``image_ids`` are the ids of the images that the mounts name, by those names.
+    """
+    return [
+        _to_engine_image_mount(mount, image_ids)
+        if mount.HasField("image")
+        else _to_engine_mount(mount, runtime_handler, features)
+        for mount in mounts
+        if not _relabels(mount, features)
+    ]
+
+
+def _to_engine_image_mount(mount: cri.Mount, image_ids: Mapping[str, str]) -> dict[str, Any]:
+    """By the image's id, which stays the image that is mounted when the name goes to another one.
+
+    The engine takes no propagation here. An image has no mounts below it, so recursively read-only is read-only.
+    """
+    made = {
+        "Type": "image",
+        "Source": image_ids[mount.image.image],
+        "Target": container_path(mount.container_path),
+        "ReadOnly": True,
+    }
+    return {**made, "ImageOptions": {"Subpath": mount.image_sub_path}} if mount.image_sub_path else made
 
 
 def _to_engine_mount(mount: cri.Mount, runtime_handler: str, features: Capabilities) -> dict[str, Any]:
@@ -117,19 +162,14 @@ def to_engine_binds(mounts: Iterable[cri.Mount], features: Capabilities) -> list
 
 
 def _relabels(mount: cri.Mount, features: Capabilities) -> bool:
-    return mount.selinux_relabel and features.selinux
+    # The engine's own label lets every container read an image.
+    return mount.selinux_relabel and features.selinux and not mount.HasField("image")
 
 
 def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
     """The mounts of a container from its HostConfig, in both forms that shims have used."""
     mounts = [
-        cri.Mount(
-            container_path=mount.get("Target", ""),
-            host_path=mount.get("Source", ""),
-            readonly=bool(mount.get("ReadOnly")),
-            propagation=_to_cri_propagation((mount.get("BindOptions") or {}).get("Propagation", "")),
-            recursive_read_only=bool((mount.get("BindOptions") or {}).get("ReadOnlyForceRecursive")),
-        )
+        _to_cri_image_mount(mount) if mount.get("Type") == "image" else _to_cri_mount(mount)
         for mount in host_config.get("Mounts") or ()
     ]
     for bind in host_config.get("Binds") or ():
@@ -146,6 +186,26 @@ def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
             )
         )
     return mounts
+
+
+def _to_cri_mount(mount: Mapping[str, Any]) -> cri.Mount:
+    return cri.Mount(
+        container_path=mount.get("Target", ""),
+        host_path=mount.get("Source", ""),
+        readonly=bool(mount.get("ReadOnly")),
+        propagation=_to_cri_propagation((mount.get("BindOptions") or {}).get("Propagation", "")),
+        recursive_read_only=bool((mount.get("BindOptions") or {}).get("ReadOnlyForceRecursive")),
+    )
+
+
+def _to_cri_image_mount(mount: Mapping[str, Any]) -> cri.Mount:
+    image = mount.get("Source", "")
+    return cri.Mount(
+        container_path=mount.get("Target", ""),
+        readonly=True,
+        image=cri.ImageSpec(image=image, image_ref=image),
+        image_sub_path=(mount.get("ImageOptions") or {}).get("Subpath", ""),
+    )
 
 
 def _to_cri_propagation(name: str) -> cri.MountPropagation:

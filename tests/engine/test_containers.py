@@ -392,6 +392,44 @@ async def test_a_host_path_that_is_a_symlink_mounts_what_it_points_to(cri: CRI, 
         assert await sh(cri, container_id, "cat /mounted/file") == "of the host"
 
 
+def image_volume(image: str, **fields: Any) -> api.ContainerConfig:
+    volume = api.Mount(image=api.ImageSpec(image=image), container_path="/volume", readonly=True, **fields)
+    return container_config(mounts=[volume])
+
+
+async def test_an_image_volume_shows_the_image_and_cannot_be_written(cri: CRI, engine_api: DockerClient) -> None:
+    image = engine_api.images.get(BUSYBOX)
+    async with container(cri, image_volume(BUSYBOX)) as container_id:
+        assert await sh(cri, container_id, "/volume/bin/cat /volume/etc/passwd") == await sh(
+            cri, container_id, "cat /etc/passwd"
+        )
+        assert (await run(cri, container_id, "touch", "/volume/new")).exit_code != 0
+        (told,) = (await status(cri, container_id)).mounts
+        assert (told.container_path, told.readonly, told.host_path) == ("/volume", True, "")
+        assert (told.image.image, told.image.image_ref, told.image_sub_path) == (image.id, image.id, "")
+
+
+async def test_an_image_volume_of_one_folder(cri: CRI) -> None:
+    async with container(cri, image_volume(BUSYBOX, image_sub_path="etc")) as container_id:
+        assert await sh(cri, container_id, "test -s /volume/passwd && ls -d /volume/etc 2>/dev/null || true") == ""
+        (told,) = (await status(cri, container_id)).mounts
+        assert told.image_sub_path == "etc"
+
+
+async def test_an_image_volume_of_a_folder_that_the_image_lacks_does_not_start(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"/nothing") as raised:
+            await start(cri, sandbox_id, image_volume(BUSYBOX, image_sub_path="nothing"))
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+async def test_an_image_volume_of_an_image_that_is_not_there(cri: CRI) -> None:
+    async with pod(cri) as sandbox_id:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"mounts\[/volume\]\.image: 'nowhere:1'") as raised:
+            await create(cri, sandbox_id, image_volume("nowhere:1"))
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
 async def test_status_tells_the_mounts(cri: CRI, folder: Path) -> None:
     config = mount(folder, readonly=True, propagation=api.PROPAGATION_HOST_TO_CONTAINER)
     async with container(cri, config) as container_id:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import docker
 import grpc
 import pytest
 from docker import DockerClient
@@ -407,6 +408,30 @@ async def test_an_image_that_a_container_uses_stays_whole(
     finally:
         container.remove()
     await remove(cri, registry.name("app:1"))
+
+
+@pytest.mark.parametrize("name", ["id", "app:1", "also:1"])
+async def test_an_image_that_a_container_mounts_stays_whole(
+    cri: CRI, registry: Registry, engine_api: DockerClient, name: str
+) -> None:
+    """The engine itself would remove it by force. Others than us may mount it by a name."""
+    await pods.pull(cri)
+    image = registry.add(make_image(), "app:1", "also:1")
+    for tag in registry.images:
+        await pull(cri, registry.name(tag))
+    before = (await status(cri, image.id)).image
+    source = image.id if name == "id" else registry.name(name)
+    # docker.types does not know the kind yet.
+    volume = docker.types.Mount("/volume", source, read_only=True) | {"Type": "image"}
+    container = engine_api.containers.create(pods.BUSYBOX, mounts=[volume])
+    try:
+        for asked in (image.id, registry.name("app:1")):
+            assert await code_of(remove(cri, asked)) == grpc.StatusCode.FAILED_PRECONDITION
+        assert (await status(cri, image.id)).image == before
+    finally:
+        container.remove()
+    await remove(cri, registry.name("app:1"))
+    assert await listed(cri, image.id) == []
 
 
 # -- disk usage

@@ -55,7 +55,7 @@ class FakeEngine:
     async def get(self, path: str, *, params: Mapping[str, str] | None = None) -> Any:
         self.asked.append(path)
         await asyncio.sleep(0)
-        answer = self.answers.get(path)
+        answer = self.answers.get(f"{path}?{params['filters']}" if params and "filters" in params else path)
         if answer is None:
             raise NotFound(path)
         return answer
@@ -246,8 +246,17 @@ async def test_an_infra_image_of_ones_own_is_pulled(engine: FakeEngine, disk: Fa
 # -- removal
 
 
+USED = f'/containers/json?{{"ancestor": ["{ID}"]}}'
+#: Other clients may have mounted the image by one of its names.
+MOUNTED = f'/containers/json?{{"volume": ["{ID}", "app:1", "app@sha256:1"]}}'
+
+
 def removal(engine: FakeEngine, *failures: Exception | None) -> api_pb2.RemoveImageRequest:
-    engine.answers |= {f"/images/{ID}/json": {"Id": ID}, "/containers/json": []}
+    engine.answers |= {
+        f"/images/{ID}/json": {"Id": ID, "RepoTags": ["app:1"], "RepoDigests": ["app@sha256:1"]},
+        USED: [],
+        MOUNTED: [],
+    }
     engine.deletions = list(failures)
     return api_pb2.RemoveImageRequest(image=api_pb2.ImageSpec(image=ID))
 
@@ -255,6 +264,17 @@ def removal(engine: FakeEngine, *failures: Exception | None) -> api_pb2.RemoveIm
 async def test_a_removal_that_another_one_disturbs_is_tried_again(service: ImageService, engine: FakeEngine) -> None:
     await service.remove_image(removal(engine, NotFound("a name"), EngineFailure("an id"), None))
     assert engine.deletions == []
+
+
+@pytest.mark.parametrize(("users", "how"), [(USED, "used"), (MOUNTED, "mounted")])
+async def test_an_image_that_a_container_needs_stays(
+    service: ImageService, engine: FakeEngine, users: str, how: str
+) -> None:
+    request = removal(engine, None)
+    engine.answers[users] = [{"Id": "c1"}]
+    with pytest.raises(FailedPrecondition, match=f"{ID} is {how} by container c1"):
+        await service.remove_image(request)
+    assert len(engine.deletions) == 1
 
 
 async def test_a_removal_that_keeps_failing_says_so(service: ImageService, engine: FakeEngine) -> None:

@@ -128,6 +128,7 @@ def test_the_same_is_told_of_a_container_once_it_is_there(features: Any) -> None
         image="sha256:1",
         runtime="",
         profiles={},
+        volumes={},
         lowest_oom_score=-1000,
         features=features,
         engine_log=None,

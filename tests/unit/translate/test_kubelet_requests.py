@@ -56,6 +56,7 @@ def to_engine(config: cri.ContainerConfig, features: Capabilities, **fields: Any
         "image": IMAGE_ID,
         "runtime": "",
         "profiles": {},
+        "volumes": {},
         "lowest_oom_score": -1000,
         "engine_log": None,
         **fields,

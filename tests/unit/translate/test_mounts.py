@@ -20,7 +20,7 @@ from dockershim.translate.mounts import (
     to_engine_devices,
     to_engine_mounts,
 )
-from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28
+from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28, IMAGE_ID
 
 SELINUX = replace(ENGINE_28, selinux=True)
 
@@ -29,11 +29,16 @@ def mount(**fields: Any) -> cri.Mount:
     return cri.Mount(**{"host_path": "/host", "container_path": "/data", **fields})
 
 
+def image_mount(**fields: Any) -> cri.Mount:
+    return cri.Mount(
+        **{"image": cri.ImageSpec(image="app:1"), "container_path": "/data", "readonly": True, **fields},
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "field"),
     [
-        pytest.param({"image": cri.ImageSpec()}, Unsupported, ".image:", id="an image volume, even an empty one"),
-        pytest.param({"image_sub_path": "a"}, Unsupported, ".image_sub_path", id="a folder of an image"),
+        pytest.param({"image_sub_path": "a"}, InvalidArgument, ".image_sub_path", id="a folder of no image"),
         pytest.param({"uidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped users"),
         pytest.param({"gidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped groups"),
         pytest.param({"mount_options": ["noexec"]}, Unsupported, ".mount_options", id="mount options"),
@@ -53,14 +58,67 @@ def mount(**fields: Any) -> cri.Mount:
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception], field: str) -> None:
     with pytest.raises(error, match=field) as caught:
-        check_mounts([mount(**fields)])
+        check_mounts([mount(**fields)], ENGINE_28)
     assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        pytest.param({"image": cri.ImageSpec()}, InvalidArgument, r"image\.image: ", id="without a name"),
+        pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: not beside image", id="with a host path"),
+        pytest.param({"readonly": False}, InvalidArgument, r"readonly: .* always read-only", id="writable"),
+        pytest.param(
+            {"propagation": cri.PROPAGATION_BIDIRECTIONAL}, Unsupported, r"propagation: ", id="propagated to the host"
+        ),
+        pytest.param({"image_sub_path": "/etc"}, InvalidArgument, "image_sub_path: '/etc'", id="an absolute folder"),
+        pytest.param({"image_sub_path": "a/../.."}, InvalidArgument, "image_sub_path: ", id="a folder outside"),
+        pytest.param({"image_sub_path": "a\0"}, InvalidArgument, "image_sub_path: ", id="a NUL in a folder"),
+    ],
+)
+def test_an_image_volume_that_cannot_be_is_refused(
+    fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        check_mounts([image_mount(**fields)], ENGINE_28)
+    assert type(caught.value) is error
+
+
+def test_an_engine_without_image_volumes_refuses_them() -> None:
+    check_mounts([image_mount()], replace(ENGINE_28, api=(1, 48)))
+    with pytest.raises(Unsupported, match=r"mounts\[/data\]\.image: .* Docker 28"):
+        check_mounts([image_mount()], replace(ENGINE_28, api=(1, 47)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="a whole image"),
+        pytest.param({"image_sub_path": "etc/ssl"}, id="a folder of it"),
+        pytest.param({"container_path": "data/"}, id="at a relative path"),
+        pytest.param({"selinux_relabel": True}, id="with a label, which the image has anyway"),
+        pytest.param({"recursive_read_only": True}, id="recursively read-only, as there is nothing below it"),
+        pytest.param({"propagation": cri.PROPAGATION_HOST_TO_CONTAINER}, id="where the host mounts nothing"),
+    ],
+)
+def test_an_image_volume_is_mounted_by_the_images_id_and_told_with_it(fields: dict[str, Any]) -> None:
+    asked = image_mount(**fields)
+    check_mounts([asked], SELINUX)
+
+    made = to_engine_mounts([asked], "kata", SELINUX, {"app:1": IMAGE_ID})
+
+    options = {"ImageOptions": {"Subpath": fields["image_sub_path"]}} if "image_sub_path" in fields else {}
+    assert made == [{"Type": "image", "Source": IMAGE_ID, "Target": "/data", "ReadOnly": True, **options}]
+    assert to_engine_binds([asked], SELINUX) == []
+    image = cri.ImageSpec(image=IMAGE_ID, image_ref=IMAGE_ID)
+    told = cri.Mount(container_path="/data", readonly=True, image=image, image_sub_path=asked.image_sub_path)
+    assert to_cri_mounts({"Mounts": made}) == [told]
 
 
 @pytest.mark.parametrize("again", ["/data", "/data/", "data", "//data", "/x/../data"])
 def test_two_mounts_at_one_place_are_refused(again: str) -> None:
     with pytest.raises(InvalidArgument, match="same container_path"):
-        check_mounts([mount(), mount(container_path=again)])
+        check_mounts([mount(), mount(container_path=again)], ENGINE_28)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +131,11 @@ def test_two_mounts_at_one_place_are_refused(again: str) -> None:
 )
 def test_recursively_read_only_needs_engine_and_runtime(handler: str, features: Any) -> None:
     asked = mount(recursive_read_only=True, readonly=True)
-    check_mounts([asked])
-    assert to_engine_mounts([asked], "", ENGINE_28)
+    check_mounts([asked], features)
+    assert to_engine_mounts([asked], "", ENGINE_28, {})
 
     with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25.*(runc|kata) does not"):
-        to_engine_mounts([asked], handler, features)
+        to_engine_mounts([asked], handler, features, {})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +177,7 @@ def test_mounts_of_the_engine(fields: dict[str, Any], features: Any, read_only: 
         "BindOptions": options,
     }
 
-    assert to_engine_mounts([mount(**fields)], "", features) == [expected]
+    assert to_engine_mounts([mount(**fields)], "", features, {}) == [expected]
     assert to_engine_binds([mount(**fields)], features) == []
 
 
@@ -135,7 +193,7 @@ def test_a_label_is_asked_for_by_a_bind(fields: dict[str, Any], expected: str) -
     asked = [mount(selinux_relabel=True, **fields)]
 
     assert to_engine_binds(asked, SELINUX) == [expected]
-    assert to_engine_mounts(asked, "", SELINUX) == []
+    assert to_engine_mounts(asked, "", SELINUX, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -156,7 +214,7 @@ def test_a_label_is_asked_for_by_a_bind(fields: dict[str, Any], expected: str) -
 )
 def test_private_propagation_is_left_to_the_engine_at_its_data_root(path: str, left: bool) -> None:
     asked = [mount(host_path=path, propagation=one) for one in cri.MountPropagation.values()]
-    made = to_engine_mounts(asked, "", ENGINE_28)
+    made = to_engine_mounts(asked, "", ENGINE_28, {})
     labelled = mount(host_path=path, selinux_relabel=True)
 
     assert [one["BindOptions"]["Propagation"] for one in made] == ["" if left else "rprivate", "rslave", "rshared"]
@@ -165,7 +223,7 @@ def test_private_propagation_is_left_to_the_engine_at_its_data_root(path: str, l
 
 
 def test_an_engine_that_does_not_tell_its_data_root() -> None:
-    [made] = to_engine_mounts([mount()], "", replace(ENGINE_28, root_dir=""))
+    [made] = to_engine_mounts([mount()], "", replace(ENGINE_28, root_dir=""), {})
     assert made["BindOptions"]["Propagation"] == "rprivate"
 
 
@@ -195,7 +253,7 @@ def test_a_label_that_a_bind_cannot_ask_for_is_refused(fields: dict[str, Any]) -
     )
 )
 def test_mounts_come_back(mounts: list[cri.Mount]) -> None:
-    assert to_cri_mounts({"Mounts": to_engine_mounts(mounts, "", ENGINE_28)}) == mounts
+    assert to_cri_mounts({"Mounts": to_engine_mounts(mounts, "", ENGINE_28, {})}) == mounts
 
 
 @given(

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster [--engine 20|28]`: a real kubelet and kubectl use the server, in a test node.
+"""`python -m tests.cluster [--engine 20|28|29|29-overlay2]`: a real kubelet and kubectl use the server, in a test node.
 
 It is no part of `make test`: Go builds Kubernetes for minutes the first time, and keeps gigabytes of it.
 """

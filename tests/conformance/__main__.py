@@ -1,4 +1,4 @@
-"""`python -m tests.conformance [--engine 20|28]`: critest against the server, compared with expected.toml."""
+"""`python -m tests.conformance [--engine 28]`: critest against the server, compared with expected.toml."""
 
 from __future__ import annotations
 

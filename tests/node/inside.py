@@ -21,13 +21,13 @@ from typing import Self
 from pyroute2 import IPRoute
 
 from tests.node import cgroups
-from tests.node.engine import Engine, EngineError
+from tests.node.engine import REGISTRIES, Engine, EngineError
 from tests.node.mounts import MS_PRIVATE, MS_SHARED, bind, mount, own_copy, own_entries, propagate
 
 NAME = "node"
-# The names that tests and critest ask images by. Docker takes plain HTTP for what resolves to 127.0.0.0/8.
+# Tests and critest ask images by the names of REGISTRIES. Docker takes plain HTTP for what resolves to 127.0.0.0/8.
 HOSTS = f"""\
-127.0.0.1 localhost registry.k8s.io k8s.gcr.io gcr.io
+127.0.0.1 localhost {" ".join(REGISTRIES)}
 127.0.1.1 {NAME}
 ::1 localhost ip6-localhost
 """

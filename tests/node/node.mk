@@ -5,6 +5,8 @@ ENGINES := 20 28
 # The newest one has all tests, the older ones those that depend on the engine's version (pyproject.toml, markers).
 NEWEST := $(lastword $(ENGINES))
 OLDER := $(filter-out $(NEWEST),$(ENGINES))
+# With each of its image stores. It is built from source, so it is no part of `make test`.
+EVERY_ENGINE := $(ENGINES) 29 29-overlay2
 # The environment carries it to the commands: it may hold characters that a shell would act on.
 export FOCUS
 
@@ -35,17 +37,17 @@ test-node: install ## Run the tests of the test node and of the conformance runn
 	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) tests/node tests/conformance
 
 .PHONY: test-engine
-test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28, FOCUS=name)
+test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28|29|29-overlay2, FOCUS=name)
 
-.PHONY: $(ENGINES:%=test-engine-%)
-$(ENGINES:%=test-engine-%): test-engine-%: install
+.PHONY: $(EVERY_ENGINE:%=test-engine-%)
+$(EVERY_ENGINE:%=test-engine-%): test-engine-%: install
 	$(NODE) $* -- $(ENGINE_TESTS)
 
 .PHONY: test-marked
-test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28)
+test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28|29|29-overlay2)
 
-.PHONY: $(ENGINES:%=test-marked-%)
-$(ENGINES:%=test-marked-%): test-marked-%: install
+.PHONY: $(EVERY_ENGINE:%=test-marked-%)
+$(EVERY_ENGINE:%=test-marked-%): test-marked-%: install
 	$(NODE) $* -- $(ENGINE_TESTS) -m every_engine
 
 # The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
@@ -79,15 +81,15 @@ soak: install ## Let pods come and go while server, log process and engine are k
 	  tests/engine/test_soak.py
 
 .PHONY: conformance
-conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28, FOCUS=regular expression, PROCESSES=4)
+conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28|29|29-overlay2, FOCUS=regular expression, PROCESSES=4)
 
-.PHONY: $(ENGINES:%=conformance-%)
-$(ENGINES:%=conformance-%): conformance-%: install
+.PHONY: $(EVERY_ENGINE:%=conformance-%)
+$(EVERY_ENGINE:%=conformance-%): conformance-%: install
 	$(CONFORMANCE) $*
 
 # SPDY is critest's own choice; the same specs once more over WebSocket.
-.PHONY: $(ENGINES:%=conformance-websocket-%)
-$(ENGINES:%=conformance-websocket-%): conformance-websocket-%: install
+.PHONY: $(EVERY_ENGINE:%=conformance-websocket-%)
+$(EVERY_ENGINE:%=conformance-websocket-%): conformance-websocket-%: install
 	$(BIN)/python -m tests.conformance --websocket --focus Streaming --processes $(PROCESSES) --engine $*
 
 RESTART_EVERY ?= 30
@@ -124,5 +126,5 @@ fuzz: $(VENV)/.fuzz ## Feed random bytes to the SPDY machine (FUZZING=seconds)
 ##@ Develop
 
 .PHONY: node
-node: install ## Open a shell in a test node with the server running (ENGINE=20|28)
+node: install ## Open a shell in a test node with the server running (ENGINE=20|28; 29 or 29-overlay2 is built once, no part of test)
 	$(NODE) $(ENGINE)

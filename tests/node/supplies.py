@@ -1,4 +1,7 @@
-"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, Prometheus."""
+"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, Prometheus.
+
+Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conformance import tools
 from tests.node import images
 from tests.node.cache import CACHE, locked
 from tests.node.packages import SetupError, Suite, install
@@ -20,16 +24,27 @@ MACHINE = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "libsyst
 BASE = ("docker-registry", "runc", "containernetworking-plugins")
 # Prometheus reads the metrics and the dashboard's queries; promtool is in its package.
 MONITORING = ("prometheus",)
+BESIDE_29 = (FORKY, ("docker-cli", "containerd", "tini-static"))
 ENGINES = {
     "20": (BOOKWORM, ("docker.io", "containerd", "tini")),
     "28": (FORKY, ("docker.io", "docker-cli", "containerd", "tini-static")),
+    # With its default, containerd's image store, and with the store that the engines before it have.
+    "29": BESIDE_29,
+    "29-overlay2": BESIDE_29,
 }
+# The engines whose dockerd is built.
+BUILT = ("29", "29-overlay2")
+MOBY = Path(__file__).parent / "moby"
+MOBY_MODULE = "github.com/moby/moby/v2"
+# What comes out of the module has no version of its own; tests look at the first number.
+MOBY_VERSION = "29.0.0-moby.2.0.0-beta.24"
 
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """The cache folders that one node is started from. All but `registry` hold unpacked packages."""
+    """The cache folders that one node is started from: unpacked packages, `built` programs, the registry's storage."""
 
+    built: tuple[Path, ...]
     engine: Path
     base: Path
     monitoring: Path
@@ -39,21 +54,32 @@ class Supplies:
     def path(self) -> tuple[Path, ...]:
         """The folders of programs, in the order in which they are searched, before the machine's own."""
         packages = (self.engine, self.base, self.monitoring)
-        return tuple(package / folder for package in packages for folder in ("usr/sbin", "usr/bin"))
+        unpacked = (package / folder for package in packages for folder in ("usr/sbin", "usr/bin"))
+        return (*self.built, *unpacked)
 
 
 def provide(engine: str) -> Supplies:
-    """Bring everything for a node of `engine` ("20" or "28") into the cache. Quick when it is there already."""
+    """Bring everything for a node of `engine`, a key of ENGINES, into the cache. Quick when it is there already."""
     if os.geteuid() != 0:
         raise SetupError("a test node needs root: namespaces, mounts and a Docker Engine of its own")
     suite, packages = ENGINES[engine]
+    built = (_build_moby(),) if engine in BUILT else ()
     with locked("supplies"):
         install(MACHINE)
         base = BOOKWORM.unpack(BASE, _folder("base", BASE))
         monitoring = BOOKWORM.unpack(MONITORING, _folder("monitoring", MONITORING))
-        unpacked = suite.unpack(packages, _folder(f"engine-{engine}", packages))
+        unpacked = suite.unpack(packages, _folder(f"engine-{engine.partition('-')[0]}", packages))
         source = BOOKWORM.unpack(images.PACKAGES, _folder("image-source", images.PACKAGES), with_dependencies=True)
-        return Supplies(engine=unpacked, base=base, monitoring=monitoring, registry=images.build(source))
+        return Supplies(built=built, engine=unpacked, base=base, monitoring=monitoring, registry=images.build(source))
+
+
+def _build_moby() -> Path:
+    """The folder with dockerd and docker-proxy, without btrfs, whose driver needs cgo."""
+    tags = "netgo osusergo static_build exclude_graphdriver_btrfs"
+    version = f"-X {MOBY_MODULE}/dockerversion.Version={MOBY_VERSION}"
+    dockerd = ("build", "-tags", tags, "-ldflags", version, "-o", "dockerd", f"{MOBY_MODULE}/cmd/dockerd")
+    proxy = ("build", "-o", "docker-proxy", f"{MOBY_MODULE}/cmd/docker-proxy")
+    return tools.built("moby", MOBY, dockerd, proxy)
 
 
 def _folder(name: str, packages: tuple[str, ...]) -> Path:

@@ -34,8 +34,8 @@ def to_image_record(inspected: Mapping[str, Any]) -> ImageRecord:
     """From ``GET /images/{name}/json``."""
     return ImageRecord(
         id=inspected["Id"],
-        tags=_names(inspected.get("RepoTags")),
-        digests=_names(inspected.get("RepoDigests")),
+        tags=_tags(inspected.get("RepoTags")),
+        digests=_digests(inspected.get("RepoDigests")),
         size=inspected.get("Size") or 0,
         user=(inspected.get("Config") or {}).get("User") or "",
     )
@@ -49,8 +49,8 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
     return [
         ImageRecord(
             id=image["Id"],
-            tags=_names(image.get("RepoTags")),
-            digests=_names(image.get("RepoDigests")),
+            tags=_tags(image.get("RepoTags")),
+            digests=_digests(image.get("RepoDigests")),
             size=image.get("Size") or 0,
             user=users[image["Id"]],
         )
@@ -59,9 +59,20 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
     ]
 
 
-def _names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names without the ``<none>:<none>`` and ``<none>@<none>`` that engines before 25 give to unnamed images."""
-    return tuple(name for name in names or () if not name.startswith("<none>"))
+def _tags(names: Sequence[str] | None) -> tuple[str, ...]:
+    """``name:tag`` of each, without the ``<none>:<none>`` that engines before 25 give to unnamed images.
+
+    containerd's image store has ``name@digest`` among the tags, too, for an image that was pulled by digest.
+    """
+    return tuple(name for name in names or () if not name.startswith("<none>") and "@" not in name)
+
+
+def _digests(names: Sequence[str] | None) -> tuple[str, ...]:
+    """``name@digest`` of each, without the ``<none>@<none>`` that engines before 25 give to unnamed images.
+
+    containerd's image store has a digest without a name for what is no image of a platform, such as an artifact.
+    """
+    return tuple(name for name in names or () if not name.startswith("<none>") and "@" in name)
 
 
 def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:

@@ -76,6 +76,25 @@ def test_the_user_is_a_number_or_a_name(user: str, uid: int | None, username: st
     assert image.username == username
 
 
+@pytest.mark.parametrize("inspected", [True, False])
+@pytest.mark.parametrize(
+    ("tags", "digests", "expected"),
+    [
+        pytest.param([f"nginx@{DIGEST}"], [f"nginx@{DIGEST}"], ((), (f"nginx@{DIGEST}",)), id="pulled-by-digest"),
+        pytest.param(
+            [f"nginx@{DIGEST}", "nginx:1"], [f"nginx@{DIGEST}"], (("nginx:1",), (f"nginx@{DIGEST}",)), id="and-by-tag"
+        ),
+        pytest.param(["chart:1"], [DIGEST], (("chart:1",), ()), id="an-artifact"),
+    ],
+)
+def test_names_of_containerds_image_store(
+    tags: list[str], digests: list[str], expected: tuple[tuple[str, ...], tuple[str, ...]], inspected: bool
+) -> None:
+    image = {"Id": ID, "RepoTags": tags, "RepoDigests": digests}
+    record = to_image_record(image) if inspected else to_image_records([image], {ID: ""})[0]
+    assert (record.tags, record.digests) == expected
+
+
 def test_an_image_is_told_whole() -> None:
     assert to_cri_image(RECORD, pinned=True) == api_pb2.Image(
         id=ID,

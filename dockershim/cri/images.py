@@ -223,9 +223,12 @@ class ImageService:
                 self._engine.stream("POST", path, params=parameters, headers=headers, data=data) as response,
             ):
                 async for chunk in response.content.iter_any():
+                    known = messages.news
                     messages.receive(chunk)
-                    # No deadline while a layer is unpacked: that may take long without messages, and needs no registry.
-                    stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
+                    if messages.news != known:
+                        # No deadline while a layer is unpacked: that may take long without messages, and needs no
+                        # registry.
+                        stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
         except ShimError as error:

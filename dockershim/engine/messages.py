@@ -13,6 +13,16 @@ _LONGEST_LINE: Final = 1 << 20
 # The engine's statuses for a layer that is downloaded completely.
 _DOWNLOADED: Final = frozenset({"Verifying Checksum", "Download complete", "Extracting", "Pull complete"})
 
+# How containerd's image store tells of a registry's status (containerd, "unexpected status"). The code is not there.
+_REGISTRY_STATUS: Final = re.compile(r"unexpected status from [A-Z]+ request to \S+: ([45]\d\d)\b")
+_BY_REGISTRY_STATUS: Final[dict[str, type[ShimError]]] = {
+    "401": Unauthenticated,
+    "403": Unauthenticated,
+    "429": Unavailable,
+    "502": Unavailable,
+    "503": Unavailable,
+    "504": Unavailable,
+}
 # A registry's error code, which the engine puts before the message (distribution specification, "Error codes"); and
 # the engine's message if a registry wants a password and none was given.
 _REGISTRY_CODE: Final = re.compile(
@@ -31,6 +41,8 @@ class MessageStream:
     """Takes the bytes as they come and keeps the progress.
 
     ``extracting`` tells whether a layer is being unpacked; ``downloaded`` is how many bytes of layers have come.
+    ``news`` counts the messages that say something new of their layer: with containerd's image store the engine repeats
+    the last one ten times a second, whether anything comes from the registry or not.
     """
 
     def __init__(self, what: str) -> None:
@@ -39,6 +51,8 @@ class MessageStream:
         self._extracting: set[str] = set()
         self._downloaded: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
+        self._last: dict[str, bytes] = {}
+        self.news = 0
 
     @property
     def extracting(self) -> bool:
@@ -62,7 +76,11 @@ class MessageStream:
         if "error" in message or "errorDetail" in message:
             raise self._error(message)
         layer = message.get("id")
-        if isinstance(layer, str):
+        if not isinstance(layer, str):
+            self.news += 1
+        elif self._last.get(layer) != line:
+            self._last[layer] = line
+            self.news += 1
             # Only this text shows the state of a layer: the engine has neither a code nor a field for it.
             state = message.get("status")
             if state == "Extracting":
@@ -101,12 +119,15 @@ class MessageStream:
 
 
 def refine(error: ShimError) -> ShimError:
-    """Give the error of a registry's refusal the right type, by the registry's error code in its text.
+    """Give the error of a registry's refusal the right type, by the registry's error code or HTTP status in its text.
 
     Docker 20.10 answers 500 to a registry's 401, and every engine reports errors after the begin of the first layer in
-    a stream without status codes. Returns the same error if its text has no such code.
+    a stream without status codes. Returns the same error if its text has neither.
     """
     if type(error) is not EngineFailure:
         return error
-    found = _REGISTRY_CODE.search(str(error))
-    return _BY_REGISTRY_CODE[found[1] or found[2]](str(error)) if found else error
+    text = str(error)
+    if found := _REGISTRY_CODE.search(text):
+        return _BY_REGISTRY_CODE[found[1] or found[2]](text)
+    found = _REGISTRY_STATUS.search(text)
+    return _BY_REGISTRY_STATUS.get(found[1], EngineFailure)(text) if found else error

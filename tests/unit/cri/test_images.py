@@ -131,8 +131,8 @@ def service(engine: FakeEngine, disk: FakeDisk, tmp_path: Path) -> ImageService:
     return make_service(engine, disk, tmp_path)
 
 
-def message(text: str, layer: str = "a") -> bytes:
-    return json.dumps({"status": text, "id": layer}).encode() + b"\r\n"
+def message(text: str, layer: str = "a", current: int = 0) -> bytes:
+    return json.dumps({"status": text, "id": layer, "progressDetail": {"current": current}}).encode() + b"\r\n"
 
 
 async def pull(service: ImageService, image: str = "app:1") -> str:
@@ -144,7 +144,9 @@ async def pull(service: ImageService, image: str = "app:1") -> str:
     "script",
     [
         pytest.param([], id="nothing-new"),
-        pytest.param([message("Downloading"), 0.06] * 4, id="slow-but-steady"),
+        pytest.param(
+            [step for byte in range(4) for step in (message("Downloading", current=byte), 0.06)], id="slow-but-steady"
+        ),
         pytest.param([message("Extracting"), 0.3, message("Pull complete")], id="long-extraction"),
         pytest.param(
             [message("Extracting"), message("Downloading", "b"), 0.3, message("Pull complete")],
@@ -166,6 +168,7 @@ async def test_a_pull_that_goes_on_is_left_alone(
         pytest.param(5.0, [], id="no-answer-at-all"),
         pytest.param(0.0, [5.0], id="no-first-message"),
         pytest.param(0.0, [message("Downloading"), 5.0], id="download-stalls"),
+        pytest.param(0.0, [message("Downloading"), 0.02] * 200, id="download-stalls-and-the-engine-repeats-itself"),
         pytest.param(
             0.0, [message("Extracting"), 0.2, message("Pull complete"), 5.0], id="download-stalls-after-an-extraction"
         ),

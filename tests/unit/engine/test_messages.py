@@ -17,6 +17,12 @@ from dockershim.errors import (
     Unavailable,
 )
 
+#: An answer of Docker 29 with containerd's image store.
+OF_CONTAINERD = (
+    'unknown: failed to resolve reference "127.0.0.1:46339/app:1": unexpected status from HEAD request to'
+    " http://127.0.0.1:46339/v2/app/manifests/1: {}"
+)
+
 
 def lines(*messages: object) -> bytes:
     return b"".join(json.dumps(message).encode() + b"\r\n" for message in messages)
@@ -102,6 +108,21 @@ def test_an_error_in_the_stream_is_typed(message: object, expected: type[ShimErr
     assert "pull" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("messages", "news"),
+    [
+        pytest.param([], 0, id="nothing-yet"),
+        pytest.param([progress("a", "Downloading", 10)] * 3, 1, id="repeated"),
+        pytest.param([progress("a", "Downloading", 10), progress("a", "Downloading", 11)], 2, id="one-byte-more"),
+        pytest.param([progress(one, "Downloading", 10) for one in "abab"], 2, id="two-layers-repeated-in-turn"),
+        pytest.param([status("a", "Waiting"), status("a", "Verifying Checksum")], 2, id="another-phase"),
+        pytest.param([{"status": "Pulling from app"}] * 2, 2, id="of-no-layer"),
+    ],
+)
+def test_only_what_says_something_new_is_progress(messages: list[object], news: int) -> None:
+    assert received(lines(*messages), 7).news == news
+
+
 def test_what_was_received_before_an_error_counts() -> None:
     stream = MessageStream("pull")
     stream.receive(lines(status("a", "Extracting")))
@@ -146,6 +167,12 @@ def test_any_bytes_are_taken_or_an_error_of_ours(data: bytes) -> None:
         pytest.param(409, "unauthorized: m", FailedPrecondition, id="any-status-with-a-type-wins"),
         pytest.param(500, "Head URL: no basic auth credentials", Unauthenticated, id="asked-for-a-password"),
         pytest.param(500, "dial tcp: refused", EngineFailure, id="no-code-at-all"),
+        pytest.param(500, OF_CONTAINERD.format("401 Unauthorized"), Unauthenticated, id="containerd-401"),
+        pytest.param(500, OF_CONTAINERD.format("403 Forbidden"), Unauthenticated, id="containerd-403"),
+        pytest.param(500, OF_CONTAINERD.format("429 Too Many Requests"), Unavailable, id="containerd-429"),
+        pytest.param(500, OF_CONTAINERD.format("503 Service Unavailable"), Unavailable, id="containerd-503"),
+        pytest.param(500, OF_CONTAINERD.format("500 Oops"), EngineFailure, id="containerd-500"),
+        pytest.param(500, "unexpected status from GET: 401", EngineFailure, id="another-401"),
     ],
 )
 def test_an_answer_without_a_type_gets_that_of_the_registrys_code(

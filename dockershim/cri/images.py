@@ -298,10 +298,12 @@ class ImageService:
 
     async def _measure(self) -> _ImageUsage:
         features = await self._capabilities()
-        layers = await asyncio.to_thread(read_layers, Path(features.root_dir), features.storage_driver)
+        layers = None
+        if not features.containerd_store:
+            layers = await asyncio.to_thread(read_layers, Path(features.root_dir), features.storage_driver)
         size = await self._ask_size() if layers is None else layers.size
         usage = _ImageUsage(
-            folder=features.root_dir,
+            folder=self._disk.folder(features),
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
             size=size,

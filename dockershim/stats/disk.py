@@ -17,7 +17,9 @@ from dockershim.engine.client import Engine
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.inventory import Inventory, Record
 from dockershim.stats.layers import LayerUsage
+from dockershim.stats.snapshots import likely_root, root_of, upper_dir
 from dockershim.stats.tree import Pace, Stopped, Tree, measure
+from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,10 @@ class DiskUsage:
         #: By container id, when it is measured next, by the monotonic clock.
         self._due: dict[str, float] = {}
         self._layers: dict[str, LayerUsage] = {}
+        #: By container id, its folder in containerd's image store. It is seen while the container runs.
+        self._snapshots: dict[str, str] = {}
+        #: containerd's root folder, once it is known.
+        self._store_root = ""
         self._image_folders: dict[str, Tree | None] = {}
         self._wake = asyncio.Event()
         self._stop = threading.Event()
@@ -82,6 +88,12 @@ class DiskUsage:
             inodes=sum(layer.inodes or 0 for layer in layers),
         )
 
+    def folder(self, can: Capabilities) -> str:
+        """The folder that has the images and the writable layers: of the engine, or of the containerd that it uses."""
+        if not can.containerd_store:
+            return can.root_dir
+        return self._store_root or likely_root(can.root_dir)
+
     def image_inodes(self, folders: AbstractSet[str]) -> int | None:
         """The inodes of the image layers in ``folders``, which names all of them; None until all are measured."""
         self._image_folders = {folder: self._image_folders.get(folder) for folder in folders}
@@ -95,6 +107,7 @@ class DiskUsage:
         if not isinstance(after, ContainerRecord):
             self._due.pop(container_id, None)
             self._layers.pop(container_id, None)
+            self._snapshots.pop(container_id, None)
         elif not isinstance(before, ContainerRecord) or before.state != after.state:
             self._due[container_id] = 0.0
             self._wake.set()
@@ -141,7 +154,8 @@ class DiskUsage:
             return
         # Set before the walk, so that a change of state during it can make another one due.
         self._due[container_id] = math.inf
-        tree = await self._measure(record.upper_dir) if record.upper_dir else None
+        folder = record.upper_dir or await self._find_snapshot(record)
+        tree = await self._measure(folder) if folder else None
         if tree is not None:
             if not tree.whole:
                 logger.info("container %s: files came and went while its writable layer was measured", container_id)
@@ -156,6 +170,14 @@ class DiskUsage:
         if record.state == cri.CONTAINER_RUNNING or usage is None:
             rest = max(self._every, _REST * (ended - begun), 0.0 if tree is not None else _ENGINE_EVERY)
             self._due[container_id] = min(self._due.get(container_id, math.inf), ended + rest)
+
+    async def _find_snapshot(self, record: ContainerRecord) -> str:
+        if record.pid and record.id not in self._snapshots:
+            found = await asyncio.to_thread(upper_dir, record.pid, record.id)
+            if found:
+                self._snapshots[record.id] = found
+                self._store_root = root_of(found)
+        return self._snapshots.get(record.id, "")
 
     async def _measure(self, folder: str) -> Tree | None:
         """Walk a folder; None if it does not exist or this process does not see it."""

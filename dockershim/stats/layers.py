@@ -33,7 +33,8 @@ class ImageLayers:
 
 
 def read_layers(root: Path, driver: str) -> ImageLayers | None:
-    """The layers in the store below the engine's root folder; None if there is none, as with containerd's image store.
+    """The layers in the store below the engine's root folder; None if there is none. Not for containerd's image store,
+    beside which there may be one of an earlier time.
 
     ``image/<driver>/layerdb/sha256/<chain id>/`` of each layer has its ``size`` and its ``cache-id``, which names its
     folder. This is so since Docker 1.10.

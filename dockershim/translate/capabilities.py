@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _KERNEL_RECURSIVE_READ_ONLY = (5, 12)
+#: What the engine tells of its driver if images are in containerd's store. Drivers of both kinds have some names alike.
+_SNAPSHOTTER = "io.containerd.snapshotter.v1"
 #: The key under which the engine, since 25, has the output of a runtime's ``features`` (OCI runtime specification).
 _FEATURES = "org.opencontainers.runtime-spec.features"
 #: The handler for the engine's default runtime, which every dockershim knows.
@@ -19,6 +21,7 @@ _DEFAULT_HANDLER: Final = "docker"
 class Capabilities:
     """``runtimes`` are the engine's, by name; ``cgroup_driver`` is systemd or cgroupfs.
 
+    ``containerd_store`` is whether images and layers are in containerd's image store, and not below ``root_dir``.
     ``recursive_read_only`` are the runtimes that support recursive read-only mounts.
     """
 
@@ -26,6 +29,7 @@ class Capabilities:
     version: str
     root_dir: str
     storage_driver: str
+    containerd_store: bool
     architecture: str
     runtimes: frozenset[str]
     default_runtime: str
@@ -63,6 +67,7 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
         version=str(info.get("ServerVersion", "")),
         root_dir=str(info.get("DockerRootDir", "")),
         storage_driver=str(info.get("Driver", "")),
+        containerd_store=["driver-type", _SNAPSHOTTER] in (info.get("DriverStatus") or ()),
         architecture=str(info.get("Architecture", "")),
         runtimes=frozenset(runtimes),
         default_runtime=str(info.get("DefaultRuntime", "")),

@@ -456,14 +456,17 @@ async def usage(cri: CRI) -> tuple[Any, Any]:
 @pytest.mark.every_engine
 async def test_the_image_filesystem_is_told(cri: CRI, registry: Registry, engine_api: DockerClient) -> None:
     images, containers = before = await usage(cri)
-    assert images.fs_id.mountpoint == containers.fs_id.mountpoint == engine_api.info()["DockerRootDir"]
+    root = engine_api.info()["DockerRootDir"] + ("/containerd/daemon" if OF_CONTAINERD else "")
+    assert images.fs_id.mountpoint == containers.fs_id.mountpoint == root
     assert abs(images.timestamp - time.time_ns()) < 60e9
     assert images.HasField("used_bytes")
     assert (await usage(cri))[0].used_bytes == before[0].used_bytes
     registry.add(make_image(8 * MIB), "app:1")
     await pull(cri, registry.name("app:1"))
     after, _ = await usage(cri)
-    assert 8 * MIB <= after.used_bytes.value - images.used_bytes.value < 9 * MIB
+    # containerd keeps the archive of a layer beside its files.
+    copies = 2 if OF_CONTAINERD else 1
+    assert copies * 8 * MIB <= after.used_bytes.value - images.used_bytes.value < copies * 9 * MIB
     await remove(cri, registry.name("app:1"))
     again, _ = await usage(cri)
     assert again.used_bytes.value == images.used_bytes.value

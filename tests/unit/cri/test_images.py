@@ -93,6 +93,9 @@ class FakeDisk:
 
     layers: LayerUsage | None = None
 
+    def folder(self, can: Capabilities) -> str:
+        return can.root_dir
+
     def image_inodes(self, folders: frozenset[str]) -> int:
         return 10 * len(folders)
 

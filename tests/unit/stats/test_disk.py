@@ -18,9 +18,11 @@ from dockershim.state.inventory import Inventory, Listener, Record
 from dockershim.stats import disk as module
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
+from dockershim.stats.snapshots import likely_root
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import until
+from tests.unit.translate.kubelet import ENGINE_28
 
 
 class FakeInventory:
@@ -120,6 +122,25 @@ async def test_one_that_has_ended_is_measured_once_more_and_then_left_alone(
     (tmp_path / "more").touch()
     await asyncio.sleep(0.2)
     assert inodes(disk, "a") == 2
+
+
+async def test_a_layer_in_containerds_store_is_found_while_the_container_runs_and_kept(
+    disk: DiskUsage, inventory: FakeInventory, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper = tmp_path / "io.containerd.snapshotter.v1.overlayfs/snapshots/7/fs"
+    upper.mkdir(parents=True)
+    monkeypatch.setattr(module, "upper_dir", lambda pid, name: str(upper) if (pid, name) == (42, "a") else "")
+    can = replace(ENGINE_28, containerd_store=True, root_dir=str(tmp_path / "docker"))
+    assert disk.folder(can) == likely_root(can.root_dir)
+    record = replace(container("a", ""), pid=42)
+    inventory.put("a", record)
+    await until(lambda: inodes(disk, "a") == 1)
+    (upper / "file").touch()
+    inventory.put("a", replace(record, pid=0, state=cri.CONTAINER_EXITED))
+    await until(lambda: inodes(disk, "a") == 2)
+    assert engine.asked == 0
+    assert disk.folder(can) == str(tmp_path)
+    assert disk.folder(ENGINE_28) == ENGINE_28.root_dir
 
 
 async def test_one_that_is_removed_is_forgotten(disk: DiskUsage, inventory: FakeInventory, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ ENGINE_28 = Capabilities(
     version="28.5.1",
     root_dir="/var/lib/docker",
     storage_driver="overlay2",
+    containerd_store=False,
     architecture="x86_64",
     runtimes=frozenset({"runc", "io.containerd.runc.v2", "kata"}),
     default_runtime="runc",

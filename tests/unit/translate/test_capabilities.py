@@ -46,6 +46,20 @@ def test_an_engine_that_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("driver", "status", "expected"),
+    [
+        pytest.param("overlayfs", [["driver-type", "io.containerd.snapshotter.v1"]], True, id="containerd's store"),
+        pytest.param("btrfs", [["driver-type", "io.containerd.snapshotter.v1"]], True, id="a name that both have"),
+        pytest.param("btrfs", [["Btrfs", ""]], False, id="a graph driver"),
+        pytest.param("overlay2", None, False, id="nothing more"),
+    ],
+)
+def test_the_image_store(driver: str, status: list[list[str]] | None, expected: bool) -> None:
+    can = read_capabilities((1, 51), INFO | {"Driver": driver, "DriverStatus": status})
+    assert (can.storage_driver, can.containerd_store) == (driver, expected)
+
+
+@pytest.mark.parametrize(
     ("release", "expected"),
     [
         pytest.param("5.15.0-91-generic", (5, 15), id="a distribution's"),

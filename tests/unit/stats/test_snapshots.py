@@ -1,0 +1,75 @@
+"""Folders of containerd's image store, from mount tables as Docker 29 makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dockershim.stats.snapshots import likely_root, root_of, upper_dir
+
+ID = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
+STORE = "/var/lib/docker/containerd/daemon"
+SNAPSHOTS = f"{STORE}/io.containerd.snapshotter.v1.overlayfs/snapshots"
+LOWER = f"lowerdir={SNAPSHOTS}/4/fs:{SNAPSHOTS}/1/fs"
+ROOT = f"421 60 0:58 / / rw,relatime master:5 - overlay overlay rw,{LOWER},upperdir={{}},workdir={SNAPSHOTS}/5/work"
+PROC_MOUNT = "422 421 0:61 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw"
+CGROUP = f"4:memory:/kubepods/pod1/{ID}"
+
+
+def find(proc: Path, mounts: list[str], cgroup: str = CGROUP) -> str:
+    (proc / "42").mkdir()
+    (proc / "42/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    (proc / "42/cgroup").write_text(f"{cgroup}\n")
+    return upper_dir(42, ID, proc)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        pytest.param(f"{SNAPSHOTS}/5/fs", f"{SNAPSHOTS}/5/fs", id="of the engine's own containerd"),
+        pytest.param(
+            r"/mnt/my\040disk/io.containerd.snapshotter.v1.fuse-overlayfs/snapshots/12/fs",
+            "/mnt/my disk/io.containerd.snapshotter.v1.fuse-overlayfs/snapshots/12/fs",
+            id="with a space",
+        ),
+        pytest.param("/var/lib/docker/overlay2/0a1b/diff", "", id="of a graph driver, of which the engine tells"),
+        pytest.param("/home/secret", "", id="of anything else"),
+    ],
+)
+def test_the_writable_layer_is_the_upper_folder_of_the_root(tmp_path: Path, written: str, expected: str) -> None:
+    assert find(tmp_path, [ROOT.format(written), PROC_MOUNT]) == expected
+
+
+def test_what_a_container_mounts_over_its_root_is_not_looked_at(tmp_path: Path) -> None:
+    mounts = [ROOT.format(f"{SNAPSHOTS}/5/fs"), PROC_MOUNT, ROOT.format(f"{SNAPSHOTS}/9/fs")]
+    assert find(tmp_path, mounts) == f"{SNAPSHOTS}/5/fs"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "cgroup"),
+    [
+        pytest.param([ROOT.format(f"{SNAPSHOTS}/5/fs")], "4:memory:/user.slice", id="of another process by now"),
+        pytest.param(["20 1 8:1 / / rw - ext4 /dev/sda1 rw"], CGROUP, id="no overlay"),
+        pytest.param([PROC_MOUNT], CGROUP, id="no root"),
+        pytest.param([], CGROUP, id="no mounts: it is about to end"),
+    ],
+)
+def test_no_layer_is_found(tmp_path: Path, mounts: list[str], cgroup: str) -> None:
+    assert find(tmp_path, mounts, cgroup) == ""
+
+
+def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
+    assert upper_dir(42, ID, tmp_path) == ""
+
+
+def test_the_root_of_a_layer() -> None:
+    assert root_of(f"{SNAPSHOTS}/5/fs") == STORE
+    assert root_of("/var/lib/docker/overlay2/0a1b/diff") == ""
+
+
+def test_the_root_is_guessed_by_the_folders_that_exist(tmp_path: Path) -> None:
+    engine_root = str(tmp_path / "docker")
+    assert likely_root(engine_root) in (engine_root, "/var/lib/containerd")
+    (tmp_path / "docker/containerd/daemon/io.containerd.snapshotter.v1.overlayfs").mkdir(parents=True)
+    assert likely_root(engine_root) == f"{engine_root}/containerd/daemon"

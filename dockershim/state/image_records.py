@@ -23,6 +23,19 @@ _INSPECTS_AT_ONCE: Final = 8
 _LIST_PATIENCE: Final = 1.0
 
 
+#: Id, bytes and time of creation.
+_Content = tuple[str, int, int]
+
+
+def _content(listed: Mapping[str, Any]) -> _Content:
+    """What tells whether an element of GET /images/json is what it was.
+
+    In containerd's image store the id is of an index of platforms. It stays when another platform is pulled, and the
+    image that it stands for may be another one then.
+    """
+    return listed["Id"], int(listed.get("Size") or 0), int(listed.get("Created") or 0)
+
+
 class ImageRecords:
     """Images as the engine lists them: those with a name, and those that no other image is built on."""
 
@@ -32,8 +45,8 @@ class ImageRecords:
         self._records: list[ImageRecord] = []
         self._by_name: dict[str, ImageRecord] = {}
         self._by_id: dict[str, ImageRecord] = {}
-        #: The USER of each image by id. Lists do not have it; the USER of an id never changes, so it is read once.
-        self._users: dict[str, str] = {}
+        #: The USER of each image. Lists do not have it, so it is read once for each `_content`.
+        self._users: dict[_Content, str] = {}
         self._count = itertools.count(1)
         self._changed = next(self._count)
         self._listed = 0
@@ -107,8 +120,8 @@ class ImageRecords:
             while not self._is_fresh():
                 begun = next(self._count)
                 listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
-                users = await self._users_of([image["Id"] for image in listed])
-                self._keep(to_image_records(listed, users))
+                users = await self._users_of([_content(image) for image in listed])
+                self._keep(to_image_records(listed, {content[0]: user for content, user in users.items()}))
                 self._users, self._listed = users, begun
 
     def _keep(self, records: list[ImageRecord]) -> None:
@@ -118,22 +131,22 @@ class ImageRecords:
         self._by_name = by_id | {name: record for record in records for name in (*record.tags, *record.digests)}
         self._by_id = by_id
 
-    async def _users_of(self, image_ids: list[str]) -> dict[str, str]:
+    async def _users_of(self, contents: list[_Content]) -> dict[_Content, str]:
         """The USER of each image that still exists."""
-        found = await asyncio.gather(*map(self._user_of, image_ids), return_exceptions=True)
-        users: dict[str, str] = {}
-        for image_id, user in zip(image_ids, found, strict=True):
+        found = await asyncio.gather(*map(self._user_of, contents), return_exceptions=True)
+        users: dict[_Content, str] = {}
+        for content, user in zip(contents, found, strict=True):
             if isinstance(user, str):
-                users[image_id] = user
+                users[content] = user
             elif not isinstance(user, NotFound):
                 raise user
         return users
 
-    async def _user_of(self, image_id: str) -> str:
-        if image_id not in self._users:
+    async def _user_of(self, content: _Content) -> str:
+        if content not in self._users:
             async with self._inspects:
-                return to_image_record(await self._inspect(image_id)).user
-        return self._users[image_id]
+                return to_image_record(await self._inspect(content[0])).user
+        return self._users[content]
 
     async def _inspect(self, name: str) -> Mapping[str, Any]:
         inspected: Mapping[str, Any] = await self._engine.get(f"/images/{quote(name, safe='/:@')}/json")

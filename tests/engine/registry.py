@@ -9,13 +9,14 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
 LAYER_TYPE = "application/vnd.docker.image.rootfs.diff.tar"
 
@@ -31,6 +32,7 @@ class Image:
     manifest: bytes
     config: bytes
     layer: bytes
+    kind: str = MANIFEST_TYPE
 
     @property
     def digest(self) -> str:
@@ -42,7 +44,25 @@ class Image:
         return self.digest if os.environ["TEST_NODE_ENGINE"] == "29" else digest(self.config)
 
 
-def make_image(size: int = 1000, user: str = "") -> Image:
+OWN_ARCHITECTURE, OTHER_ARCHITECTURE = ("amd64", "arm64") if os.uname().machine == "x86_64" else ("arm64", "amd64")
+
+
+def make_index(images: Mapping[str, Image]) -> Image:
+    """One name for images of several architectures. They have to be in the registry, too, under names of their own."""
+    manifests = [
+        {
+            "mediaType": one.kind,
+            "digest": one.digest,
+            "size": len(one.manifest),
+            "platform": {"os": "linux", "architecture": architecture},
+        }
+        for architecture, one in images.items()
+    ]
+    index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests}
+    return Image(json.dumps(index).encode(), b"", b"", INDEX_TYPE)
+
+
+def make_image(size: int = 1000, user: str = "", architecture: str = OWN_ARCHITECTURE) -> Image:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         member = tarfile.TarInfo("content")
@@ -50,7 +70,7 @@ def make_image(size: int = 1000, user: str = "") -> Image:
         tar.addfile(member, io.BytesIO(os.urandom(size)))
     layer = archive.getvalue()
     described = {
-        "architecture": "amd64" if os.uname().machine == "x86_64" else "arm64",
+        "architecture": architecture,
         "os": "linux",
         "config": {"User": user, "Cmd": ["/content"]},
         "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
@@ -121,7 +141,7 @@ class Registry:
         for known, image in self.images.items():
             if known == f"{name}:{reference}" or (known.startswith(f"{name}:") and reference == image.digest):
                 headers = {"Docker-Content-Digest": image.digest}
-                return web.Response(body=image.manifest, content_type=MANIFEST_TYPE, headers=headers)
+                return web.Response(body=image.manifest, content_type=image.kind, headers=headers)
         return self._refusal(404, "MANIFEST_UNKNOWN", {})
 
     async def _blob(self, request: web.Request, reference: str) -> web.StreamResponse:

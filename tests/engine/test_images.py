@@ -21,7 +21,14 @@ from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
 from tests.engine import pods
 from tests.engine.pods import eventually, until
-from tests.engine.registry import Registry, make_image, running_registry
+from tests.engine.registry import (
+    OTHER_ARCHITECTURE,
+    OWN_ARCHITECTURE,
+    Registry,
+    make_image,
+    make_index,
+    running_registry,
+)
 from tests.node.server import Server
 
 MIB = 1 << 20
@@ -115,6 +122,25 @@ async def test_the_status_is_the_same_by_every_name(cri: CRI, registry: Registry
     ]
     for name in names:
         assert (await status(cri, name)).image == told, name
+
+
+@pytest.mark.skipif(not OF_CONTAINERD, reason="elsewhere an id is of one platform")
+async def test_the_user_is_that_of_the_nodes_platform_once_it_is_there(
+    cri: CRI, registry: Registry, engine_api: DockerClient
+) -> None:
+    other = registry.add(make_image(user="1001", architecture=OTHER_ARCHITECTURE), "app:other")
+    own = registry.add(make_image(user="1002"), "app:own")
+    index = registry.add(make_index({OTHER_ARCHITECTURE: other, OWN_ARCHITECTURE: own}), "app:1")
+    await asyncio.to_thread(engine_api.api.pull, registry.name("app"), "1", platform=f"linux/{OTHER_ARCHITECTURE}")
+    # The engine knows no user of an image that does not run here.
+    await eventually(lambda: users_of(cri, index.id), [0])
+    assert await pull(cri, registry.name("app:1")) == index.id
+    assert await users_of(cri, index.id) == [1002]
+
+
+async def users_of(cri: CRI, image_id: str) -> list[int]:
+    """By ListImages, none or one."""
+    return [one.uid.value for one in await listed(cri) if one.id == image_id]
 
 
 @pytest.mark.every_engine

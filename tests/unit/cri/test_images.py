@@ -343,7 +343,7 @@ async def test_a_streamed_list_is_the_list(service: ImageService, engine: FakeEn
 
 async def test_an_images_user_is_asked_for_once(service: ImageService, engine: FakeEngine) -> None:
     gone = "sha256:" + "f" * 64
-    engine.answers["/images/json"] = [{"Id": ID}, {"Id": gone}]
+    engine.answers["/images/json"] = [{"Id": ID, "Size": 1}, {"Id": gone}]
     engine.answers[f"/images/{ID}/json"] = {"Id": ID, "Config": {"User": "7"}}
     for _ in range(2):
         (image,) = (await listed(service)).images

@@ -25,6 +25,8 @@ class FakeEngine:
     def __init__(self) -> None:
         self.images: list[dict[str, Any]] = [{"Id": ID, "RepoTags": ["app:1"]}]
         self.lists = 0
+        self.inspects = 0
+        self.user = "me"
         self.hold: asyncio.Event | None = None
         self.broken: Exception | None = None
 
@@ -39,7 +41,8 @@ class FakeEngine:
             return answer
         if path != f"/images/{ID}/json":
             raise NotFound(path)
-        return {"Id": ID, "Config": {"User": "me"}}
+        self.inspects += 1
+        return {"Id": ID, "Config": {"User": self.user}}
 
 
 class AlwaysCurrent:
@@ -87,6 +90,19 @@ async def test_events(records: ImageRecords, engine: FakeEngine, told: Event, li
 async def test_an_image_that_went_while_it_was_listed_is_left_out(records: ImageRecords, engine: FakeEngine) -> None:
     engine.images.append({"Id": OTHER})
     assert [(one.id, one.user) for one in await records.all()] == [(ID, "me")]
+
+
+async def test_the_user_is_read_once_while_the_id_stands_for_the_same_image(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    """In containerd's image store an id is an index: another platform's image is pulled, then ours."""
+    engine.images[0] |= {"Size": 1000, "Created": 7}
+    for _ in range(3):
+        assert [one.user for one in await records.all()] == ["me"]
+        records.changed()
+    assert engine.inspects == 1
+    engine.images[0], engine.user = engine.images[0] | {"Size": 2000}, "1002"
+    assert [one.user for one in await records.all()] == ["1002"]
 
 
 async def test_a_list_from_before_a_change_is_not_enough(records: ImageRecords, engine: FakeEngine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 _INSPECTS_AT_ONCE: Final = 8
 #: Seconds that a caller of ``used`` waits for a relist where the engine is slow.
 _LIST_PATIENCE: Final = 1.0
+#: A relist that nobody waits for begins this many times as long after the last list as that took.
+_REST: Final = 4
 
 
 #: Id, bytes and time of creation.
@@ -50,6 +53,8 @@ class ImageRecords:
         self._count = itertools.count(1)
         self._changed = next(self._count)
         self._listed = 0
+        #: By the monotonic clock.
+        self._rest_until = 0.0
         #: The change whose relist took too long once: ``used`` does not wait for it again.
         self._given_up = 0
         self._turn = asyncio.Lock()
@@ -61,6 +66,11 @@ class ImageRecords:
     def size(self) -> int:
         """The number of known images, current or not."""
         return len(self._records)
+
+    @property
+    def change(self) -> int:
+        """A number that grows when images have changed."""
+        return self._changed
 
     async def available(self) -> None:
         """For calls that ask the engine itself. Raises Unavailable, and soon, if the engine is away or hangs."""
@@ -101,7 +111,7 @@ class ImageRecords:
         Relists first if images have changed. If that fails or takes long, the answer comes from the last list.
         """
         if not self._is_fresh() and self._given_up != self._changed:
-            self.tick()
+            self._relist_soon()
             if self._relisting is not None:
                 await asyncio.wait([self._relisting], timeout=_LIST_PATIENCE)
             if not self._is_fresh():
@@ -118,11 +128,12 @@ class ImageRecords:
     async def _relist(self) -> None:
         async with self._turn:
             while not self._is_fresh():
-                begun = next(self._count)
+                begun, clock = next(self._count), time.monotonic()
                 listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
                 users = await self._users_of([_content(image) for image in listed])
                 self._keep(to_image_records(listed, {content[0]: user for content, user in users.items()}))
                 self._users, self._listed = users, begun
+                self._rest_until = time.monotonic() + _REST * (time.monotonic() - clock)
 
     def _keep(self, records: list[ImageRecord]) -> None:
         self._records = records
@@ -179,7 +190,14 @@ class ImageRecords:
         return differing if asked == self._changed else []
 
     def tick(self) -> None:
-        """Relist after a change, before a reader has to wait for that."""
+        """Relist after a change, before a reader has to wait for that.
+
+        With containerd's image store a list of 80 images takes the engine a second, and a pull is several changes.
+        """
+        if time.monotonic() >= self._rest_until:
+            self._relist_soon()
+
+    def _relist_soon(self) -> None:
         if not self._is_fresh() and (self._relisting is None or self._relisting.done()):
             self._relisting = asyncio.create_task(self._relist_in_background(), name="list images")
 

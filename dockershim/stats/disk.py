@@ -88,11 +88,11 @@ class DiskUsage:
             inodes=sum(layer.inodes or 0 for layer in layers),
         )
 
-    def folder(self, can: Capabilities) -> str:
+    def folder(self, features: Capabilities) -> str:
         """The folder that has the images and the writable layers: of the engine, or of the containerd that it uses."""
-        if not can.containerd_store:
-            return can.root_dir
-        return self._store_root or likely_root(can.root_dir)
+        if not features.containerd_store:
+            return features.root_dir
+        return self._store_root or likely_root(features.root_dir)
 
     def image_inodes(self, folders: AbstractSet[str]) -> int | None:
         """The inodes of the image layers in ``folders``, which names all of them; None until all are measured."""

@@ -126,6 +126,29 @@ async def test_a_name_is_not_told_from_memory_that_is_old(records: ImageRecords)
     assert await records.find("app:1") is None
 
 
+async def test_after_a_list_that_took_long_the_engine_rests_but_nobody_waits(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    engine.hold = asyncio.Event()
+    reading = asyncio.create_task(records.all())
+    await asyncio.sleep(0.1)
+    engine.hold.set()
+    await reading
+    for _ in range(3):
+        records.changed()
+        records.tick()
+        await asyncio.sleep(0.01)
+    assert engine.lists == 1
+    assert await records.used(ID) is not None
+    assert engine.lists == 2
+    records.changed()
+    await asyncio.sleep(0.1)
+    records.tick()
+    await asyncio.sleep(0.01)
+    assert engine.lists == 3
+    await records.close()
+
+
 async def test_what_has_changed_is_listed_before_anybody_asks(records: ImageRecords, engine: FakeEngine) -> None:
     records.tick()
     await asyncio.sleep(0.01)
@@ -201,6 +224,7 @@ async def test_an_engine_that_cannot_list_its_images_is_not_asked_again_for_each
     assert engine.lists == 2
     engine.broken = None
     engine.images = [{"Id": ID, "RepoTags": ["app:2"]}]
+    await asyncio.sleep(0.05)
     records.tick()
     await asyncio.sleep(0.01)
     assert await names(records) == ("app:2",)

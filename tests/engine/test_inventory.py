@@ -54,10 +54,14 @@ async def image(cri: CRI) -> None:
     await pull(cri)
 
 
-async def agree(cri: CRI, engine_api: DockerClient) -> None:
-    """Check that our answers agree with the engine now."""
-    real = await asyncio.to_thread(truth, engine_api)
-    assert await differences(cri, real) == []
+#: Seconds until an event is seen, on a machine that is busy with others: much less than until the next comparison with
+#: the engine's lists. test_an_exit_is_shown_within_50_ms_of_the_engines_event tells how soon it is on an idle one.
+SEEN = 5.0
+
+
+async def disagreements(cri: CRI, engine_api: DockerClient) -> list[str]:
+    """How the engine's truth and ours differ now."""
+    return await differences(cri, await asyncio.to_thread(truth, engine_api))
 
 
 async def soon(read: Callable[[], Any], expected: Any, timeout: float) -> None:
@@ -172,13 +176,11 @@ async def test_what_docker_commands_do_appears_as_it_is(cri: CRI, engine_api: Do
             lambda: low.restart(one, timeout=1),
         ):
             await asyncio.to_thread(change)
-            await asyncio.sleep(0.2)
-            await agree(cri, engine_api)
+            await soon(lambda: disagreements(cri, engine_api), [], SEEN)
         await asyncio.to_thread(low.remove_container, one, force=True)
-        await soon(lambda: containers(cri, pod_sandbox_id=sandbox_id), {}, 0.5)
+        await soon(lambda: containers(cri, pod_sandbox_id=sandbox_id), {}, SEEN)
         await asyncio.to_thread(low.kill, sandbox_id, "KILL")
-        await asyncio.sleep(0.2)
-        assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
+        await soon(lambda: _state(cri, sandbox_id), api.SANDBOX_NOTREADY, SEEN)
         await asyncio.to_thread(low.remove_container, sandbox_id, force=True)
         await asyncio.sleep(0.2)
         listed = (await sandboxes(cri))[sandbox_id]
@@ -196,11 +198,10 @@ async def test_a_container_of_another_dockershim_appears_and_a_foreign_one_never
         made = low.create_container(BUSYBOX, labels=labels, name="k8s_other_pod_ns_uid_0")["Id"]
         foreign = low.create_container(BUSYBOX, command=["true"], labels={"a": "b"})["Id"]
         low.start(foreign)
-        await soon(lambda: _keys(containers(cri, pod_sandbox_id=sandbox_id)), {made}, 0.5)
+        await soon(lambda: _keys(containers(cri, pod_sandbox_id=sandbox_id)), {made}, SEEN)
         low.rename(made, "k8s_renamed_pod_ns_uid_3")
-        await asyncio.sleep(0.2)
-        metadata = (await containers(cri))[made].metadata
-        assert (metadata.name, metadata.attempt) == ("renamed", 3)
+        renamed = api.ContainerMetadata(name="renamed", attempt=3)
+        await soon(lambda: _metadata(cri, made), renamed, SEEN)
         assert set(await containers(cri)) | set(await sandboxes(cri)) == before | {made, sandbox_id}
         async with refused("NOT_FOUND"):
             await status(cri, foreign)
@@ -222,6 +223,14 @@ async def test_a_start_by_docker_that_fails_is_shown_though_no_event_tells(cri: 
             return (await status(cri, container_id)).state
 
         await soon(state, api.CONTAINER_EXITED, 3)
+
+
+async def _state(cri: CRI, sandbox_id: str) -> int:
+    return (await sandboxes(cri))[sandbox_id].state
+
+
+async def _metadata(cri: CRI, container_id: str) -> api.ContainerMetadata:
+    return (await containers(cri))[container_id].metadata
 
 
 async def _keys(found: Any) -> set[str]:
@@ -286,6 +295,8 @@ async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
     async with pod(cri, config := sandbox_config()) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config(ENDS_AT_ONCE), config)
         await asyncio.to_thread(engine.kill if crash else engine.stop)
+        # A call may come before the server has seen the end of its connections.
+        await soon(lambda: is_ready(cri), False, 5)
         async with refused("UNAVAILABLE", "cannot be reached"):
             await status(cri, container_id)
         async with refused("UNAVAILABLE"):
@@ -293,7 +304,7 @@ async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
         await asyncio.to_thread(engine.start)
         assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
         assert (await sandboxes(cri))[sandbox_id].state == api.SANDBOX_NOTREADY
-        await agree(cri, engine_api)
+        assert await disagreements(cri, engine_api) == []
 
 
 async def ready(cri: CRI) -> tuple[bool, str]:
@@ -387,27 +398,27 @@ async def test_images_that_docker_commands_change_are_shown_as_they_are(cri: CRI
     busybox = await image_id(BUSYBOX)
     before = await names()
     low.tag(BUSYBOX, "behind/our-back", "1")
-    await soon(names, before | {"behind/our-back:1"}, 0.5)
+    await soon(names, before | {"behind/our-back:1"}, SEEN)
     assert await image_id("behind/our-back:1") == busybox
     low.load_image(docker_archive("amd64"))
-    await soon(names, before | {"behind/our-back:1", "dockershim/pause:1"}, 0.5)
+    await soon(names, before | {"behind/our-back:1", "dockershim/pause:1"}, SEEN)
     low.tag("dockershim/pause:1", "behind/our-back", "1")
     pause = low.inspect_image("dockershim/pause:1")["Id"]
-    await soon(lambda: image_id("docker.io/behind/our-back:1"), pause, 0.5)
+    await soon(lambda: image_id("docker.io/behind/our-back:1"), pause, SEEN)
     low.remove_image("behind/our-back:1")
-    await soon(names, before | {"dockershim/pause:1"}, 0.5)
+    await soon(names, before | {"dockershim/pause:1"}, SEEN)
     assert await image_id("behind/our-back:1") == ""
     made = low.create_container(BUSYBOX)["Id"]
     committed = low.commit(made, repository="behind/commit", tag="1")["Id"]
-    await soon(lambda: image_id("behind/commit:1"), committed, 0.5)
+    await soon(lambda: image_id("behind/commit:1"), committed, SEEN)
     low.remove_container(made)
     low.remove_image("behind/commit:1")
-    await soon(lambda: image_id("behind/commit:1"), "", 0.5)
+    await soon(lambda: image_id("behind/commit:1"), "", SEEN)
     low.remove_image(BUSYBOX)
-    await soon(lambda: image_id(BUSYBOX), "", 0.5)
+    await soon(lambda: image_id(BUSYBOX), "", SEEN)
     assert BUSYBOX not in await names()
     low.pull(BUSYBOX)
-    await soon(lambda: image_id(BUSYBOX), busybox, 0.5)
+    await soon(lambda: image_id(BUSYBOX), busybox, SEEN)
     assert BUSYBOX in await names()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import docker
 import pytest
 from docker import DockerClient
+from xdist import is_xdist_controller
 
 from tests.cri_client import CRI
 from tests.node.engine import Engine
@@ -18,9 +21,6 @@ from tests.node.server import Server
 from tests.node.state import Snapshot, capture
 
 TIMEOUT = 120  # seconds for one test, the start of the session's server included
-
-if os.environ.get("TEST_NODE") != "1":
-    pytest.exit("tests/engine runs in a test node: make test-engine ENGINE=20 (or 28) FOCUS=name", returncode=2)
 
 _servers: list[Server] = []
 _numbers = itertools.count(2)
@@ -31,17 +31,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--operations-seed", type=int, default=1, help="which operations those are")
     parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
     parser.addoption("--faults", type=int, default=40, help="cases of fault injection, 0 for all")
-    # Another sample for each engine.
-    seed = int(os.environ["TEST_NODE_ENGINE"].partition("-")[0])
-    parser.addoption("--faults-seed", type=int, default=seed, help="which cases those are")
+    parser.addoption("--faults-seed", type=int, help="which cases those are; another sample for each engine without it")
     parser.addoption("--soak", type=int, default=40, help="seconds of the soak")
     parser.addoption("--soak-seed", type=int, default=1, help="when what is killed in it")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse to run outside of a node; what shares the tests among nodes runs none itself."""
+    if os.environ.get("TEST_NODE") != "1" and not is_xdist_controller(session):
+        pytest.exit("tests/engine runs in a test node: make test-engine ENGINE=20 (or 28) FOCUS=name", returncode=2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """While a test marked `alone` runs no other node of this checkout runs one. Waiting is not in a test's time."""
+    with _opened(Path(__file__)) as entrance, _opened(Path(__file__).parent) as machine:
+        # Who waits for the machine holds the entrance: a test that wants it alone is not overtaken for ever.
+        fcntl.flock(entrance, fcntl.LOCK_EX)
+        fcntl.flock(machine, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(entrance, fcntl.LOCK_UN)
+        return (yield)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -134,6 +134,7 @@ async def test_a_start_that_fails_is_shown_when_the_call_fails(cri: CRI) -> None
 # -- events of the engine
 
 
+@pytest.mark.alone
 @pytest.mark.every_engine
 async def test_an_exit_is_shown_within_50_ms_of_the_engines_event(cri: CRI, engine_api: DockerClient) -> None:
     dies: dict[str, int] = {}

@@ -586,6 +586,7 @@ async def seconds(call: Awaitable[object]) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 async def test_containers_that_write_odd_bytes_at_full_speed_hold_up_nobody(cri: CRI, engine_api: DockerClient) -> None:
     sandbox, noisy_sandbox = sandbox_config(), sandbox_config()
@@ -795,6 +796,7 @@ async def _killing(server: Server, until_time: float) -> AsyncIterator[list[str]
         yield killed
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(TORTURE * 5 + 180)
 async def test_torture_each_line_is_there_once(server: Server, engine_api: DockerClient, tmp_path: Path) -> None:
     # As deploy/dockershim.service has it; what is started from here inherits it, or would wait for the containers' CPU.

@@ -13,6 +13,11 @@ export FOCUS
 NODE = $(BIN)/python -m tests.node --engine
 # Without pytest's cache, two nodes at once do not write over each other's.
 ENGINE_TESTS = $(BIN)/python -m pytest -p no:cacheprovider $(if $(FOCUS),-k "$$FOCUS") tests/engine
+# All of them are shared among so many nodes: the tests mostly wait. Each node's Python is a worker of pytest-xdist.
+NODES ?= 2
+# $(call run_engine_tests,engine,options of pytest)
+run_engine_tests = $(if $(FOCUS),$(NODE) $1 -- $(ENGINE_TESTS) $2,$(ENGINE_TESTS) $2 --dist worksteal \
+  --tx '$(NODES)*popen//python=$(NODE) $1 -- $(BIN)/python')
 # So many specs of critest run at the same time.
 PROCESSES ?= 4
 CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --processes $(PROCESSES) --engine
@@ -41,14 +46,14 @@ test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=
 
 .PHONY: $(EVERY_ENGINE:%=test-engine-%)
 $(EVERY_ENGINE:%=test-engine-%): test-engine-%: install
-	$(NODE) $* -- $(ENGINE_TESTS)
+	$(call run_engine_tests,$*)
 
 .PHONY: test-marked
 test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28|29|29-overlay2)
 
 .PHONY: $(EVERY_ENGINE:%=test-marked-%)
 $(EVERY_ENGINE:%=test-marked-%): test-marked-%: install
-	$(NODE) $* -- $(ENGINE_TESTS) -m every_engine
+	$(call run_engine_tests,$*,-m every_engine)
 
 # The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
 OPERATIONS ?= 2000

@@ -12,6 +12,9 @@ PROTOS := dockershim/api/cri/v1/api.proto dockershim/api/hooks/v1alpha1/api.prot
 STUBS := $(PROTOS:.proto=_pb2.py)
 SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench examples hatch_build.py)
 
+# The tests start the server some hundred times: compiled anew each time, it would begin a third later.
+unexport PYTHONDONTWRITEBYTECODE
+
 # FOCUS=name runs the tests whose name contains it.
 PYTEST = $(BIN)/pytest $(if $(FOCUS),-k '$(FOCUS)')
 

@@ -56,7 +56,7 @@ def _check_image_mount(mount: cri.Mount, where: str, features: Capabilities) -> 
     reject(features.api < _API_IMAGE_MOUNTS, f"{where}.image", "image volumes need Docker 28 or newer")
     require(mount.image.image, f"{where}.image.image")
     if mount.host_path:
-        raise InvalidArgument(f"{where}.host_path: not beside image, give one of them")
+        raise InvalidArgument(f"{where}.host_path: has to be empty where image is set")
     if not mount.readonly:
         raise InvalidArgument(f"{where}.readonly: an image volume is always read-only, set it")
     reject(

@@ -247,7 +247,7 @@ class TestContainersThatCannotBe:
                 id="not honoured: user namespaces",
             ),
             pytest.param(
-                with_mounts(mount(image=api.ImageSpec(image=BUSYBOX))), ".image", id="not honoured: image volume"
+                with_mounts(mount(image=api.ImageSpec(image=BUSYBOX))), ".host_path", id="an image and a host path"
             ),
             pytest.param(
                 with_mounts(mount(uidMappings=[api.IDMapping(length=1)])),

@@ -352,7 +352,7 @@ async def test_no_more_than_a_thousand_wait_for_their_client(
 ) -> None:
     async with CRI(start_server().target) as other:
         urls = [await exec_url(other, running, "true") for _ in range(1000)]
-        async with refused("RESOURCE_EXHAUSTED", "1000 connections"):
+        async with refused("RESOURCE_EXHAUSTED", "1000 URLs"):
             await exec_url(other, running, "true")
         async with spdy_command(urls[0]) as command:
             assert await command.exit_code() == 0

@@ -66,7 +66,7 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception
     ("fields", "error", "message"),
     [
         pytest.param({"image": cri.ImageSpec()}, InvalidArgument, r"image\.image: ", id="without a name"),
-        pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: not beside image", id="with a host path"),
+        pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: has to be empty", id="with a host path"),
         pytest.param({"readonly": False}, InvalidArgument, r"readonly: .* always read-only", id="writable"),
         pytest.param(
             {"propagation": cri.PROPAGATION_BIDIRECTIONAL}, Unsupported, r"propagation: ", id="propagated to the host"

@@ -34,7 +34,7 @@ from dockershim.stats.layers import read_layers
 from dockershim.stats.messages import to_cri_file_system, to_cri_layer
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
-from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info, to_image_record
+from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info
 from dockershim.translate.reference import Reference, parse_reference
 
 logger = logging.getLogger(__name__)
@@ -128,10 +128,11 @@ class ImageService:
         """ImageStatus: empty if there is no such image (api.proto, ImageService.ImageStatus)."""
         name = _image_name(request.image)
         await self._records.available()
-        inspected = await self._records.inspect(name) if request.verbose else None
-        record = to_image_record(inspected) if inspected is not None else await self._records.look_up(name)
+        # Verbose or not: in containerd's image store an inspect has the size of one platform, and a list that of all.
+        record = await self._records.look_up(name)
         if record is None:
             return api_pb2.ImageStatusResponse()
+        inspected = await self._records.inspect(name) if request.verbose else None
         return api_pb2.ImageStatusResponse(
             image=to_cri_image(record, is_named(record, self._infra_image)),
             info=to_cri_image_info(inspected) if inspected is not None else None,

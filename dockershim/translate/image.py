@@ -35,7 +35,7 @@ def to_image_record(inspected: Mapping[str, Any]) -> ImageRecord:
     return ImageRecord(
         id=inspected["Id"],
         tags=_tags(inspected.get("RepoTags")),
-        digests=_digests(inspected.get("RepoDigests")),
+        digests=_digests(inspected),
         size=inspected.get("Size") or 0,
         user=(inspected.get("Config") or {}).get("User") or "",
     )
@@ -50,7 +50,7 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
         ImageRecord(
             id=image["Id"],
             tags=_tags(image.get("RepoTags")),
-            digests=_digests(image.get("RepoDigests")),
+            digests=_digests(image),
             size=image.get("Size") or 0,
             user=users[image["Id"]],
         )
@@ -62,17 +62,24 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
 def _tags(names: Sequence[str] | None) -> tuple[str, ...]:
     """``name:tag`` of each, without the ``<none>:<none>`` that engines before 25 give to unnamed images.
 
-    containerd's image store has ``name@digest`` among the tags, too, for an image that was pulled by digest.
+    containerd's image store has ``name@digest`` among the tags, too, for an image that was pulled by digest, and does
+    not sort them.
     """
-    return tuple(name for name in names or () if not name.startswith("<none>") and "@" not in name)
+    return tuple(sorted(name for name in names or () if not name.startswith("<none>") and "@" not in name))
 
 
-def _digests(names: Sequence[str] | None) -> tuple[str, ...]:
+def _digests(image: Mapping[str, Any]) -> tuple[str, ...]:
     """``name@digest`` of each, without the ``<none>@<none>`` that engines before 25 give to unnamed images.
 
-    containerd's image store has a digest without a name for what is no image of a platform, such as an artifact.
+    containerd's image store has a digest without a name for what is no image of a platform, such as an artifact; and
+    its lists have the digest of one name alone, where an inspect has one for each. Only there an image has a
+    ``Descriptor``, and its digest is that of every name.
     """
-    return tuple(name for name in names or () if not name.startswith("<none>") and "@" in name)
+    names = [name for name in image.get("RepoDigests") or () if not name.startswith("<none>") and "@" in name]
+    if digest := (image.get("Descriptor") or {}).get("digest"):
+        tags = image.get("RepoTags") or ()
+        names += [name if "@" in name else f"{name.rpartition(':')[0]}@{digest}" for name in tags]
+    return tuple(sorted(set(names)))
 
 
 def to_cri_image(record: ImageRecord, pinned: bool) -> api_pb2.Image:

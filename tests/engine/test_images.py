@@ -362,7 +362,8 @@ async def test_a_containers_image_is_told_by_the_registrys_digest(
         await pull(cri, registry.name("other:1"))
         assert await refs() == [registry.name(f"app@{image.digest}")] * 2, "as it was asked for"
         await asyncio.to_thread(engine_api.images.remove, registry.name(f"app@{image.digest}"))
-        await asyncio.to_thread(engine_api.images.remove, registry.name("app:1"))
+        if not OF_CONTAINERD:  # there the tag goes with the digest
+            await asyncio.to_thread(engine_api.images.remove, registry.name("app:1"))
         await eventually(refs, [registry.name(f"other@{image.digest}")] * 2)
         await pods.remove(cri, container_id)
 
@@ -377,7 +378,9 @@ async def test_an_image_that_no_registry_knows_is_told_by_its_id(cri: CRI, engin
         of_image = pods.container_config(image=cri.api.ImageSpec(image="tests/local:1"))
         container_id = await pods.create(cri, sandbox_id, of_image, config)
         told = await pods.status(cri, container_id)
-        assert told.image_ref == told.image_id == local.id
+        assert told.image_id == local.id
+        # containerd's image store has such a name for every image.
+        assert told.image_ref == (f"tests/local@{local.id}" if OF_CONTAINERD else local.id)
         assert told.image.image == "tests/local:1"
     engine_api.images.remove(local.id, force=True)
 
@@ -520,6 +523,7 @@ async def test_layers_that_images_share_count_once_as_the_engine_counts_them(
         await remove(cri, registry.name("app:1"))
 
 
+@pytest.mark.skipif(OF_CONTAINERD, reason="its layers and those of containers stand side by side, unmarked")
 @pytest.mark.every_engine
 async def test_inodes_of_images_are_told_once_their_layers_were_measured(cri: CRI, registry: Registry) -> None:
     registry.add(make_image(), "app:1")

@@ -95,6 +95,23 @@ def test_names_of_containerds_image_store(
     assert (record.tags, record.digests) == expected
 
 
+@pytest.mark.parametrize(
+    ("tags", "digests", "expected"),
+    [
+        pytest.param(["a:1", "b:1"], [f"b@{DIGEST}"], (f"a@{DIGEST}", f"b@{DIGEST}"), id="of-one-name"),
+        pytest.param(["a:1", "a:2"], [f"a@{DIGEST}"], (f"a@{DIGEST}",), id="two-tags-of-a-name"),
+        pytest.param([f"c@{DIGEST}", "a:1"], [], (f"a@{DIGEST}", f"c@{DIGEST}"), id="pulled-by-digest"),
+        pytest.param(["reg:5000/chart:1"], [DIGEST], (f"reg:5000/chart@{DIGEST}",), id="an-artifact"),
+        pytest.param([], [f"a@{DIGEST}"], (f"a@{DIGEST}",), id="without-tags"),
+    ],
+)
+def test_a_list_of_containerds_image_store_has_a_digest_for_each_name(
+    tags: list[str], digests: list[str], expected: tuple[str, ...]
+) -> None:
+    image = {"Id": DIGEST, "RepoTags": tags, "RepoDigests": digests, "Descriptor": {"digest": DIGEST}}
+    assert to_image_records([image], {DIGEST: ""})[0].digests == expected
+
+
 def test_an_image_is_told_whole() -> None:
     assert to_cri_image(RECORD, pinned=True) == api_pb2.Image(
         id=ID,

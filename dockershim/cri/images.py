@@ -327,7 +327,8 @@ class ImageService:
             if last_change == change or not by_type:
                 return size
         usage = await self._engine.get("/system/df", params={"type": "image"} if by_type else None)
-        size = int(usage.get("LayersSize") or 0)
+        # ImageUsage replaces LayersSize, since API 1.52.
+        size = int((usage.get("ImageUsage") or {}).get("TotalSize") or usage.get("LayersSize") or 0)
         self._reported = (time.monotonic(), change, size)
         return size
 

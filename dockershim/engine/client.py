@@ -29,7 +29,7 @@ from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPreconditio
 
 #: The API of Docker 20.10, the oldest supported engine; and the newest API whose changes we have reviewed.
 OLDEST_API = (1, 41)
-NEWEST_API = (1, 51)
+NEWEST_API = (1, 56)
 
 _CONNECT_TIMEOUT = 5.0
 _ATTEMPTS = 3

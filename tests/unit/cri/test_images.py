@@ -405,6 +405,22 @@ async def test_disk_usage_of_a_store_that_cannot_be_seen_is_asked_for_once_for_a
     assert engine.asked.count("/system/df") == 1 + asked_again
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"LayersSize": 500}, id="before-1.52"),
+        pytest.param({"LayersSize": 500, "ImageUsage": {"TotalSize": 500}}, id="1.52"),
+        pytest.param({"ImageUsage": {"TotalSize": 500, "Reclaimable": 100, "TotalCount": 2}}, id="later"),
+    ],
+)
+async def test_disk_usage_is_read_from_every_form_of_the_answer(
+    service: ImageService, engine: FakeEngine, answer: dict[str, Any]
+) -> None:
+    engine.answers["/system/df"] = answer
+    images, _ = await usage_of(service)
+    assert images.used_bytes.value == 500
+
+
 async def test_disk_usage_is_asked_for_again_only_after_a_change(
     service: ImageService, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -392,11 +392,15 @@ async def test_a_host_path_that_is_a_symlink_mounts_what_it_points_to(cri: CRI, 
         assert await sh(cri, container_id, "cat /mounted/file") == "of the host"
 
 
+image_volumes = pytest.mark.skipif(ENGINE == "20", reason="engines before 28 have no image volumes")
+
+
 def image_volume(image: str, **fields: Any) -> api.ContainerConfig:
     volume = api.Mount(image=api.ImageSpec(image=image), container_path="/volume", readonly=True, **fields)
     return container_config(mounts=[volume])
 
 
+@image_volumes
 async def test_an_image_volume_shows_the_image_and_cannot_be_written(cri: CRI, engine_api: DockerClient) -> None:
     image = engine_api.images.get(BUSYBOX)
     async with container(cri, image_volume(BUSYBOX)) as container_id:
@@ -409,6 +413,7 @@ async def test_an_image_volume_shows_the_image_and_cannot_be_written(cri: CRI, e
         assert (told.image.image, told.image.image_ref, told.image_sub_path) == (image.id, image.id, "")
 
 
+@image_volumes
 async def test_an_image_volume_of_one_folder(cri: CRI) -> None:
     async with container(cri, image_volume(BUSYBOX, image_sub_path="etc")) as container_id:
         assert await sh(cri, container_id, "test -s /volume/passwd && ls -d /volume/etc 2>/dev/null || true") == ""
@@ -416,6 +421,7 @@ async def test_an_image_volume_of_one_folder(cri: CRI) -> None:
         assert told.image_sub_path == "etc"
 
 
+@image_volumes
 async def test_an_image_volume_of_a_folder_that_the_image_lacks_does_not_start(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         with pytest.raises(grpc.aio.AioRpcError, match=r"/nothing") as raised:
@@ -423,6 +429,7 @@ async def test_an_image_volume_of_a_folder_that_the_image_lacks_does_not_start(c
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 
+@image_volumes
 async def test_an_image_volume_of_an_image_that_is_not_there(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         with pytest.raises(grpc.aio.AioRpcError, match=r"mounts\[/volume\]\.image: 'nowhere:1'") as raised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -44,6 +45,10 @@ from tests.node.state import Snapshot
 SOON = 3.0
 #: Seconds within which everything works again when the engine is back.
 AGAIN = 5.0
+
+NEEDS_29 = pytest.mark.skipif(
+    "29-overlay2" not in json.loads(os.environ["TEST_NODE_ENGINES"]), reason="only nodes of Docker 29 have it"
+)
 
 COUNTS = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
 
@@ -274,20 +279,30 @@ async def test_containers_that_survive_an_engine_are_still_theirs(
         assert snapshot().gained(before) == {}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("20", "28", id="from 20 (API 1.41) to 28 (1.51)"),
+        pytest.param("28", "29-overlay2", marks=NEEDS_29, id="from 28 (1.51) to 29 (1.56)"),
+        pytest.param("29-overlay2", "28", marks=NEEDS_29, id="from 29 back to 28"),
+    ],
+)
 async def test_pods_survive_the_replacement_of_the_engine_by_another_version(
-    server: Server, surviving: Engine, firewall: None, snapshot: Callable[[], Snapshot]
+    server: Server, surviving: Engine, firewall: None, snapshot: Callable[[], Snapshot], old: str, new: str
 ) -> None:
-    """The same data root, another API: from 20.10 (1.41) to 28 (1.51) with pods that run."""
+    """The same data root and image store, another API, with pods that run."""
     before = snapshot()
     async with CRI(server.target) as cri:
         await asyncio.to_thread(surviving.stop)
-        await asyncio.to_thread(surviving.start, "--live-restore", version="20")
+        await asyncio.to_thread(surviving.start, "--live-restore", version=old)
         async with going_through(cri) as (sandbox_id, _):
             await asyncio.to_thread(surviving.stop)
-            await asyncio.to_thread(surviving.start, "--live-restore", version="28")
+            await asyncio.to_thread(surviving.start, "--live-restore", version=new)
             await works_again(cri, lambda: _comes_and_goes(cri))
-            assert (await cri.runtime.Version(api.VersionRequest())).runtime_version.startswith("28")
+            assert (await cri.runtime.Version(api.VersionRequest())).runtime_version.startswith(new[:2])
             assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_READY
+        # The snapshot asks by the API of the node's own engine.
+        await asyncio.to_thread(surviving.restart, "--live-restore")
         left = snapshot().gained(before)
         assert [rule for rule in left.pop("rules", []) if "DOCKER" not in rule] == []
         assert left == {}

@@ -83,7 +83,7 @@ class Rollback:
                 async with asyncio.timeout(share):
                     await _attempt(name, undo)
             except TimeoutError:
-                logger.error("undo: %s was not done within %.3g s and is left", name, share)
+                logger.error("undo: %s was not done within %.1f s and is left", name, share)
 
 
 async def _attempt(name: str, undo: Undo) -> None:

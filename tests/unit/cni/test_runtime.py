@@ -423,7 +423,7 @@ class TestOrder:
     async def test_one_container_takes_turns_and_others_do_not_wait(
         self, runtime: cni.Runtime, recorder: Recorder
     ) -> None:
-        recorder.delay = lambda invocation: 0.05
+        recorder.delay = lambda invocation: 0.5 if invocation.command == "ADD" else 0
         net = network("bridge")
         slow = asyncio.create_task(runtime.add(net, ATTACHMENT))
         await asyncio.sleep(0.01)

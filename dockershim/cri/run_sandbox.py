@@ -94,6 +94,7 @@ class SandboxStart:
             raise FailedPrecondition(f"no pod network: {error}") from error
         name = sandbox_container_name(sandbox_name(config.metadata))
         async with self._pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
+            await self._clear_lost(name)
             if self._hooks.current is not None:
                 request = await self._hooked(self._hooks.current, request, features)
             body = await self._infra_container(request, features)
@@ -144,6 +145,19 @@ class SandboxStart:
             except FailedPrecondition:
                 await self._clear_half_made(name)
                 return await create()
+
+    async def _clear_lost(self, name: str) -> None:
+        """Remove what is left of earlier attempts with the same metadata that the engine does not have any more.
+
+        A server that was killed while it removed a half-made sandbox leaves the checkpoint. If RunPodSandbox comes
+        again with the same metadata, its caller does not know of that sandbox.
+        """
+        for pod in await self._pods.lost():
+            if sandbox_container_name(pod.name) == name:
+                logger.warning(
+                    "sandbox %s of an earlier attempt has the same metadata; removing its checkpoint", pod.id
+                )
+                await self._remove(pod.id)
 
     async def _clear_half_made(self, name: str) -> None:
         """Remove a sandbox with the same metadata that is half-made or has ended. Raises AlreadyExists otherwise."""

@@ -100,6 +100,8 @@ class MemoryEngine:
         self._steps = steps
         self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ids = itertools.count(1)
+        #: The ids of all sandboxes that there ever were.
+        self._sandboxes: set[str] = set()
 
     def add(self, container_id: str, name: str, labels: Mapping[str, str], status: str) -> None:
         self.containers[container_id] = {
@@ -138,7 +140,11 @@ class MemoryEngine:
             raise FailedPrecondition(f"the name {name} is in use")
         labels = body["Labels"]
         first = SANDBOX if "io.kubernetes.sandbox.id" not in labels else CONTAINER_ID
-        made = first if first not in self.containers else f"{next(self._ids):02x}" * 32
+        # Only a container of the same metadata gets the id again: the tests know it by that.
+        taken = self._sandboxes if first == SANDBOX else self.containers
+        made = first if first not in taken else f"{next(self._ids):02x}" * 32
+        if first == SANDBOX:
+            self._sandboxes.add(made)
         self.add(made, name, labels, "created")
         self.done.append("create")
         return {"Id": made}

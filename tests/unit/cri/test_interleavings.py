@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,34 @@ async def mend(server: Server) -> None:
     await server.reconcile()
 
 
+async def take_steps(node: MemoryNode, count: int) -> None:
+    for _ in range(count):
+        await settle()
+        if node.steps.waiting:
+            node.steps.waiting.pop(0).set_result(None)
+    await settle()
+
+
+async def kill_server(node: MemoryNode, server: Server, is_carried_out: bool) -> None:
+    """The engine finishes what it has begun; other steps under way are done only if ``is_carried_out``."""
+    server.die()
+    node.steps.on = False
+    for step in node.steps.waiting:
+        if is_carried_out or step in node.steps.engines:
+            step.set_result(None)
+    await settle()
+
+
+async def bury(node: MemoryNode, server: Server, call: asyncio.Future[Any]) -> None:
+    """End what is left of a killed server in this process."""
+    for step in node.steps.waiting:
+        if not step.done():
+            step.set_exception(Unavailable("the server was killed"))
+    await server.close()
+    call.cancel()
+    await asyncio.wait([call])
+
+
 @pytest.mark.parametrize("call", [run_pod, create, start, stop, remove, mend, remove_container])
 @pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
 async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
@@ -194,29 +223,40 @@ async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
         server = await (node.server() if call is run_pod else node.with_pod(container=with_container))
         node.steps.on = server.process.slow_answers = True
         task = asyncio.ensure_future(call(server))
-        for _ in range(died_at):
-            await settle()
-            if node.steps.waiting:
-                node.steps.waiting.pop(0).set_result(None)
-        await settle()
+        await take_steps(node, died_at)
         is_over = task.done()
-        server.die()
-        node.steps.on = False
-        for step in node.steps.waiting:
-            if is_carried_out or step in node.steps.engines:
-                step.set_result(None)
-        await settle()
+        await kill_server(node, server, is_carried_out)
         await check_the_next_server(node, call, is_over)
-        for step in node.steps.waiting:
-            if not step.done():
-                step.set_exception(Unavailable("the server was killed"))
-        await server.close()
-        task.cancel()
-        await asyncio.wait([task])
+        await bury(node, server, task)
         if is_over:
             assert died_at >= 2
             assert not task.cancelled()
             assert task.exception() is None
+            return
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
+async def test_a_server_that_is_killed_while_it_replaces_a_pod_leaves_no_second_one(is_carried_out: bool) -> None:
+    """Killed before and after each step of RunPodSandbox with the metadata of an ended pod; then it is called again."""
+    for died_at in itertools.count():
+        node = MemoryNode()
+        server = await node.with_pod(container=False)
+        node.steps.on = False
+        await node.engine.kill(SANDBOX)
+        node.steps.on = server.process.slow_answers = True
+        task = asyncio.ensure_future(run_pod(server))
+        await take_steps(node, died_at)
+        is_over = task.done()
+        await kill_server(node, server, is_carried_out)
+        again = await node.server()
+        await again.reconcile()
+        if not is_over:
+            await again.run_pod()
+        assert [sandbox.state for sandbox in await again.listed()] == [cri.SANDBOX_READY], died_at
+        await clear_away(again)
+        await bury(node, server, task)
+        if is_over:
+            assert died_at >= 2
             return
 
 

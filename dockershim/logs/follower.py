@@ -115,10 +115,12 @@ class LogFollower:
         """
         due = [item for item in self._containers.values() if item.due is not None and item.due <= now]
         room = BATCH
+        # Before the turns: one of them may remove its container, and a second turn would open its files again.
+        lagging = [container for container in due if container.lags]
         for container in sorted((container for container in due if not container.lags), key=_when_due):
             if room > 0:
                 room -= self._turn(container, now)
-        if lagging := [container for container in due if container.lags]:
+        if lagging:
             self._turn(min(lagging, key=_when_due), now)
 
     def _timeout(self) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
+from dockershim.logs.copying import BATCH
 from dockershim.logs.service import ContainerLogs, Statistics
 from tests.processes import cpu, descriptors, resident, switches
 from tests.unit.logs.engine import Pod
@@ -109,6 +110,21 @@ async def test_finish_copies_all_and_lets_go(logs: ContainerLogs, pod: Pod) -> N
     assert not [held for held in descriptors(logs.pid) if held.startswith(pods)]
     with pytest.raises(FailedPrecondition, match="not followed"):
         await logs.reopen(pod.id)
+
+
+async def test_a_container_whose_last_batch_is_large_is_let_go(logs: ContainerLogs, pod: Pod) -> None:
+    """A container with a large batch has another turn, unless that batch was its last."""
+    await follow(logs, pod)
+    os.kill(logs.pid, signal.SIGSTOP)
+    pod.engine.write(2000)
+    assert BATCH // 2 < pod.engine.path.stat().st_size < BATCH
+    finishing = asyncio.create_task(logs.finish(pod.id, 5))
+    await asyncio.sleep(0.05)
+    os.kill(logs.pid, signal.SIGCONT)
+    await finishing
+    assert (await logs.statistics(5)).followed == 0
+    assert pod.is_complete()
+    assert not [held for held in descriptors(logs.pid) if held.startswith(str(pod.kubelet.path.parent))]
 
 
 async def test_a_finish_that_waits_for_another_has_its_own_deadline(logs: ContainerLogs, pod: Pod) -> None:

@@ -60,6 +60,19 @@ CNI_CONFIG = {
         {"type": "bandwidth", "capabilities": {"bandwidth": True}},
     ],
 }
+# The plugins make these chains with the first pod. Those of two first pods at the same time both make them, and one
+# fails: "Chain already exists".
+CHAINS = """\
+*filter
+:CNI-ADMIN -
+:CNI-FORWARD -
+COMMIT
+*nat
+:CNI-HOSTPORT-DNAT -
+:CNI-HOSTPORT-MASQ -
+:CNI-HOSTPORT-SETMARK -
+COMMIT
+"""
 # A machine may keep CAP_SYS_RESOURCE (capabilities(7), number 24) from root. A privileged container asks for every
 # capability, and runc refuses what it cannot give: so it is asked for all but this one, and privileged containers
 # run on every machine alike.
@@ -117,6 +130,8 @@ def main(folder: Path, orders: Orders) -> int:
         Engine().start()
     except EngineError as error:
         sys.exit(f"node: {error}")
+    for family in ("iptables", "ip6tables"):
+        subprocess.run([f"{family}-restore", "--noflush"], input=CHAINS, text=True, check=True)
     return _run(orders.command)
 
 

@@ -34,6 +34,8 @@ class EngineOrder:
     subject: str
     step: str
     fault: str
+    #: All orders that wait for their requests, by subject and step.
+    _pending: dict[tuple[str, str], EngineOrder]
     happened: bool = False
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,6 +44,8 @@ class EngineOrder:
         await self._arrived.wait()
 
     def release(self) -> None:
+        """Let the held request go on. An order that was not carried out is cancelled."""
+        self._pending.pop((self.subject, self.step), None)
         self._released.set()
 
     def arrive(self) -> None:
@@ -67,12 +71,8 @@ class EngineProxy:
         self.seen: dict[str, list[str]] = {}
 
     def order(self, subject: str, step: str, fault: str) -> EngineOrder:
-        made = self._orders[subject, step] = EngineOrder(subject, step, fault)
+        made = self._orders[subject, step] = EngineOrder(subject, step, fault, self._orders)
         return made
-
-    def take_back(self, order: EngineOrder) -> None:
-        self._orders.pop((order.subject, order.step), None)
-        order.release()
 
     async def close(self) -> None:
         await self._session.close()

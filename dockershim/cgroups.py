@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,9 @@ ROOT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 _USED_PAGES = re.compile(r"(hugetlb\.[0-9]+[KMGT]B)\.(max|limit_in_bytes)")
+
+#: Files of cgroup v2 that systemd sets to its own defaults when the engine's runtime updates a scope through it.
+SYSTEMD_FILES: Final = ("memory.min", "memory.low", "memory.high", "memory.oom.group", "memory.zswap.max")
 
 #: A container that may make cgroups, as an engine or systemd in one does, makes as many as it likes.
 MOST_CGROUPS: Final = 2000
@@ -82,6 +85,18 @@ def apply_files(pid: int, container_id: str, files: Mapping[str, str], *, root: 
             if not (proc / str(pid)).exists():
                 return
             raise FailedPrecondition(f"cgroup file {name} does not take {value!r}: {error}") from error
+
+
+def read_files(
+    pid: int, container_id: str, names: Iterable[str], *, root: Path = ROOT, proc: Path = PROC
+) -> dict[str, str]:
+    """The content of those of these files that the container's cgroup has."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError, FailedPrecondition):
+            folder = cgroup_folder(pid, container_id, name.split(".", 1)[0], root=root, proc=proc)
+            found[name] = (folder / name).read_text().strip()
+    return found
 
 
 def _reserved_file(name: str) -> str:

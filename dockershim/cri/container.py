@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cgroups import apply_files, set_oom_score
+from dockershim.cgroups import SYSTEMD_FILES, apply_files, read_files, set_oom_score
 from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
-from dockershim.cri.engine_containers import EngineContainers, read_profiles, remove_application
+from dockershim.cri.engine_containers import EngineContainers, remove_application
 from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
+from dockershim.cri.profiles import read_profiles
 from dockershim.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -358,7 +359,7 @@ class Containers:
         if self._hooks.current is not None:
             resources = await self._hooked_update(self._hooks.current, record, resources, features)
             files = to_cgroup_files(resources, features.cgroup_version)
-        update = self._update(record, resources, files, features.swap_limit)
+        update = self._update(record, resources, files, features)
         await run_to_completion(update, f"update container {record.id}")
         return cri.UpdateContainerResourcesResponse()
 
@@ -372,11 +373,18 @@ class Containers:
         return await hooks.pre_update_container_resources(record, resources, check)
 
     async def _update(
-        self, record: ContainerRecord, resources: cri.LinuxContainerResources, files: dict[str, str], swap_limit: bool
+        self,
+        record: ContainerRecord,
+        resources: cri.LinuxContainerResources,
+        files: dict[str, str],
+        features: Capabilities,
     ) -> None:
-        fields = to_engine_resources(resources, swap_limit=swap_limit, before=to_known_resources(record))
+        fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_known_resources(record))
         if fields:
+            reset = SYSTEMD_FILES if features.cgroup_driver == "systemd" and features.cgroup_version == 2 else ()
+            before = await asyncio.to_thread(read_files, record.pid, record.id, reset) if record.pid and reset else {}
             await self._containers.update(record.id, fields)
+            files = {**before, **files}
         if record.pid and files:
             await asyncio.to_thread(apply_files, record.pid, record.id, files)
         if record.pid and resources.oom_score_adj:

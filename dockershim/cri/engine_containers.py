@@ -23,18 +23,15 @@ from dockershim.errors import (
     NotFound,
     Unavailable,
 )
-from dockershim.host_paths.service import HostPaths
 from dockershim.state.inventory import Inventory
 from dockershim.translate.container import without_log_mode
 from dockershim.translate.labels import CREATE_LABEL
 from dockershim.translate.records import ContainerRecord
-from dockershim.translate.security import SecurityContext, seccomp_profile_path
 
 logger = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
 _LATE_END: Final = 20.0
-_LONGEST_PROFILE: Final = 1024 * 1024
 
 
 class EngineContainers:
@@ -170,14 +167,3 @@ def _warn_of_log_mode() -> None:
         "the engine accepts only the log mode in its daemon.json, which loses lines of containers that write fast:"
         " remove max-buffer-size and mode from its log-opts"
     )
-
-
-async def read_profiles(host_paths: HostPaths, context: SecurityContext) -> Mapping[str, str]:
-    """The content of the seccomp profile that a security context names, by its path. Raises InvalidArgument."""
-    path = seccomp_profile_path(context)
-    if not path:
-        return {}
-    try:
-        return {path: await host_paths.read(path, _LONGEST_PROFILE)}
-    except OSError as error:
-        raise InvalidArgument(f"security_context.seccomp: profile {path!r} cannot be read: {error}") from error

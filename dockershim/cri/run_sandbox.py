@@ -13,7 +13,8 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_files
 from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
-from dockershim.cri.engine_containers import EngineContainers, read_profiles
+from dockershim.cri.engine_containers import EngineContainers
+from dockershim.cri.profiles import read_profiles
 from dockershim.errors import (
     AlreadyExists,
     EngineFailure,

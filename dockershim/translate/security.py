@@ -13,6 +13,7 @@ SecurityContext = cri.LinuxSandboxSecurityContext | cri.LinuxContainerSecurityCo
 
 #: The prefix in the deprecated fields. Some clients write it into the new ones too, and every runtime removes it.
 _LOCALHOST = "localhost/"
+_UNCONFINED = "unconfined"
 _DEFAULT_PROFILES = ("runtime/default", "docker/default")
 
 
@@ -52,20 +53,32 @@ def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, 
     return ["seccomp=unconfined"] if unconfined else []
 
 
-def _apparmor(context: SecurityContext, features: Capabilities) -> list[str]:
-    deprecated = getattr(context, "apparmor_profile", "")
-    if context.HasField("apparmor"):
-        kind = context.apparmor.profile_type
-        name = context.apparmor.localhost_ref.removeprefix(_LOCALHOST) if kind == cri.SecurityProfile.Localhost else ""
-        if kind == cri.SecurityProfile.Localhost and not name:
-            raise InvalidArgument("security_context.apparmor.localhost_ref: a profile's name is needed")
-        unconfined = kind == cri.SecurityProfile.Unconfined
-    else:
+def apparmor_profile_name(context: SecurityContext) -> str:
+    """The name of the node's AppArmor profile that a security context asks for, or empty. Raises InvalidArgument.
+
+    It is ``apparmor.localhost_ref``, or the deprecated ``apparmor_profile`` if ``apparmor`` is not set.
+    """
+    if not context.HasField("apparmor"):
+        deprecated: str = getattr(context, "apparmor_profile", "")
         name = deprecated.removeprefix(_LOCALHOST) if deprecated.startswith(_LOCALHOST) else ""
-        unconfined = deprecated == "unconfined"
-        if deprecated and not name and not unconfined and deprecated not in _DEFAULT_PROFILES:
+        if deprecated and not name and deprecated not in (_UNCONFINED, *_DEFAULT_PROFILES):
             raise InvalidArgument(f"security_context.apparmor_profile: {deprecated!r} is no profile")
+    elif context.apparmor.profile_type == cri.SecurityProfile.Localhost:
+        name = context.apparmor.localhost_ref.removeprefix(_LOCALHOST)
+        if not name:
+            raise InvalidArgument("security_context.apparmor.localhost_ref: a profile's name is needed")
+    else:
+        name = ""
     check_text(name, "security_context.apparmor")
+    return name
+
+
+def _apparmor(context: SecurityContext, features: Capabilities) -> list[str]:
+    name = apparmor_profile_name(context)
+    if context.HasField("apparmor"):
+        unconfined = context.apparmor.profile_type == cri.SecurityProfile.Unconfined
+    else:
+        unconfined = getattr(context, "apparmor_profile", "") == _UNCONFINED
     if name and not features.apparmor:
         raise FailedPrecondition(f"security_context.apparmor: profile {name!r} asked for, but the node has no AppArmor")
     if not features.apparmor:

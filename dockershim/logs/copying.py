@@ -84,7 +84,7 @@ class Copying:
         last = positions.last
         known = last is not None and self._sources.seek(last.source)
         if last is None or not known or positions.rebooted:
-            self._align(None if known else last)
+            self._align(None if known else last, rebooted=positions.rebooted)
             self._catch_up(positions)
         elif self._target.find(last.target):
             self._catch_up(positions)
@@ -94,7 +94,7 @@ class Copying:
             self._target.open()
         self._keep(positions)
 
-    def _align(self, dropped: Position | None) -> None:
+    def _align(self, dropped: Position | None, *, rebooted: bool) -> None:
         """Continue after the last line that the CRI log has; from the engine's oldest line if it has none of them.
 
         ``dropped`` is a position whose lines the engine's files do not have any more.
@@ -107,7 +107,9 @@ class Copying:
             self._sources.seek(place)
         elif dropped:
             lost = self._sources.lost_at_least(dropped.source)
-            self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
+            # After a loss of power the engine's file may end before the position: then nothing was dropped.
+            if lost or not rebooted:
+                self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
 
     def _place_behind(self, tail: bytes) -> Place | None:
         sources = Sources(self._source)
@@ -228,7 +230,8 @@ class Copying:
 
     def _report_all(self) -> None:
         for (at_least, why), count in self._unreported.items():
-            self._report(f"{at_least}{count} bytes are missing in {self._path}: {why}")
+            amount = f"{at_least}{count} bytes are" if count else "lines may be"
+            self._report(f"{amount} missing in {self._path}: {why}")
         self._unreported.clear()
 
     def reopen(self) -> None:

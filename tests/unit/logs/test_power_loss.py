@@ -165,6 +165,18 @@ def test_a_log_that_is_ahead_of_the_engines_file_gets_what_is_newer(
     files.check()
 
 
+def test_an_engines_file_that_comes_back_empty_is_no_loss(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.engine.write(50)
+    files.copy()
+    files.copying.close()
+    lose(files.engine.path, 0, 0)
+    reboot(files, monkeypatch)
+    files.copy()
+    files.engine.write(5)
+    files.copy()
+    files.check()
+
+
 def test_a_log_that_someone_emptied_is_not_written_again(files: Files) -> None:
     files.engine.write(50)
     files.copy()

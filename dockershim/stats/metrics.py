@@ -123,7 +123,7 @@ _SPEC_QUOTA = _gauge("spec_cpu_quota", "CPU quota of the container in microsecon
 _SPEC_SHARES = _gauge("spec_cpu_shares", "CPU shares of the container.")
 _SPEC_MEMORY = _gauge("spec_memory_limit_bytes", "Memory limit of the container; 0 for none.")
 _SPEC_RESERVATION = _gauge("spec_memory_reservation_limit_bytes", "Memory reservation of the container; 0 for none.")
-_SPEC_SWAP = _gauge("spec_memory_swap_limit_bytes", "Limit of memory and swap of the container; 0 for none.")
+_SPEC_SWAP = _gauge("spec_memory_swap_limit_bytes", "Swap limit of the container, on v1 with its memory; 0 for none.")
 _START_TIME = _gauge("start_time_seconds", "Start time of the container since the epoch in seconds.")
 _LAST_SEEN = _gauge("last_seen", "When the container was last seen, since the epoch in seconds.")
 
@@ -162,12 +162,13 @@ def container(
     held: Open | None,
     host_config: Mapping[str, Any],
     started_at: int,
+    cgroup_version: int,
     devices: Devices,
 ) -> Iterator[Sample]:
     """All samples of a container except its writable layer and ``seen``. The parameters are those of the parts."""
     yield from resources(usage, details, pages, quota(host_config) > 0, devices)
     yield from processes(count, details.threads, details.threads_limit, held)
-    yield from spec(host_config, started_at)
+    yield from spec(host_config, started_at, cgroup_version)
 
 
 def resources(
@@ -292,15 +293,21 @@ def _period(host_config: Mapping[str, Any]) -> int:
     return int(host_config.get("CpuPeriod") or _DEFAULT_PERIOD)
 
 
-def spec(host_config: Mapping[str, Any], started_at: int) -> Iterator[Sample]:
-    """The container's limits from the engine's HostConfig, and its start in nanoseconds since the epoch."""
+def spec(host_config: Mapping[str, Any], started_at: int, cgroup_version: int) -> Iterator[Sample]:
+    """The container's limits from the engine's HostConfig, and its start in nanoseconds since the epoch.
+
+    As in cAdvisor, the swap limit is the limit of the kernel: of memory and swap with cgroup v1, of swap with v2.
+    """
+    memory, swap = int(host_config.get("Memory") or 0), int(host_config.get("MemorySwap") or 0)
+    if cgroup_version == 2 and swap > 0:
+        swap -= memory
     yield _SPEC_PERIOD, _period(host_config), ()
     if found := quota(host_config):
         yield _SPEC_QUOTA, found, ()
     yield _SPEC_SHARES, int(host_config.get("CpuShares") or _DEFAULT_SHARES), ()
-    yield _SPEC_MEMORY, max(0, int(host_config.get("Memory") or 0)), ()
+    yield _SPEC_MEMORY, max(0, memory), ()
     yield _SPEC_RESERVATION, max(0, int(host_config.get("MemoryReservation") or 0)), ()
-    yield _SPEC_SWAP, max(0, int(host_config.get("MemorySwap") or 0)), ()
+    yield _SPEC_SWAP, max(0, swap), ()
     yield _START_TIME, started_at // _SECOND, ()
 
 

@@ -227,11 +227,13 @@ class Reader:
             return b""
         usage, details = read
         files, encode = entry.files, entry.series.encode
+        group = files.group
         pids = files.processes_at(usage)
-        pages = read_huge_pages(files.group, node.huge_page_sizes)
+        pages = read_huge_pages(group, node.huge_page_sizes)
         held, config, started_at = entry.open_files.last, record.host_config, record.started_at
+        counted = (usage, details, pages, len(pids), held)
         found = [
-            encode(metrics.container, usage, details, pages, len(pids), held, config, started_at, self._machine),
+            encode(metrics.container, *counted, config, started_at, group.version, self._machine),
             encode(metrics.seen, int(time.time())),
         ]
         if layer is not None and node.file_system is not None:

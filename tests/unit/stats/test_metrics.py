@@ -194,10 +194,16 @@ def test_file_system_processes_and_huge_pages() -> None:
     ],
 )
 def test_spec(host_config: dict[str, Any], told: dict[str, int]) -> None:
-    found = values(metrics.spec(host_config, 5 * 10**9 + 1))
+    found = values(metrics.spec(host_config, 5 * 10**9 + 1, cgroup_version=1))
     assert found.pop(("start_time_seconds",)) == 5
     assert {(f"spec_{name}",): value for name, value in told.items()}.items() <= found.items()
     assert (("spec_cpu_quota",) in found) == ("cpu_quota" in told)
+
+
+@pytest.mark.parametrize(("both", "swap"), [(96, 32), (64, 0), (-1, 0), (0, 0)])
+def test_spec_of_swap_with_cgroup_v2(both: int, swap: int) -> None:
+    found = values(metrics.spec({"Memory": 64, "MemorySwap": both}, 0, cgroup_version=2))
+    assert (found["spec_memory_limit_bytes",], found["spec_memory_swap_limit_bytes",]) == (64, swap)
 
 
 def test_when_a_container_was_seen() -> None:

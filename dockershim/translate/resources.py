@@ -31,7 +31,6 @@ _MOST_BYTES = 2**63 - 1
 
 #: The one file of ``unified`` that the engine has a field for: runc must know the limit, or its next update undoes it.
 SWAP_FILE: Final = "memory.swap.max"
-_NOTHING: Final = cri.LinuxContainerResources()
 
 
 def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
@@ -58,14 +57,14 @@ def to_engine_resources(
     resources: cri.LinuxContainerResources,
     *,
     swap_limit: bool = True,
-    before: cri.LinuxContainerResources = _NOTHING,
+    before: cri.LinuxContainerResources | None = None,
 ) -> dict[str, Any]:
     """The engine's fields for the resources that are set; others are left out, so that an update does not change them.
 
     A memory limit without a swap limit means no swap, as in Kubernetes; the engine's default would be as much swap as
     memory. ``unified`` overrides the other fields. ``swap_limit`` is false on a kernel that cannot limit swap.
     ``before`` has the current resources of a container that is updated: it keeps its swap when its memory limit
-    changes.
+    changes, or when it gets its first one.
     """
     fields = {
         engine_name: getattr(resources, name) for name, engine_name in _FIELDS.items() if getattr(resources, name)
@@ -75,9 +74,9 @@ def to_engine_resources(
         return fields
     swap = resources.unified.get(SWAP_FILE, "")
     if not swap and "Memory" in fields and "MemorySwap" not in fields:
-        swap = _swap(before)
+        swap = "0" if before is None else _swap(before)
     # The engine refuses a swap limit without a memory limit.
-    memory = resources.memory_limit_in_bytes or before.memory_limit_in_bytes
+    memory = resources.memory_limit_in_bytes or (before.memory_limit_in_bytes if before is not None else 0)
     if swap and memory:
         fields["MemorySwap"] = -1 if swap == "max" or memory + int(swap) > _MOST_BYTES else memory + int(swap)
     return fields
@@ -87,7 +86,7 @@ def _swap(before: cri.LinuxContainerResources) -> str:
     """How much swap a container has, in the format of ``memory.swap.max``."""
     both, memory = before.memory_swap_limit_in_bytes, before.memory_limit_in_bytes
     if not memory:
-        swap = before.unified.get(SWAP_FILE, "")
+        swap = before.unified.get(SWAP_FILE, "max")
         return swap if _SWAP.fullmatch(swap) else "0"
     return "max" if both == -1 else str(max(0, both - memory))
 

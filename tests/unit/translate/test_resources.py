@@ -129,6 +129,7 @@ def with_swap(swap: str, memory: int = 0, both: int = 0) -> dict[str, Any]:
         pytest.param(with_swap("", 128), with_swap("", 64, -1), (128, -1), id="another limit of memory, any swap"),
         pytest.param(with_swap("", 128), with_swap("", 64, 64), (128, 128), id="another limit of memory, no swap"),
         pytest.param(with_swap("", 128), with_swap("32"), (128, 160), id="the first limit of memory, the same swap"),
+        pytest.param(with_swap("", 128), with_swap(""), (128, -1), id="the first limit of memory, any swap"),
         pytest.param(with_swap("", 128), with_swap("junk"), (128, 128), id="what is no limit of swap"),
         pytest.param(with_swap("", 128, 130), with_swap("", 64, 96), (128, 130), id="another limit of both"),
         pytest.param({"cpuset_cpus": "0"}, with_swap("", 64, 96), (None, None), id="nothing of memory"),

@@ -629,6 +629,16 @@ async def test_update_changes_what_is_given_and_leaves_the_rest(
 
 
 @pytest.mark.every_engine
+async def test_the_first_memory_limit_leaves_the_swap(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri) as container_id:
+        unlimited = limits(process(engine_api, container_id))["memory_swap_limit_in_bytes"]
+        for size in (64 * MIB, 32 * MIB):
+            await update(cri, container_id, memory_limit_in_bytes=size)
+            found = limits(process(engine_api, container_id))
+            assert (found["memory_limit_in_bytes"], found["memory_swap_limit_in_bytes"]) == (str(size), unlimited)
+
+
+@pytest.mark.every_engine
 async def test_update_before_the_start_counts_from_the_start_on(cri: CRI, engine_api: DockerClient) -> None:
     async with pod(cri) as sandbox_id:
         container_id = await create(cri, sandbox_id, with_resources(cpu_shares=100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -89,23 +90,36 @@ def to_engine_mounts(
 
     ``image_ids`` are the ids of the images that the mounts name, by those names.
     """
-    return [
-        _to_engine_image_mount(mount, image_ids)
-        if mount.HasField("image")
-        else _to_engine_mount(mount, runtime_handler, features)
-        for mount in mounts
-        if not _relabels(mount, features)
-    ]
+    made: list[dict[str, Any]] = []
+    times: Counter[str] = Counter()
+    for mount in mounts:
+        if mount.HasField("image"):
+            image_id = image_ids[mount.image.image]
+            made.append(_to_engine_image_mount(mount, _name_of_image(image_id, times[image_id])))
+            times[image_id] += 1
+        elif not _relabels(mount, features):
+            made.append(_to_engine_mount(mount, runtime_handler, features))
+    return made
 
 
-def _to_engine_image_mount(mount: cri.Mount, image_ids: Mapping[str, str]) -> dict[str, Any]:
+def _name_of_image(image_id: str, before: int) -> str:
+    """The name by which a container mounts an image that it mounts ``before`` times already.
+
+    Docker 28 refuses a second mount by the same name. So the first one has the id, the next one the id without the
+    algorithm, and each further one a digit less of it.
+    """
+    digits = image_id.rpartition(":")[2]
+    return digits[: len(digits) + 1 - before] if before else image_id
+
+
+def _to_engine_image_mount(mount: cri.Mount, image: str) -> dict[str, Any]:
     """By the image's id, which stays the image that is mounted when the name goes to another one.
 
     The engine takes no propagation here. An image has no mounts below it, so recursively read-only is read-only.
     """
     made = {
         "Type": "image",
-        "Source": image_ids[mount.image.image],
+        "Source": image,
         "Target": container_path(mount.container_path),
         "ReadOnly": True,
     }
@@ -168,9 +182,10 @@ def _relabels(mount: cri.Mount, features: Capabilities) -> bool:
 
 def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
     """The mounts of a container from its HostConfig, in both forms that shims have used."""
+    made = host_config.get("Mounts") or ()
+    ids = [mount["Source"] for mount in made if mount.get("Source", "").startswith("sha256:")]
     mounts = [
-        _to_cri_image_mount(mount) if mount.get("Type") == "image" else _to_cri_mount(mount)
-        for mount in host_config.get("Mounts") or ()
+        _to_cri_image_mount(mount, ids) if mount.get("Type") == "image" else _to_cri_mount(mount) for mount in made
     ]
     for bind in host_config.get("Binds") or ():
         source, _, rest = bind.partition(":")
@@ -198,8 +213,9 @@ def _to_cri_mount(mount: Mapping[str, Any]) -> cri.Mount:
     )
 
 
-def _to_cri_image_mount(mount: Mapping[str, Any]) -> cri.Mount:
-    image = mount.get("Source", "")
+def _to_cri_image_mount(mount: Mapping[str, Any], ids: Iterable[str]) -> cri.Mount:
+    name = mount.get("Source", "")
+    image = next((image_id for image_id in ids if name and image_id.startswith(f"sha256:{name}")), name)
     return cri.Mount(
         container_path=mount.get("Target", ""),
         readonly=True,

@@ -115,6 +115,20 @@ def test_an_image_volume_is_mounted_by_the_images_id_and_told_with_it(fields: di
     assert to_cri_mounts({"Mounts": made}) == [told]
 
 
+def test_an_image_is_mounted_by_another_name_each_time() -> None:
+    other_id = f"sha256:{'b' * 64}"
+    asked = [image_mount(container_path=f"/{number}") for number in range(4)]
+    asked.insert(1, image_mount(container_path="/other", image=cri.ImageSpec(image="other")))
+
+    made = to_engine_mounts(asked, "", ENGINE_28, {"app:1": IMAGE_ID, "other": other_id})
+
+    names = [mount["Source"] for mount in made]
+    digits = IMAGE_ID.removeprefix("sha256:")
+    assert names == [IMAGE_ID, other_id, digits, digits[:-1], digits[:-2]]
+    told = [mount.image.image_ref for mount in to_cri_mounts({"Mounts": made})]
+    assert told == [IMAGE_ID, other_id, IMAGE_ID, IMAGE_ID, IMAGE_ID]
+
+
 @pytest.mark.parametrize("again", ["/data", "/data/", "data", "//data", "/x/../data"])
 def test_two_mounts_at_one_place_are_refused(again: str) -> None:
     with pytest.raises(InvalidArgument, match="same container_path"):

@@ -109,14 +109,20 @@ class Containers:
             # Locked only now: a hook or a host path that hangs must not keep the sandbox from being stopped.
             async with self._pods.locked(sandbox.id) as pod:
                 pod.running()
-                container_id = await self._create_in(name, body)
+                container_id = await self._create_in(name, body, _folders_of_images(request.config.mounts))
         return cri.CreateContainerResponse(container_id=container_id)
 
-    async def _create_in(self, name: str, body: dict[str, Any]) -> str:
-        """Create the container; if that fails, undo it before the caller releases the sandbox's lock."""
+    async def _create_in(self, name: str, body: dict[str, Any], folders: Mapping[str, str]) -> str:
+        """Create the container; if that fails, undo it before the caller releases the sandbox's lock.
+
+        ``folders`` are those of image volumes, by container path.
+        """
         async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             with step("create the container"):
                 container_id = await self._create(name, body, undo)
+            if folders:
+                with step("check the image volumes"):
+                    await self._containers.check_image_volumes(container_id, folders)
             with step("inspect the container"):
                 await self._inventory.refresh_container(container_id, until=lambda _: True)
         return container_id
@@ -410,6 +416,11 @@ def _check_before_start(
         late.append("oom_score_adj")
     if late:
         raise FailedPrecondition(f"linux: {', '.join(late)} of container {record.id} can change only after its start")
+
+
+def _folders_of_images(mounts: Iterable[cri.Mount]) -> dict[str, str]:
+    """The image volumes that show one folder of their image, by container path."""
+    return {mount.container_path: mount.image_sub_path for mount in mounts if mount.image_sub_path}
 
 
 def _runs(record: ContainerRecord) -> bool:

@@ -148,6 +148,22 @@ class EngineContainers:
                 await asyncio.sleep(_POLL)
         self._inventory.forget(container_id)
 
+    async def check_image_volumes(self, container_id: str, folders: Mapping[str, str]) -> None:
+        """Check that the images have the folders that a created container is to mount, by container path.
+
+        The engine mounts everything for its archive call, too, and else only at the start. Raises NotFound.
+        """
+        # No container has this file, so that no content comes with the answer.
+        nothing = {"path": f"/{secrets.token_hex(8)}"}
+        try:
+            await self._engine.get(f"/containers/{container_id}/archive", params=nothing)
+        except NotFound:
+            return
+        except EngineFailure as error:
+            text = str(error)
+            path = next((path for path, folder in folders.items() if f"/{folder}: " in text), next(iter(folders)))
+            raise NotFound(f"mounts[{path}].image_sub_path: {folders[path]!r} is not in the image: {text}") from error
+
     async def update(self, container_id: str, fields: Mapping[str, Any]) -> None:
         """Change the limits of a container. Raises ShimError."""
         await self._engine.post(f"/containers/{container_id}/update", fields)

@@ -422,11 +422,30 @@ async def test_an_image_volume_of_one_folder(cri: CRI) -> None:
 
 
 @image_volumes
-async def test_an_image_volume_of_a_folder_that_the_image_lacks_does_not_start(cri: CRI) -> None:
+async def test_an_image_volume_of_a_folder_that_the_image_lacks_is_refused(cri: CRI, engine_api: DockerClient) -> None:
+    """Kubernetes' suite wants CreateContainer to fail, not StartContainer."""
     async with pod(cri) as sandbox_id:
-        with pytest.raises(grpc.aio.AioRpcError, match=r"/nothing") as raised:
-            await start(cri, sandbox_id, image_volume(BUSYBOX, image_sub_path="nothing"))
-        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+        before = engine_api.api.containers(all=True)
+        config = image_volume(BUSYBOX, image_sub_path="etc")
+        config.mounts.append(image_volume(BUSYBOX, image_sub_path="usr/nothing").mounts[0])
+        config.mounts[1].container_path = "/other"
+        async with refused("NOT_FOUND", "mounts[/other].image_sub_path: 'usr/nothing' is not in the image"):
+            await create(cri, sandbox_id, config)
+        assert len(engine_api.api.containers(all=True)) == len(before)
+
+
+@image_volumes
+async def test_one_image_is_mounted_several_times(cri: CRI, engine_api: DockerClient) -> None:
+    image = engine_api.images.get(BUSYBOX)
+    config = container_config()
+    for number in range(3):
+        volume = image_volume(BUSYBOX, image_sub_path="etc" if number else "").mounts[0]
+        volume.container_path = f"/volume-{number}"
+        config.mounts.append(volume)
+    async with container(cri, config) as container_id:
+        paths = "/volume-0/etc/passwd /volume-1/passwd /volume-2/passwd"
+        assert (await sh(cri, container_id, f"ls {paths}")).split() == paths.split()
+        assert [mount.image.image_ref for mount in (await status(cri, container_id)).mounts] == [image.id] * 3
 
 
 @image_volumes

@@ -21,6 +21,8 @@ FORKY = Suite("forky")
 # What the unpacked programs need from the machine: the shared libraries of dockerd and runc, the firewall tool that
 # dockerd and the CNI plugins call, and the programs that the conformance specs run on the host (ipcmk, pgrep).
 MACHINE = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "libsystemd0", "procps", "util-linux")
+# Docker 29 makes its rules with it, if asked to.
+MACHINE_OF_29 = ("nftables",)
 BASE = ("docker-registry", "runc", "containernetworking-plugins")
 # Prometheus reads the metrics and the dashboard's queries; promtool is in its package.
 MONITORING = ("prometheus",)
@@ -65,7 +67,7 @@ def provide(engine: str) -> Supplies:
     suite, packages = ENGINES[engine]
     built = (_build_moby(),) if engine in BUILT else ()
     with locked("supplies"):
-        install(MACHINE)
+        install((*MACHINE, *MACHINE_OF_29) if engine in BUILT else MACHINE)
         base = BOOKWORM.unpack(BASE, _folder("base", BASE))
         monitoring = BOOKWORM.unpack(MONITORING, _folder("monitoring", MONITORING))
         unpacked = suite.unpack(packages, _folder(f"engine-{engine.partition('-')[0]}", packages))

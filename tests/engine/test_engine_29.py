@@ -1,0 +1,80 @@
+"""Docker 29 with options that it has beside its defaults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine.pods import container, container_config, pod, pull, sandbox_config, sandbox_status, sh, start
+from tests.engine.test_network import GREETER, fetch, port
+from tests.engine.test_outages import works_again
+from tests.engine.test_stats import measured
+from tests.node.engine import Engine
+from tests.node.server import Server
+from tests.node.state import Snapshot
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("TEST_NODE_ENGINE", "").startswith("29"), reason="these are options of Docker 29"
+)
+
+
+@asynccontextmanager
+async def engine_with(engine: Engine, option: str, *clients: CRI) -> AsyncIterator[None]:
+    """The node's engine runs with one more option during the block."""
+    await asyncio.to_thread(engine.restart, option)
+    try:
+        for client in clients:
+            await works_again(client, partial(pull, client))
+        yield
+    finally:
+        await asyncio.to_thread(engine.restart)
+
+
+@pytest.fixture
+def forwarding() -> Iterator[None]:
+    """As after a boot with nftables. The engine with iptables, which ran here before, leaves its policy behind."""
+    policy = ["iptables", "--policy", "FORWARD"]
+    subprocess.run([*policy, "ACCEPT"], check=True)
+    yield
+    subprocess.run([*policy, "DROP"], check=True)
+
+
+@pytest.mark.usefixtures("forwarding")
+async def test_pods_reach_each_other_and_have_host_ports_with_the_nftables_backend(
+    server: Server, start_server: Callable[..., Server], engine: Engine
+) -> None:
+    of_the_engine = await asyncio.to_thread(start_server, "--network-plugin=docker")
+    async with (
+        CRI(server.target) as cni,
+        CRI(of_the_engine.target) as docker,
+        engine_with(engine, "--firewall-backend=nftables", cni, docker),
+    ):
+        for cri in (cni, docker):
+            config = sandbox_config(hostname="greeter", port_mappings=port())
+            async with pod(cri, config) as greeter, container(cri) as visitor:
+                await start(cri, greeter, container_config(GREETER))
+                address = (await sandbox_status(cri, greeter)).network.ip
+                assert await fetch("127.0.0.1", 18080) == "greeter"
+                assert await sh(cri, visitor, f"wget -q -O - http://{address}/") == "greeter"
+
+
+async def test_pods_run_with_containerd_inside_of_the_engine(
+    cri: CRI, engine: Engine, snapshot: Callable[[], Snapshot]
+) -> None:
+    """dockerd has no containerd beside it then."""
+    before = snapshot()
+    async with engine_with(engine, "--feature=embedded-containerd", cri):
+        async with container(cri, container_config("echo here > /file; exec sleep 1000")) as container_id:
+            assert await sh(cri, container_id, "cat /file") == "here"
+            await measured(cri, container_id, 1)
+        (usage,) = (await cri.images.ImageFsInfo(api.ImageFsInfoRequest())).image_filesystems
+        assert usage.used_bytes.value > 0
+    assert snapshot().gained(before) == {}

@@ -1,4 +1,4 @@
-"""What critest reported against what the list of expectations says. Pure: text in, findings out."""
+"""What a suite of Ginkgo reported against what the list of expectations says. Pure: text in, findings out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Expected = Literal["failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One spec of critest with its outcome; `message` is why it failed or was skipped, at most a few lines."""
+    """One spec with its outcome; `message` is why it failed or was skipped, at most a few lines."""
 
     name: str
     outcome: Outcome
@@ -36,6 +36,11 @@ def read_report(junit: str) -> list[Spec]:
     """The specs of a JUnit report that Ginkgo wrote; its set-up nodes, which are no specs, only if they failed."""
     specs = (_spec(case) for case in ET.fromstring(junit).iter("testcase"))
     return [spec for spec in specs if spec.name.startswith("[It]") or spec.outcome == "failed"]
+
+
+def picked(specs: Iterable[Spec]) -> list[Spec]:
+    """The specs that were to run. One that skips itself says why; one that no focus picks is just "skipped"."""
+    return [spec for spec in specs if spec.message != "skipped"]
 
 
 def _spec(case: ET.Element) -> Spec:
@@ -82,11 +87,11 @@ def compare(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[
             message = f": {spec.message.splitlines()[0]}" if spec.message else ""
             found.append(Difference(spec.name, f"{spec.outcome}, expected {outcome}: {spec.name}{message}"))
     gone = (name for name in expected if name not in names)
-    return found + [Difference(name, f"in the list, but critest has no such spec: {name}") for name in gone]
+    return found + [Difference(name, f"in the list, but the suite has no such spec: {name}") for name in gone]
 
 
 def draft(specs: Iterable[Spec]) -> str:
-    """A list of expectations that the outcomes of `specs` meet; the reasons are critest's words, to be replaced."""
+    """A list of expectations that the outcomes of `specs` meet; the reasons are the suite's words, to be replaced."""
     groups: dict[tuple[Outcome, str], list[str]] = {}
     for spec in specs:
         if spec.outcome != "passed":

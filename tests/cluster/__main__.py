@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.cluster import PROGRAMS
-from tests.conformance import tools
+from tests.kubernetes import programs
 from tests.node.cache import CACHE, REPOSITORY, locked
 from tests.node.packages import SetupError
 from tests.node.supplies import BOOKWORM, ENGINES
-
-KUBERNETES = "k8s.io/kubernetes"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,10 +26,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--focus", metavar="NAME", help="run only the tests whose name contains it")
     given = parser.parse_args(arguments)
     try:
-        programs = _provide()
+        folders = _provide()
     except SetupError as error:
         sys.exit(f"cluster: {error}")
-    environment = os.environ | {PROGRAMS: os.pathsep.join(map(str, programs))}
+    environment = os.environ | {PROGRAMS: os.pathsep.join(map(str, folders))}
     focus = ["-k", given.focus] if given.focus else []
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *focus, "tests/cluster"]
     node = [sys.executable, "-m", "tests.node", "--engine", given.engine, "--", *tests]
@@ -39,12 +37,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _provide() -> Sequence[Path]:
-    """The folders with etcd, and with what Go builds of Kubernetes."""
-    names = ("kubelet", "kubectl", "kube-apiserver")
+    """The folders with etcd, and with each of Kubernetes' programs."""
     with locked("etcd"):
         etcd = BOOKWORM.unpack(("etcd-server",), CACHE / "etcd")
-    builds = (("build", "-o", name, f"{KUBERNETES}/cmd/{name}") for name in names)
-    return etcd / "usr/bin", tools.built("kubernetes", Path(__file__).parent, *builds)
+    return etcd / "usr/bin", *(programs.provide(name).parent for name in ("kubelet", "kubectl", "kube-apiserver"))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pyroute2 import IPRoute
+from tests.kubernetes.interface import ADDRESS, interface
 
 #: The variable with the folders of etcd, kube-apiserver, kubelet and kubectl, as in PATH.
 PROGRAMS = "CLUSTER_PROGRAMS"
 NODE = "node1"
-ADDRESS, ROUTER = "10.99.0.1", "10.99.0.254"
-INTERFACE = "node0"
 TOKEN = "a-token-of-a-test"
 FOLDER = Path("/run/cluster")
 LOGS = FOLDER / "pod-logs"
@@ -78,7 +76,7 @@ class Cluster:
         (FOLDER / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         with ExitStack() as undo:
             undo.enter_context(self._started)
-            self._make_interface()
+            self._started.enter_context(interface())
             self._etcd()
             self._api_server()
             self.start_kubelet()
@@ -87,16 +85,6 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self._started.close()
-
-    def _make_interface(self) -> None:
-        """A kubelet takes no loopback address for its node's, and wants a default route."""
-        with IPRoute() as route:
-            route.link("add", ifname=INTERFACE, kind="bridge")
-            index = route.link_lookup(ifname=INTERFACE)[0]
-            self._started.callback(_remove_interface)
-            route.addr("add", index=index, address=ADDRESS, prefixlen=24)
-            route.link("set", index=index, state="up")
-            route.route("add", dst="0.0.0.0/0", gateway=ROUTER)
 
     def _etcd(self) -> None:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
@@ -203,12 +191,6 @@ class Cluster:
             f"{path.name}:\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
             for path in sorted(FOLDER.glob("*.log"))
         )
-
-
-def _remove_interface() -> None:
-    with IPRoute() as route:
-        for index in route.link_lookup(ifname=INTERFACE):
-            route.link("del", index=index)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import ADDRESS, LOGS, NODE, Cluster, ClusterError
+from tests.cluster.cluster import LOGS, NODE, Cluster, ClusterError
 from tests.engine.pods import BUSYBOX
+from tests.kubernetes.interface import ADDRESS
 from tests.node.server import Server
 
 pytestmark = pytest.mark.timeout(240)

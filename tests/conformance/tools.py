@@ -33,16 +33,30 @@ def provide_ginkgo() -> Path:
 
 def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
     """The cache's folder of what Go builds from a module, once. The word after `-o` is put into that folder."""
-    key = hashlib.sha256((module / "go.mod").read_bytes()).hexdigest()[:8]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in _sources_of(module))).hexdigest()[:8]
     target = CACHE / f"{name}-{key}"
     with locked(name):
         if not target.is_dir():
             with appearing(target) as made:
-                # Without cgo the programs need nothing of the machine, and building needs no C compiler.
-                environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
                 for *options, output, package in builds:
-                    run(_go(module), *options, made / output, package, env=environment, cwd=module)
+                    _run_go(module, *options, made / output, package)
     return target
+
+
+def sources(package: str, module: Path) -> Path:
+    """The folder of Go's own cache with the sources of `package`, which is the root of a module that `module` needs."""
+    return Path(_run_go(module, "list", "-m", "-f", "{{.Dir}}", package).strip())
+
+
+def _sources_of(module: Path) -> list[Path]:
+    """go.mod and the module's own programs, if it has some: what is built of it depends on nothing else."""
+    return [module / "go.mod", *sorted(module.glob("*/*.go"))]
+
+
+def _run_go(module: Path, *words: str | Path) -> str:
+    # Without cgo the programs need nothing of the machine, and building needs no C compiler.
+    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    return run(_go(module), *words, env=environment, cwd=module)
 
 
 def _go(module: Path) -> str:

@@ -1,6 +1,11 @@
-module dockershim/tests/cluster
+module dockershim/tests/kubernetes
+
 go 1.26.0
+
 require k8s.io/kubernetes v1.36.1
+
+require github.com/onsi/ginkgo/v2 v2.28.1 // indirect
+
 replace (
 	k8s.io/api => k8s.io/api v0.36.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.1

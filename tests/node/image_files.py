@@ -14,7 +14,7 @@ import json
 import platform
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -52,7 +52,7 @@ Layers = Mapping[str, Callable[[], Iterable[Entry]]]
 
 def write(storage: Path, images: Iterable[Image], layers: Layers) -> None:
     """Write the images where a registry with the storage folder `storage` finds them. Each layer is made once."""
-    made: dict[str, bytes] = {}
+    made: dict[str, Layer] = {}
     for image in images:
         for name in image.layers:
             if name not in made:
@@ -97,8 +97,16 @@ def _loader(source: Path) -> Path:
     return next(source.glob("lib/*/ld-linux-*.so.*"))
 
 
-def pack(entries: Iterable[Entry]) -> bytes:
-    """A layer: the tar archive of `entries`, the same bytes on every run (no time, no owner but root)."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer: the digest of its tar archive, and the archive compressed."""
+
+    archive: str
+    compressed: bytes
+
+
+def pack(entries: Iterable[Entry]) -> Layer:
+    """The layer that holds `entries`, the same bytes on every run (no time, no owner but root)."""
     packed = io.BytesIO()
     seen: set[str] = set()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -106,7 +114,8 @@ def pack(entries: Iterable[Entry]) -> bytes:
             if entry.path not in seen:
                 archive.addfile(_member(entry), io.BytesIO(entry.content))
             seen.add(entry.path)
-    return packed.getvalue()
+    archived = packed.getvalue()
+    return Layer(digest(archived), gzip.compress(archived, mtime=0))
 
 
 def _member(entry: Entry) -> tarfile.TarInfo:
@@ -132,17 +141,16 @@ class Blobs:
     layers: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, image: Image, layers: Iterable[bytes]) -> Self:
-        """The blobs of an image with these layers, which are tar archives."""
-        archives = list(layers)
-        compressed = tuple(gzip.compress(archive, mtime=0) for archive in archives)
+    def of(cls, image: Image, layers: Sequence[Layer]) -> Self:
+        """The blobs of an image with these layers."""
+        compressed = tuple(layer.compressed for layer in layers)
         config = json.dumps(
             {
                 "architecture": ARCHITECTURE,
                 "os": "linux",
                 "created": "2024-01-01T00:00:00Z",
                 "config": {"Env": [SEARCH_PATH]} | dict(image.config),
-                "rootfs": {"type": "layers", "diff_ids": [digest(archive) for archive in archives]},
+                "rootfs": {"type": "layers", "diff_ids": [layer.archive for layer in layers]},
                 "history": [{"created": "2024-01-01T00:00:00Z", "created_by": name} for name in image.layers],
             },
             sort_keys=True,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from types import ModuleType
 from typing import get_args
 
 import pytest
 
-from tests.conformance.__main__ import EXPECTED
+from tests import conformance, e2e_node
 from tests.conformance.verdict import (
     Expectation,
     Expected,
@@ -15,6 +17,7 @@ from tests.conformance.verdict import (
     Spec,
     compare,
     draft,
+    picked,
     read_expectations,
     read_report,
 )
@@ -40,6 +43,11 @@ outcome = "skipped"
 reason = "old engine"
 engines = ["20"]
 specs = ["c"]
+[[group]]
+outcome = "failed"
+reason = "not without the gate"
+gates = [""]
+specs = ["d"]
 """
 
 
@@ -76,14 +84,15 @@ def test_an_expectation_of_a_spec_that_is_gone_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "names"),
+    ("engine", "gates", "names"),
     [
-        pytest.param("20", ["a", "b", "c"], id="a group for this engine counts"),
-        pytest.param("28", ["a", "b"], id="a group for another engine does not"),
+        pytest.param("20", "", ["a", "b", "c", "d"], id="a group for this engine counts"),
+        pytest.param("28", "", ["a", "b", "d"], id="a group for another engine does not"),
+        pytest.param("28", "Gate=true", ["a", "b"], id="a group for another kubelet does not"),
     ],
 )
-def test_expectations_of_an_engine(engine: str, names: list[str]) -> None:
-    assert [expectation.name for expectation in read_expectations(LIST, engine)] == names
+def test_expectations_of_an_engine_and_a_kubelet(engine: str, gates: str, names: list[str]) -> None:
+    assert [expectation.name for expectation in read_expectations(LIST, engine, gates)] == names
 
 
 def test_a_draft_is_a_list_that_its_run_meets() -> None:
@@ -91,9 +100,15 @@ def test_a_draft_is_a_list_that_its_run_meets() -> None:
     assert compare(specs, read_expectations(draft(specs), "28")) == []
 
 
+def test_only_what_no_focus_picks_is_left_out() -> None:
+    specs = [Spec("ok", "passed"), Spec("other", "skipped", "skipped"), Spec("skips", "skipped", "skipped - why")]
+    assert [spec.name for spec in picked(specs)] == ["ok", "skips"]
+
+
+@pytest.mark.parametrize("suite", [pytest.param(conformance, id="critest"), pytest.param(e2e_node, id="e2e_node")])
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_the_list_names_each_spec_once_and_with_a_reason(engine: str) -> None:
-    expectations = read_expectations(EXPECTED.read_text(), engine)
+def test_the_list_names_each_spec_once_and_with_a_reason(suite: ModuleType, engine: str) -> None:
+    expectations = read_expectations((Path(*suite.__path__) / "expected.toml").read_text(), engine)
     assert all(expectation.reason and expectation.outcome in get_args(Expected) for expectation in expectations)
     repeated = [name for name, count in Counter(expectation.name for expectation in expectations).items() if count > 1]
     assert repeated == []

@@ -53,13 +53,17 @@ def _spec(case: ET.Element) -> Spec:
     return Spec(re.sub(r"\s+", " ", case.get("name", "")), outcome, message, float(case.get("time", "0")))
 
 
-def read_expectations(toml: str, engine: str) -> list[Expectation]:
-    """The expectations for `engine`. KeyError or tomllib.TOMLDecodeError for a list that is not well-formed."""
+def read_expectations(toml: str, engine: str, gates: str = "") -> list[Expectation]:
+    """The expectations for `engine`, and for a kubelet with these feature gates.
+
+    KeyError or tomllib.TOMLDecodeError for a list that is not well-formed.
+    """
     groups = cast("list[Mapping[str, object]]", tomllib.loads(toml).get("group", []))
     return [
         Expectation(name, cast(Expected, group["outcome"]), cast(str, group["reason"]))
         for group in groups
         if engine in cast("list[str]", group.get("engines", [engine]))
+        and gates in cast("list[str]", group.get("gates", [gates]))
         for name in cast("list[str]", group["specs"])
     ]
 

@@ -55,10 +55,10 @@ def create(name: str) -> None:
                 (made / setting).write_text((hierarchy.path / setting).read_text())
 
 
-def enter(name: str) -> None:
-    """Move the calling process into the cgroup `name`."""
+def enter(name: str, pid: int | None = None) -> None:
+    """Move a process, the calling one if no other is named, into the cgroup `name`."""
     for hierarchy in hierarchies():
-        (hierarchy.path / name / "cgroup.procs").write_text(str(os.getpid()))
+        (hierarchy.path / name / "cgroup.procs").write_text(str(pid or os.getpid()))
 
 
 def mount_own() -> None:

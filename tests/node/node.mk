@@ -22,6 +22,9 @@ run_engine_tests = $(if $(FOCUS),$(NODE) $1 -- $(ENGINE_TESTS) $2,$(ENGINE_TESTS
 PROCESSES ?= 4
 CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --processes $(PROCESSES) --engine
 
+# The tests of what runs the other tests.
+NODE_TESTS := tests/node tests/conformance tests/e2e_node
+
 ##@ Test
 
 .PHONY: test
@@ -29,7 +32,7 @@ ifdef FOCUS
 test: install ## Run everything: lint, unit, node and engine tests, critest (FOCUS=name runs only tests of that name)
 	@found=; \
 	run() { "$$@" && found=1 || test $$? -eq 5; }; \
-	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit tests/node tests/conformance; \
+	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit $(NODE_TESTS); \
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
@@ -39,7 +42,7 @@ endif
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner
-	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) tests/node tests/conformance
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) $(NODE_TESTS)
 
 .PHONY: test-engine
 test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28|29|29-overlay2, FOCUS=name)

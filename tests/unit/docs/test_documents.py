@@ -46,8 +46,8 @@ def test_every_flag_in_a_document_exists(document: Path) -> None:
 @each_document
 def test_every_make_target_in_a_document_exists(document: Path) -> None:
     makefiles = [ROOT / "Makefile", *ROOT.glob("*/*.mk"), *ROOT.glob("*/*/*.mk")]
-    targets = {target for file in makefiles for target in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)}
-    assert set(re.findall(r"(?:`|    )make ([a-z-]+)", document.read_text())) - targets == set()
+    targets = {target for file in makefiles for target in re.findall(r"^([a-z0-9-]+):", file.read_text(), re.MULTILINE)}
+    assert set(re.findall(r"(?:`|    )make ([a-z0-9-]+)", document.read_text())) - targets == set()
 
 
 @each_document

@@ -1,0 +1,69 @@
+"""`python -m tests.e2e_node [--engine 28]`: Kubernetes' node conformance suite, compared with expected.toml.
+
+It is no part of `make test`: Go builds Kubernetes for some ten minutes the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.conformance.suites import Run
+from tests.conformance.verdict import draft, picked, read_expectations
+from tests.e2e_node import images
+from tests.e2e_node.inside import JUNIT
+from tests.kubernetes import programs
+from tests.node.packages import SetupError
+from tests.node.supplies import ENGINES
+
+EXPECTED: Final = Path(__file__).parent / "expected.toml"
+TIME_LIMIT: Final = 3600  # seconds for the whole suite
+CONFORMANCE: Final = r"\[NodeConformance\]"
+# What a conformant node need not do, and what runs alone.
+LEFT_OUT: Final = (r"\[Flaky\]", r"\[Slow\]", r"\[Serial\]", r"\[Disruptive\]", r"\[Alpha\]")
+LEFT_OUT_FEATURES: Final = (r"\[Feature:", r"\[FeatureGate")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when every spec did what is expected of it, 1 when one did not, SystemExit when the suite could not run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e_node", description=__doc__)
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
+    parser.add_argument("--focus", metavar="REGEX", help="of the conformance specs run only those whose name matches")
+    parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")
+    parser.add_argument("--feature-gates", default="", metavar="NAME=true,...", help="of the kubelet")
+    parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
+    given = parser.parse_args(arguments)
+    variant = "".join(f"-{gate.partition('=')[0]}" for gate in given.feature_gates.split(",") if gate)
+    run = Run("e2e_node", given.engine, f"e2e-node-{given.engine}{variant}")
+    try:
+        suite = programs.provide("e2e_node.test")
+        options = (
+            f"--ginkgo={programs.provide('ginkgo')}",
+            f"--kubelet={programs.provide('kubelet')}",
+            f"--images={images.provide()}",
+            f"--time-limit={TIME_LIMIT}",
+            f"--feature-gates={given.feature_gates}",
+            f"--procs={given.processes}",
+            f"--focus={focus(given.focus)}",
+            f"--skip={'|'.join((*LEFT_OUT, *LEFT_OUT_FEATURES))}",
+        )
+        specs = picked(run.specs(JUNIT, "tests.e2e_node.inside", suite, *options))
+    except SetupError as error:
+        sys.exit(f"e2e_node: {error}")
+    if given.write:
+        sys.stdout.write(draft(specs))
+        return 0
+    expected = read_expectations(EXPECTED.read_text(), given.engine, given.feature_gates)
+    return run.judge(specs, expected, whole=not given.focus)
+
+
+def focus(asked: str | None) -> str:
+    """A regular expression for the conformance specs whose name matches ``asked``, before or behind that word."""
+    return f"({asked}).*{CONFORMANCE}|{CONFORMANCE}.*({asked})" if asked else CONFORMANCE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""The images that e2e_node asks for, made of Debian packages and of Kubernetes' own programs.
+
+They are those of k8s.io/kubernetes 1.36 (test/utils/image/manifest.go). The reason stands beside the odd ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tests.kubernetes import programs
+from tests.node import image_files
+from tests.node.cache import CACHE, appearing, locked
+from tests.node.image_files import (
+    SHELL,
+    Blobs,
+    Entry,
+    Image,
+    Layers,
+    digest,
+    folders,
+    libraries,
+    pack,
+    program,
+)
+from tests.node.images import GROUP, NGINX_COMMAND, PASSWD, busybox, nginx
+from tests.node.supplies import FORKY
+
+# Of forky, whose busybox hands names such as `data-1` on to the programs that its shell runs, as the original does.
+PACKAGES: Final = (
+    *("bash", "bind9-dnsutils", "busybox", "curl", "iproute2", "libc-bin", "netcat-openbsd", "nginx", "openssl"),
+    *("perl-base", "procps", "util-linux"),
+)
+TOOLS: Final = (
+    *("bin/bash", "bin/ip", "bin/ss", "usr/bin/curl", "usr/bin/dig", "usr/bin/getent", "usr/bin/ipcs"),
+    *("usr/bin/nslookup", "usr/bin/openssl"),
+)
+# What the specs of supplemental groups look up in agnhost.
+AGNHOST_PASSWD: Final = f"{PASSWD}user-defined-in-image:x:1000:1000::/home:/bin/sh\n".replace(
+    "default-user:x:1000:1000:default-user:/home/default-user:/bin/sh\n", ""
+)
+AGNHOST_GROUP: Final = f"{GROUP}group-defined-in-image:x:50000:user-defined-in-image\n"
+# From here a subcommand of agnhost serves one image, and from no other layout.
+FAKE_REGISTRY: Final = "var/registry/pause"
+# In the program of busybox: the format of the shell's line numbers, and none.
+LINE: Final = b"\0line %d: \0"
+NO_LINE: Final = b"\0\0ine %d: \0"
+PROGRAMS: Final = ("agnhost", "nmeter", "nonewprivs", "pause")
+
+
+def provide() -> Path:
+    """The storage folder of a registry that has the images, made once."""
+    built = {name: programs.provide(name) for name in PROGRAMS}
+    content = b"".join(Path(path).read_bytes() for path in (__file__, image_files.__file__))
+    made_of = (*PACKAGES, *(path.parent.name for path in built.values()))
+    key = hashlib.sha256(content + " ".join(made_of).encode()).hexdigest()[:8]
+    target = CACHE / f"e2e-node-registry-{key}"
+    with locked("e2e-node-registry"):
+        packages = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
+        source = FORKY.unpack(PACKAGES, CACHE / f"e2e-node-source-{packages}", with_dependencies=True)
+        if not target.is_dir():
+            with appearing(target) as storage:
+                image_files.write(storage, IMAGES, _layers(source, built, programs.sources()))
+    return target
+
+
+def _layers(source: Path, built: Mapping[str, Path], kubernetes: Path) -> Layers:
+    made: Layers = {
+        "busybox": partial(_busybox, source),
+        "nmeter": lambda: [_built(built["nmeter"], "bin/nmeter")],
+        "tools": partial(_tools, source),
+        "pause": lambda: [_built(built["pause"], "pause")],
+        "nonewprivs": lambda: [_built(built["nonewprivs"], "usr/local/bin/nnp", 0o4755)],
+        "nginx": partial(nginx, source),
+        "perl": partial(_perl, source),
+        **{name: partial(_marker, name) for name in DIFFERENT},
+    }
+    return {**made, "agnhost": partial(_agnhost, built["agnhost"], kubernetes, made)}
+
+
+def _busybox(source: Path) -> Iterator[Entry]:
+    """Debian's, but its shell names no line ("line 0: ") in an error: a spec compares the words with the original's."""
+    for entry in busybox(source):
+        if entry.path == "bin/busybox":
+            assert entry.content.count(LINE) == 1
+            yield replace(entry, content=entry.content.replace(LINE, NO_LINE))
+        else:
+            yield entry
+
+
+def _built(path: Path, at: str, mode: int = 0o755) -> Entry:
+    return Entry(at, path.read_bytes(), mode)
+
+
+def _marker(name: str) -> Iterable[Entry]:
+    return [Entry("image-name", name.encode())]
+
+
+def _tools(source: Path) -> Iterator[Entry]:
+    yield from (program(source, path) for path in TOOLS)
+    yield Entry("bin/nc", (source / "usr/bin/nc.openbsd").read_bytes(), 0o755)
+    yield from libraries(source, *TOOLS, "usr/bin/nc.openbsd")
+    yield from folders("usr/lib/ssl")
+    yield Entry("usr/lib/ssl/openssl.cnf", (source / "etc/ssl/openssl.cnf").read_bytes())
+    yield Entry("etc/nsswitch.conf", b"hosts: files dns\n")
+
+
+def _perl(source: Path) -> Iterator[Entry]:
+    yield program(source, "usr/bin/perl")
+    yield from libraries(source, "usr/bin/perl")
+    for path in sorted(source.glob("usr/lib/*/perl-base/**/*.pm")):
+        yield Entry(str(path.relative_to(source)), path.read_bytes())
+
+
+def _agnhost(agnhost: Path, kubernetes: Path, layers: Layers) -> Iterator[Entry]:
+    yield from folders("uploads", mode=0o777)
+    yield Entry("etc/passwd", AGNHOST_PASSWD.encode())
+    yield Entry("etc/group", AGNHOST_GROUP.encode())
+    yield _built(agnhost, "agnhost")
+    # Specs of entry points run it by the other name.
+    yield Entry("agnhost-2", same_as="agnhost")
+    for name in ("localhost.crt", "localhost.key"):
+        yield Entry(name, (kubernetes / "test/images/agnhost/porter" / name).read_bytes())
+    blobs = Blobs.of(PAUSE, [pack(layers[name]()) for name in PAUSE.layers])
+    yield Entry(f"{FAKE_REGISTRY}/manifests/testing", f"{digest(blobs.manifest)}\n".encode())
+    for kind, blob in (("manifests", blobs.manifest), *(("blobs", blob) for blob in (blobs.config, *blobs.layers))):
+        algorithm, hexadecimal = digest(blob).split(":")
+        yield Entry(f"{FAKE_REGISTRY}/{kind}/{algorithm}/{hexadecimal[:2]}/{hexadecimal}/data", blob)
+
+
+AGNHOST: Final = {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}
+PAUSE: Final = Image(("pause:3.10.2",), ("pause",), {"Entrypoint": ["/pause"]})
+# Specs replace one image by another and look which one runs: those have to differ.
+DIFFERENT: Final = ("agnhost-2.55", "busybox-1.29", "busybox-1.36", "nginx-1.27", "kitten", "nautilus")
+SUITE: Final = "e2e-test-images"
+IMAGES: Final = (
+    PAUSE,
+    Image((f"{SUITE}/agnhost:2.63.0",), ("busybox", "nmeter", "tools", "agnhost"), AGNHOST),
+    Image((f"{SUITE}/agnhost:2.55",), ("busybox", "nmeter", "tools", "agnhost", "agnhost-2.55"), AGNHOST),
+    Image((f"{SUITE}/busybox:1.37.0-1",), ("busybox", "nmeter")),
+    Image((f"{SUITE}/busybox:1.36.1-1",), ("busybox", "nmeter", "busybox-1.36")),
+    Image((f"{SUITE}/busybox:1.29-2",), ("busybox", "nmeter", "busybox-1.29")),
+    Image((f"{SUITE}/glibc-dns-testing:2.0.0",), ("busybox", "tools")),
+    Image((f"{SUITE}/nginx:1.15-4",), ("busybox", "nginx"), {"Cmd": NGINX_COMMAND}),
+    Image((f"{SUITE}/nginx:1.27-0",), ("busybox", "nginx", "nginx-1.27"), {"Cmd": NGINX_COMMAND}),
+    Image((f"{SUITE}/nonewprivs:1.4",), ("busybox", "nonewprivs"), {"Cmd": ["/usr/local/bin/nnp"]}),
+    Image((f"{SUITE}/nonroot:1.5",), ("busybox",), SHELL | {"User": "1234"}),
+    Image((f"{SUITE}/ipc-utils:1.4",), ("busybox", "tools")),
+    Image((f"{SUITE}/perl:5.26",), ("busybox", "perl")),
+    Image((f"{SUITE}/kitten:1.8",), ("busybox", "kitten")),
+    Image((f"{SUITE}/nautilus:1.8",), ("busybox", "nautilus")),
+)

@@ -1,0 +1,146 @@
+"""The part that runs in the node: the server, then the suite, which brings etcd, an API server and the kubelet."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.kubernetes.interface import interface
+from tests.node import cgroups
+from tests.node.cache import CACHE, REPOSITORY
+from tests.node.engine import Engine
+from tests.node.mounts import bind
+from tests.node.server import Server
+
+JUNIT: Final = "junit.xml"
+FOLDER: Final = Path("/run/e2e-node")
+REGISTRY: Final = Path("/var/lib/docker-registry")
+TMP: Final = Path("/tmp")
+# The suite's RuntimeClass, which its own nodes are configured with.
+RUNTIME: Final = "test-handler"
+# What the suite's kubelet takes for the cgroups of the engine, and of all that is no part of Kubernetes.
+ENGINE_CGROUP, SYSTEM_CGROUP = "docker-daemon", "system"
+# The suite would start the kubelet by systemd where it finds these, and no systemd runs in a node.
+OF_SYSTEMD: Final = ("systemd-run", "journalctl")
+KUBELET: Final[dict[str, Any]] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "cgroupDriver": "cgroupfs",
+    "cgroupRoot": "/",
+    "volumePluginDir": str(FOLDER / "plugins"),
+    # A test node's machine may have any of these.
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "evictionHard": {"memory.available": "0%"},
+    "imageGCHighThresholdPercent": 100,
+    # From here on as in the suite's own default (test/e2e_node/jenkins/default-kubelet-config.yaml).
+    "podCIDR": "10.100.0.0/24",
+    "volumeStatsAggPeriod": "10s",
+    "fileCheckFrequency": "10s",
+    "evictionPressureTransitionPeriod": "30s",
+    "serializeImagePulls": False,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the JUnit report and all logs into the folder `report`; give the suite's exit code."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, epilog="What is not known here is for ginkgo.")
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--ginkgo", type=Path, required=True, help="the program that runs the suite")
+    parser.add_argument("--kubelet", type=Path, required=True)
+    parser.add_argument("--images", type=Path, required=True, help="storage folder of a registry")
+    parser.add_argument("--time-limit", type=float, required=True, help="seconds for all of it")
+    parser.add_argument("--feature-gates", default="", help="of the kubelet")
+    given, options = parser.parse_known_args(arguments)
+    report: Path = given.report
+    _prepare(given.images)
+    Engine().restart(f"--add-runtime={RUNTIME}={shutil.which('runc')}")
+    _move_to_cgroups()
+    server = Server()
+    server.start()
+    try:
+        with interface(), (report / "e2e-node.log").open("wb") as log:
+            return _run(_command(given, options, server.target), given.time_limit, log.fileno())
+    finally:
+        for name in ("dockershim.log", "dockerd.log"):
+            shutil.copy(Path("/var/log") / name, report / name)
+        server.stop()
+
+
+def _prepare(images: Path) -> None:
+    shutil.copytree(images, REGISTRY, dirs_exist_ok=True)
+    FOLDER.mkdir()
+    (FOLDER / "kubelet.json").write_text(json.dumps(KUBELET))
+    for name in OF_SYSTEMD:
+        # No file that can be run is no program in PATH.
+        while found := shutil.which(name):
+            bind(Path(os.devnull), Path(found))
+    # Specs leave files in /tmp.
+    if not any(path.is_relative_to(TMP) for path in (CACHE, REPOSITORY, Path(sys.executable))):
+        (FOLDER / "tmp").mkdir()
+        (FOLDER / "tmp").chmod(0o1777)
+        bind(FOLDER / "tmp", TMP)
+
+
+def _move_to_cgroups() -> None:
+    for name, processes in ((ENGINE_CGROUP, _family(Engine().pid)), (SYSTEM_CGROUP, [os.getpid()])):
+        cgroups.create(name)
+        for process in processes:
+            cgroups.enter(name, process)
+
+
+def _family(pid: int | None) -> Iterator[int]:
+    """A process with all its descendants."""
+    if pid is not None:
+        yield pid
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                yield from _family(int(child))
+
+
+def _command(given: argparse.Namespace, options: Sequence[str], runtime: str) -> list[str]:
+    # ginkgo starts the suite in the folder where it is, and the suite leaves its files there.
+    suite = FOLDER / given.suite.name
+    suite.symlink_to(given.suite)
+    gates = [f"--feature-gates={given.feature_gates}"] if given.feature_gates else []
+    return [
+        str(given.ginkgo),
+        # A fixed order: a failure that depends on what ran before can be seen again.
+        "--seed=1",
+        "--no-color",
+        f"--timeout={given.time_limit:.0f}s",
+        f"--output-dir={given.report}",
+        f"--junit-report={JUNIT}",
+        *options,
+        str(suite),
+        "--",
+        f"--report-dir={given.report}",
+        "--prepull-images=false",
+        f"--k8s-bin-dir={given.kubelet.parent}",
+        f"--container-runtime-endpoint={runtime}",
+        f"--kubelet-config-file={FOLDER / 'kubelet.json'}",
+        *gates,
+    ]
+
+
+def _run(command: Sequence[str], seconds: float, log: int) -> int:
+    """Run the suite, which ends itself in time; if it does not, SIGTERM and SIGKILL do."""
+    suite = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    for patience, end in ((seconds + 60, suite.terminate), (60, suite.kill)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return suite.wait(patience)
+        end()
+    return suite.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

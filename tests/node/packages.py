@@ -78,6 +78,11 @@ class Suite:
         run("apt-get", *isolated, "install", "-y", "--download-only", "--no-install-recommends", *packages)
 
     @property
+    def source(self) -> str:
+        """The suite's line in a source list of apt."""
+        return f"deb [signed-by={KEYRING}] {_mirror()} {self.name} main"
+
+    @property
     def state(self) -> Path:
         return CACHE / "apt" / self.name
 
@@ -102,8 +107,7 @@ def _refresh(suite: Suite) -> None:
     if not KEYRING.exists():
         raise SetupError(f"{KEYRING} is missing: a test node is made of Debian packages, run it on Debian 12")
     (suite.state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-    line = f"deb [signed-by={KEYRING}] {_mirror()} {suite.name} main\n"
-    (suite.state / "sources.list").write_text(line)
+    (suite.state / "sources.list").write_text(f"{suite.source}\n")
     run("apt-get", *suite.options, "update")
 
 

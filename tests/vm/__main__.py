@@ -1,0 +1,30 @@
+"""`python -m tests.vm [-- command…]`: boot a guest and run a command (or a shell) in it as root; then switch it off."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tests.node.packages import SetupError
+from tests.vm.guest import GuestError
+from tests.vm.running import running
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when the command ended well; SystemExit says why there is no guest, or what the command said."""
+    parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
+    parser.add_argument("command", nargs="*", help="what to run in the guest; a shell if left out")
+    given = parser.parse_args(arguments)
+    try:
+        with running() as guest:
+            if not given.command:
+                return guest.shell()
+            sys.stdout.write(guest.run(*given.command, timeout=3600))
+            return 0
+    except (SetupError, GuestError) as error:
+        sys.exit(f"vm: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

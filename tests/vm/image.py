@@ -1,0 +1,187 @@
+"""The guest's disk: the operating system with the server installed as README tells it, images, CNI, critest and keys.
+
+It is made anew, within a minute, when the server's sources or anything else in it has changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conformance import tools as cri_tools
+from tests.node import supplies
+from tests.node.cache import CACHE, REPOSITORY, appearing, locked
+from tests.node.engine import REGISTRIES
+from tests.node.inside import CNI_CONFIG, REGISTRY_CONFIG
+from tests.node.packages import run
+from tests.vm import debian
+
+DISK_SIZE = "8G"
+KEPT = 3  # so many disks, the last used ones, stay in the cache
+PYTHON = "3.13"  # Debian 13's
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+SERVER = ("dockershim", "cni", "checkpoints", "streaming", "pyproject.toml", "hatch_build.py")
+DEPLOYED = ("dockershim.service", "dockershim.socket", "dockershim.service.d/socket.conf")
+
+NAME = "guest"
+FILES = {
+    "etc/hostname": f"{NAME}\n",
+    # Docker takes plain HTTP for what resolves to 127.0.0.0/8: the guest's own registry answers for all of them.
+    "etc/hosts": f"127.0.0.1 localhost {' '.join(REGISTRIES)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n",
+    "etc/resolv.conf": "nameserver 127.0.0.1\nsearch node.test\n",
+    "etc/machine-id": f"{hashlib.sha256(NAME.encode()).hexdigest()[:32]}\n",
+    "etc/systemd/network/10-vm.network": "[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n",
+    "etc/ssh/sshd_config.d/vm.conf": "HostKey /etc/ssh/ssh_host_ed25519_key\nMaxStartups 100\nUseDNS no\n",
+    "etc/docker/registry/config.yml": REGISTRY_CONFIG,
+    "etc/systemd/system/docker-registry.service.d/vm.conf": "[Service]\nUser=root\n",
+    "etc/cni/net.d/10-test.conflist": json.dumps(CNI_CONFIG, indent=2),
+    "etc/dockershim/config.toml": 'cni_bin_dir = ["/usr/lib/cni"]\n',
+    "etc/crictl.yaml": "runtime-endpoint: unix:///run/dockershim.sock\ntimeout: 60\n",
+    # It is kept over a power cut only when this folder is there.
+    "var/log/journal/.keep": "",
+}
+ENABLED = ("systemd-networkd", "ssh", "docker-registry", "dockershim.service", "dockershim.socket")
+# What only takes time from the tests.
+MASKED = (
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "sshd-keygen.service",
+    "systemd-pstore.service",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a guest boots from, and the key that opens it. Guests write to overlays, never to `disk`."""
+
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / "disk.img"
+
+    @property
+    def kernel(self) -> Path:
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        return self.folder / "initrd.img"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "id_ed25519"
+
+
+@contextmanager
+def provided() -> Iterator[Image]:
+    """The image of the server as it is in this checkout. While the block lasts, no other run removes it."""
+    archive = debian.provide()
+    registry = supplies.provide("28").registry
+    programs = cri_tools.provide()
+    target = CACHE / f"vm-image-{_key(archive.parent, registry, programs)}"
+    with locked("vm-image"):
+        if not target.is_dir():
+            with appearing(target) as made:
+                _make(made, archive, registry, programs)
+        os.utime(target)
+        held = _lock(target, fcntl.LOCK_SH)
+        _sweep()
+    try:
+        yield Image(target)
+    finally:
+        os.close(held)
+
+
+def _key(*folders: Path) -> str:
+    digest = hashlib.sha256(" ".join(folder.name for folder in folders).encode())
+    parts = [REPOSITORY / name for name in SERVER] + [REPOSITORY / "deploy" / name for name in DEPLOYED]
+    files = sorted(file for part in parts for file in (part.rglob("*") if part.is_dir() else [part]))
+    for file in (Path(__file__), *files):
+        made = file.suffix == ".pyc" or file.stem.endswith("_pb2")
+        if file.is_file() and not made:
+            digest.update(f"{file.relative_to(REPOSITORY)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:8]
+
+
+def _make(made: Path, archive: Path, registry: Path, programs: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        root = Path(scratch) / "root"
+        root.mkdir()
+        run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", f"--file={archive}", "-C", root)
+        for path, content in FILES.items():
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.unlink(missing_ok=True)
+            file.write_text(content)
+        shutil.copytree(registry, root / "var/lib/docker-registry", dirs_exist_ok=True)
+        for program in programs.iterdir():
+            shutil.copy2(program, root / "usr/local/bin")
+        _install_server(root)
+        _give_key(made, root)
+        run("chroot", root, "systemctl", "enable", *ENABLED)
+        run("chroot", root, "systemctl", "mask", *MASKED)
+        for name in ("vmlinuz", "initrd.img"):
+            shutil.copy2(next((root / "boot").glob(f"{name}-*")), made / name)
+        run("mke2fs", "-q", "-t", "ext4", "-d", root, made / "disk.img", DISK_SIZE)
+
+
+def _install_server(root: Path) -> None:
+    """Do what README says, but with a wheel of this checkout: the guest's own pip has no way out."""
+    wheels = root / "tmp/wheels"
+    pip = (sys.executable, "-m", "pip", "-q")
+    run(*pip, "wheel", "--no-deps", f"--wheel-dir={wheels}", REPOSITORY)
+    own = next(wheels.iterdir())
+    foreign = ("--only-binary=:all:", f"--python-version={PYTHON}", *(f"--platform={name}" for name in PLATFORMS))
+    run(*pip, "download", *foreign, f"--dest={wheels}", own)
+    run("chroot", root, "python3", "-m", "venv", "/opt/dockershim")
+    guests_pip = ("/opt/dockershim/bin/pip", "-q", "install", "--no-index", "--find-links=/tmp/wheels")
+    run("chroot", root, *guests_pip, f"/tmp/wheels/{own.name}")
+    shutil.rmtree(wheels)
+    for name in DEPLOYED:
+        unit = root / "etc/systemd/system" / name
+        unit.parent.mkdir(exist_ok=True)
+        shutil.copy2(REPOSITORY / "deploy" / name, unit)
+
+
+def _give_key(made: Path, root: Path) -> None:
+    """Make a key that root of the guest accepts. The guest's own come with its ssh server."""
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", NAME, "-f", made / "id_ed25519")
+    folder = root / "root/.ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    shutil.copy2(made / "id_ed25519.pub", folder / "authorized_keys")
+
+
+def _sweep() -> None:
+    """Remove the disks that were used least lately, but none of a guest that runs."""
+    folders = sorted(CACHE.glob("vm-image-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in (folder for folder in folders[KEPT:] if folder.is_dir()):
+        try:
+            held = _lock(folder, fcntl.LOCK_EX)
+        except BlockingIOError:
+            continue
+        shutil.rmtree(folder)
+        os.close(held)
+
+
+def _lock(folder: Path, kind: int) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor

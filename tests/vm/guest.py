@@ -125,9 +125,13 @@ class Guest:
     def boot_id(self) -> str:
         return self.read("/proc/sys/kernel/random/boot_id")
 
-    def journal(self, unit: str = "dockershim", *options: str) -> str:
+    def journal(self, unit: str = "dockershim", *options: str, check: bool = True) -> str:
         """The unit's messages of this boot."""
-        return self.run("journalctl", "--boot", "--no-pager", "--output=cat", f"--unit={unit}", *options)
+        words = ("journalctl", "--boot", "--no-pager", "--output=cat", f"--unit={unit}", *options)
+        return self.run(*words, check=check)
+
+    def console_end(self, lines: int = 40) -> str:
+        return "\n".join(self.console.read_text(errors="replace").splitlines()[-lines:])
 
     def _command(self, disk: Path) -> list[str | Path]:
         processors = min(os.cpu_count() or 1, 4)
@@ -156,9 +160,8 @@ class Guest:
     def _check_time(self, deadline: float) -> None:
         ended = self._qemu is None or self._qemu.poll() is not None
         if ended or time.monotonic() > deadline:
-            end = "\n".join(self.console.read_text(errors="replace").splitlines()[-40:])
             what = "has ended" if ended else "does not come up"
-            raise GuestError(f"the guest {what}; the end of its console:\n{end}")
+            raise GuestError(f"the guest {what}; the end of its console:\n{self.console_end()}")
 
     def _connect(self) -> bool:
         """Open the one connection that all commands share. ssh calculates long, without KVM."""

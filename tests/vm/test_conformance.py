@@ -59,6 +59,6 @@ def specs(guest: Guest) -> dict[str, Spec]:
     return {spec.name: spec for spec in read_report(guest.read(REPORT))}
 
 
-@pytest.mark.parametrize("name", [*APPARMOR, *SELECTED])
+@pytest.mark.parametrize("name", [*APPARMOR, *SELECTED], ids=lambda name: name.removeprefix("[It] [k8s.io] "))
 def test_spec_of_critest_passes(specs: dict[str, Spec], name: str) -> None:
     assert specs[name].outcome == "passed", specs[name].message

@@ -12,7 +12,7 @@ from tests.vm.guest import Guest
 from tests.vm.running import running
 
 # Seconds for one test; the first one's include the image and the boot. Without KVM everything takes ten times as long.
-TIMEOUT = 900
+TIMEOUT = 1800
 
 _guests: list[Guest] = []
 

@@ -48,7 +48,13 @@ from dockershim.translate.records import (
     to_verbose_info,
 )
 from dockershim.translate.reference import lookup_name
-from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
+from dockershim.translate.resources import (
+    SWAP_FILE,
+    check_resources,
+    to_cgroup_files,
+    to_engine_resources,
+    to_oom_score,
+)
 
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
@@ -387,10 +393,13 @@ class Containers:
     ) -> None:
         fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_known_resources(record))
         if fields:
-            reset = SYSTEMD_FILES if features.cgroup_driver == "systemd" and features.cgroup_version == 2 else ()
-            before = await asyncio.to_thread(read_files, record.pid, record.id, reset) if record.pid and reset else {}
+            kept: dict[str, str] = {}
+            if record.pid and features.cgroup_driver == "systemd" and features.cgroup_version == 2:
+                # A swap limit without a memory limit is in no field of the engine.
+                names = SYSTEMD_FILES if "MemorySwap" in fields else (*SYSTEMD_FILES, SWAP_FILE)
+                kept = await asyncio.to_thread(read_files, record.pid, record.id, names)
             await self._containers.update(record.id, fields)
-            files = {**before, **files}
+            files = {**kept, **files}
         if record.pid and files:
             await asyncio.to_thread(apply_files, record.pid, record.id, files)
         if record.pid and resources.oom_score_adj:

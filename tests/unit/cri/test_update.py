@@ -41,18 +41,22 @@ async def test_an_update_through_systemd_leaves_the_other_limits(
 
     async def by_systemd(_: str, fields: dict[str, int]) -> None:
         asked.append(fields)
-        set_limits(min="0", low="0", high="max", oom_group="0")
+        set_limits(min="0", low="0", high="max", oom_group="0", swap_max="max")
 
     monkeypatch.setattr(server.engine_containers, "update", by_systemd)
     for name in ("apply_files", "read_files"):
         known = partial(getattr(cgroups, name), root=tmp_path / "cgroup", proc=tmp_path / "proc")
         monkeypatch.setattr(f"dockershim.cri.container.{name}", known)
-    set_limits(min="4096", low="8192", high="65536", oom_group="1")
+    set_limits(min="4096", low="8192", high="65536", oom_group="1", swap_max="16384")
     resources = cri.LinuxContainerResources(cpu_shares=512, unified={"memory.high": "131072"})
     request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=resources)
     await server.containers.update_container_resources(request)
     await server.close()
     assert asked == [{"CpuShares": 512}]
     assert limits() == {
-        "memory.min": "4096", "memory.low": "8192", "memory.high": "131072", "memory.oom.group": "1",
-    }  # fmt: skip
+        "memory.min": "4096",
+        "memory.low": "8192",
+        "memory.high": "131072",
+        "memory.oom.group": "1",
+        "memory.swap.max": "16384",
+    }

@@ -100,14 +100,14 @@ class Runtime:
             assert result is not None, "a network has at least one plugin"
         return result
 
-    async def delete(self, network: NetworkList, attachment: Attachment) -> None:
+    async def delete(self, network: NetworkList, attachment: Attachment, level: int = logging.WARNING) -> None:
         """DEL: detach a container. It need not be attached, or no longer; plugins must accept that.
 
         Unlike the specification, which stops at the first error, this tries every plugin, so that a broken one leaks
         only its own part. Failures are raised together as :class:`OperationFailed`, and the cache entry stays for
-        another try.
+        another try. A caller that has another try at hand gives the ``level`` at which each failure is logged.
         """
-        async with self._on(attachment) as operation:
+        async with self._on(attachment, level) as operation:
             await self._delete(network, attachment, operation)
 
     async def check(self, network: NetworkList, attachment: Attachment) -> None:
@@ -231,16 +231,16 @@ class Runtime:
             raise
 
     @asynccontextmanager
-    async def _on(self, attachment: Attachment) -> AsyncIterator[_Operation]:
-        operation = self._operation(_environment(attachment))
+    async def _on(self, attachment: Attachment, level: int = logging.WARNING) -> AsyncIterator[_Operation]:
+        operation = self._operation(_environment(attachment), level)
         async with (
             operation.in_time(self._turns.container(attachment.container_id)),
             fenced(attachment.lock_path, operation.time_left() * _FENCE_SHARE) as operation.fence,
         ):
             yield operation
 
-    def _operation(self, environment: Mapping[str, str]) -> _Operation:
-        return _Operation(self._executor, self._bin_dirs, environment, self._timeout)
+    def _operation(self, environment: Mapping[str, str], level: int = logging.WARNING) -> _Operation:
+        return _Operation(self._executor, self._bin_dirs, environment, self._timeout, level)
 
     async def _delete(self, network: NetworkList, attachment: Attachment, operation: _Operation) -> None:
         previous = await self._previous(network, attachment)
@@ -313,15 +313,24 @@ def has_gc(network: NetworkList) -> bool:
 
 
 class _Operation:
-    """What all plugin runs of an operation share: parameters, the time that is left, the fence."""
+    """What all plugin runs of an operation share: parameters, the time that is left, the fence.
+
+    Their failures are logged at ``level``.
+    """
 
     def __init__(
-        self, executor: Executor, bin_dirs: tuple[Path, ...], environment: Mapping[str, str], timeout: float
+        self,
+        executor: Executor,
+        bin_dirs: tuple[Path, ...],
+        environment: Mapping[str, str],
+        timeout: float,
+        level: int,
     ) -> None:
         self._executor = executor
         self._bin_dirs = bin_dirs
         self._environment = environment
         self._deadline = asyncio.get_running_loop().time() + timeout
+        self._level = level
         self.fence = Fence()
 
     def time_left(self) -> float:
@@ -363,7 +372,8 @@ class _Operation:
         try:
             return read(_successful(invocation, await self._execute(invocation)))
         except CNIError as error:
-            log.warning("%s; to repeat it: %s", error, invocation.shell_line())
+            if log.isEnabledFor(self._level):
+                log.log(self._level, "%s; to repeat it: %s", error, invocation.shell_line())
             raise
 
     async def _execute(self, invocation: Invocation) -> Completion:

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_files
-from dockershim.errors import FailedPrecondition, NetworkFailure, disk_error
+from dockershim.errors import FailedPrecondition, NetworkFailure, Unsupported, disk_error
 from dockershim.network.netns import Pins, addresses, names_in, restore_link
 from dockershim.network.readiness import PATIENCE, Readiness
 from dockershim.translate.names import SandboxName
@@ -22,6 +22,7 @@ from dockershim.translate.network import (
     by_preference,
     kubenet_config,
     parse_pod_cidrs,
+    to_bandwidth,
     to_capability_args,
     to_cni_args,
     to_port_mappings,
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 #: A published port: protocol, container port, host port, host address.
 Port = tuple[str, int, int, str]
 
+#: The capability arguments for what the pod itself asks for.
+_WISHES_OF_PODS = {"portMappings", "bandwidth"}
 #: Plugins that read the addresses for their masquerade rules from the interface in the namespace.
 _MASQUERADING = ("bridge", "ptp")
 
@@ -125,6 +128,11 @@ class EngineNetwork(_OfTheEngine):
         parse_pod_cidrs(text)
 
     async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+        if to_bandwidth(config.annotations):
+            raise Unsupported(
+                "annotations kubernetes.io/ingress-bandwidth, egress-bandwidth: the engine's bridge shapes no traffic;"
+                " remove them, or let CNI plugins make the pods' network (--network-plugin)"
+            )
         if not sandbox.addresses:
             raise NetworkFailure("the engine gave the pod no address on its default bridge")
         return by_preference(sandbox.addresses)
@@ -212,9 +220,16 @@ class CNINetwork:
         network = self._source.network
         if network is None:
             raise FailedPrecondition(f"no pod network: {self._source.reason}")
-        attachment = self._attachment(
-            sandbox.id, sandbox.name, capability_args=to_capability_args(config, self._pod_cidrs)
-        )
+        wishes = to_capability_args(config, self._pod_cidrs)
+        if unheard := _WISHES_OF_PODS & wishes.keys() - network.capabilities:
+            # No error: plugins such as Cilium's learn from the API server what pods wish.
+            logger.warning(
+                "sandbox %s asks for %s, but no plugin of CNI network %r declares that capability",
+                sandbox.id,
+                ", ".join(sorted(unheard)),
+                network.name,
+            )
+        attachment = self._attachment(sandbox.id, sandbox.name, capability_args=wishes)
         try:
             result = await self._runtime.add(network, attachment)
         except cni.CacheError as error:
@@ -311,7 +326,8 @@ class CNINetwork:
         *first, last = ways_to_detach(added)
         for way in first:
             try:
-                await self._detach_by(way, added)
+                # Its failure is no trouble: after a boot the rules of no pod are there.
+                await self._detach_by(way, added, logging.DEBUG)
             except NetworkFailure as error:
                 logger.debug("sandbox %s is not detached in %s: %s", added.attachment.container_id, way.value, error)
             except OSError as error:
@@ -320,15 +336,18 @@ class CNINetwork:
                 return
         await self._detach_by(last, added)
 
-    async def _detach_by(self, way: Way, added: cni.CachedAttachment) -> None:
-        """DEL in one way. Raises NetworkFailure, and OSError if the namespace or interface cannot be made."""
+    async def _detach_by(self, way: Way, added: cni.CachedAttachment, level: int = logging.WARNING) -> None:
+        """DEL in one way. Failures of plugins are logged at ``level``.
+
+        Raises NetworkFailure, and OSError if the namespace or interface cannot be made.
+        """
         attachment = added.attachment
         if way is Way.STAND_IN:
             pin = await asyncio.to_thread(
                 self._pins.pin_stand_in, attachment.container_id, attachment.ifname, _addresses_in(added)
             )
             try:
-                await self._delete(added.network, dataclasses.replace(attachment, netns=str(pin)))
+                await self._delete(added.network, dataclasses.replace(attachment, netns=str(pin)), level)
             finally:
                 self._pins.unpin(attachment.container_id)
             return
@@ -337,12 +356,12 @@ class CNINetwork:
             netns, addresses = Path(attachment.netns), _addresses_in(added)
             if not await asyncio.to_thread(restore_link, netns, attachment.ifname, addresses):
                 raise NetworkFailure("its interface is there")
-        await self._delete(added.network, attachment)
+        await self._delete(added.network, attachment, level)
 
-    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+    async def _delete(self, network: cni.NetworkList, attachment: cni.Attachment, level: int) -> None:
         """DEL. Raises NetworkFailure."""
         try:
-            await self._runtime.delete(network, attachment)
+            await self._runtime.delete(network, attachment, level)
         except cni.CNIError as error:
             raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
 

@@ -304,6 +304,15 @@ async def test_bandwidth_annotations_shape_the_pods_traffic(cri: CRI) -> None:
     assert _shaped() == before
 
 
+async def test_bandwidth_annotations_are_refused_on_the_engines_bridge(
+    of_the_engine: Server, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    async with CRI(of_the_engine.target) as cri, refused("INVALID_ARGUMENT", "ingress-bandwidth", "--network-plugin"):
+        await run_pod(cri, sandbox_config(annotations={"kubernetes.io/ingress-bandwidth": "10M"}))
+    assert snapshot().gained(before) == {}
+
+
 def _shaped() -> set[str]:
     shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True, check=True).stdout
     return {line.partition(" rate ")[2].split()[0] for line in shown.splitlines() if line.startswith("qdisc tbf")}

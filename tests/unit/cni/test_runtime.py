@@ -506,10 +506,20 @@ async def test_cancelled_add_writes_nothing_behind_the_callers_back(
 
 async def test_no_time_left_starts_no_plugin(tmp_path: Path, recorder: Recorder) -> None:
     install(tmp_path / "bin", "bridge", "portmap")
-    runtime = cni.Runtime([tmp_path / "bin"], tmp_path, timeout=0.02, executor=recorder)
-    recorder.delay = lambda invocation: 0.05
+    runtime = cni.Runtime([tmp_path / "bin"], tmp_path, timeout=0.5, executor=recorder)
+    recorder.delay = lambda invocation: 0.6
     with pytest.raises(cni.OperationTimeout, match="no time left for ADD of plugin portmap"):
         await runtime.add(network("bridge", "portmap"), ATTACHMENT)
+
+
+async def test_a_delete_that_may_fail_tells_nobody(
+    runtime: cni.Runtime, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder.answers = {"bridge DEL": failure(999, "no rules")}
+    for level, told in ((logging.DEBUG, 0), (logging.WARNING, 1)):
+        with caplog.at_level(logging.INFO), pytest.raises(cni.OperationFailed, match="no rules"):
+            await runtime.delete(network("bridge"), ATTACHMENT, level)
+        assert len(caplog.messages) == told
 
 
 async def test_failure_is_logged_as_a_line_for_a_shell(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import cast
 import pytest
 
 import cni
-from dockershim.errors import FailedPrecondition, InvalidArgument, NetworkFailure, failure_of
+from dockershim.errors import FailedPrecondition, InvalidArgument, NetworkFailure, Unsupported, failure_of
 from dockershim.network.netns import Pins
 from dockershim.network.pod_network import (
     ENGINE_NETWORK,
@@ -56,13 +57,16 @@ class FakeRuntime:
     failures: dict[str, cni.CNIError] = field(default_factory=dict)
     cached: list[cni.CachedAttachment] = field(default_factory=list)
     calls: list[tuple[str, cni.NetworkList, cni.Attachment]] = field(default_factory=list)
+    #: At which each delete logs the failures of plugins.
+    levels: list[int] = field(default_factory=list)
     valid: set[tuple[str, str]] | None = None
 
     async def add(self, network: cni.NetworkList, attachment: cni.Attachment) -> cni.Result:
         self._call("add", network, attachment)
         return self.result
 
-    async def delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+    async def delete(self, network: cni.NetworkList, attachment: cni.Attachment, level: int) -> None:
+        self.levels.append(level)
         self._call("delete", network, attachment)
 
     def cached_attachments(self, container_id: str | None = None) -> list[cni.CachedAttachment]:
@@ -132,6 +136,32 @@ async def test_an_add_has_all_that_plugins_may_want(runtime: FakeRuntime, networ
     assert attachment.lock_path == tmp_path / "locks" / SANDBOX_ID
 
 
+@pytest.mark.parametrize(
+    ("declared", "annotations", "missed"),
+    [
+        pytest.param({}, {}, "portMappings", id="host ports"),
+        pytest.param({}, {"kubernetes.io/egress-bandwidth": "1M"}, "bandwidth, portMappings", id="both"),
+        pytest.param({"portMappings": True}, {}, "", id="heard"),
+    ],
+)
+async def test_what_a_pod_asks_for_and_no_plugin_hears_is_logged(
+    source: Source,
+    network: CNINetwork,
+    caplog: pytest.LogCaptureFixture,
+    declared: dict[str, bool],
+    annotations: dict[str, str],
+    missed: str,
+) -> None:
+    plugins = [{"type": "bridge", "capabilities": declared}]
+    source.network = cni.NetworkList.parse({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
+    config = sandbox_config()
+    config.annotations.update(annotations)
+    await network.set_up(SANDBOX, config)
+
+    told = [record.getMessage() for record in caplog.records]
+    assert [f"asks for {missed}, but no plugin" in text for text in told] == ([True] if missed else [])
+
+
 async def test_addresses_are_remembered(runtime: FakeRuntime, network: CNINetwork) -> None:
     await network.set_up(SANDBOX, sandbox_config())
     runtime.result = result("10.1.0.9/24")
@@ -194,7 +224,8 @@ async def test_a_stand_in_for_a_namespace_that_is_gone(
     given: list[str | None] = []
 
     class Runtime(FakeRuntime):
-        async def delete(self, network: cni.NetworkList, attachment: cni.Attachment) -> None:
+        async def delete(self, network: cni.NetworkList, attachment: cni.Attachment, level: int) -> None:
+            assert level == (logging.DEBUG if attachment.netns else logging.WARNING), "only the last way has to work"
             given.append(attachment.netns and "stand-in")
             if fails and attachment.netns:
                 raise cni.PluginNotFound("no chain")
@@ -252,6 +283,8 @@ async def test_an_interface_that_is_gone_is_restored(
     with pytest.raises(NetworkFailure) if fails else nullcontext():
         await network.tear_down(SANDBOX_ID, SANDBOX.name)
     assert len(runtime.calls) == deletes
+    if fails:
+        assert runtime.levels == [logging.DEBUG] * (deletes - 1) + [logging.WARNING]
 
 
 @pytest.mark.parametrize("network", [HOST_NETWORK, ENGINE_NETWORK])
@@ -415,6 +448,10 @@ async def test_the_engines_own_network_has_the_engines_addresses() -> None:
     assert await network.addresses(sandbox) == ("172.17.0.2", "fd00::2")
     with pytest.raises(NetworkFailure, match="no address"):
         await network.set_up(SANDBOX, sandbox_config())
+    config = sandbox_config()
+    config.annotations["kubernetes.io/ingress-bandwidth"] = "1M"
+    with pytest.raises(Unsupported, match="ingress-bandwidth"):
+        await network.set_up(sandbox, config)
 
 
 def attached(container_id: str, netns: Path | str, network: cni.NetworkList = NETWORK) -> cni.CachedAttachment:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.kubernetes.client import Client, end
 from tests.kubernetes.interface import ADDRESS, interface
 
 #: The variable with the folders of etcd, kube-apiserver, kubelet and kubectl, as in PATH.
@@ -53,25 +50,22 @@ KUBELET: Mapping[str, Any] = {
 }
 
 
-class ClusterError(Exception):
-    """Something of the cluster did not come; the text holds the ends of the logs."""
-
-
 @dataclass(slots=True)
-class Cluster:
+class Cluster(Client):
     """``programs`` are the folders of etcd, kube-apiserver, kubelet and kubectl; ``runtime`` the CRI socket's address.
 
     A context manager. Raises ClusterError when something does not start.
     """
 
-    programs: str
     runtime: str
+    connections: Path = field(default=FOLDER / "connections", kw_only=True)
+    logs: Path = field(default=FOLDER, kw_only=True)
     _started: ExitStack = field(default_factory=ExitStack)
     _kubelet: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         FOLDER.mkdir()
-        (FOLDER / "connections").write_text(CONNECTIONS)
+        self.connections.write_text(CONNECTIONS)
         (FOLDER / "tokens").write_text(f"{TOKEN},admin,admin,system:masters\n")
         (FOLDER / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         with ExitStack() as undo:
@@ -126,7 +120,7 @@ class Cluster:
         self._kubelet = self._run(
             "kubelet",
             f"--config={config}",
-            f"--kubeconfig={FOLDER / 'connections'}",
+            f"--kubeconfig={self.connections}",
             f"--root-dir={FOLDER / 'kubelet'}",
             f"--cert-dir={FOLDER / 'kubelet-pki'}",
             f"--hostname-override={NODE}",
@@ -137,66 +131,13 @@ class Cluster:
     def stop_kubelet(self) -> None:
         """Its pods go on."""
         if self._kubelet is not None:
-            _end(self._kubelet)
+            end(self._kubelet)
 
     def _is_ready(self) -> bool:
         ready = '{.status.conditions[?(@.type=="Ready")].status}'
         return self.kubectl("get", "node", NODE, "-o", f"jsonpath={ready}", check=False) == "True"
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (FOLDER / f"{program}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [self._program(program), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self._started.callback(_end, process)
+        process = self.start(program, *arguments)
+        self._started.callback(end, process)
         return process
-
-    def _program(self, name: str) -> str:
-        found = shutil.which(name, path=self.programs)
-        if found is None:
-            raise ClusterError(f"{name} is not in {self.programs}")
-        return found
-
-    def kubectl_command(self, *arguments: str) -> list[str]:
-        """kubectl with these arguments, for those who run it themselves."""
-        return [self._program("kubectl"), f"--kubeconfig={FOLDER / 'connections'}", *arguments]
-
-    def kubectl(
-        self, *arguments: str, check: bool = True, stdin: str = "", env: Mapping[str, str] | None = None
-    ) -> str:
-        """What kubectl prints; ``env`` is added to the environment. Raises ClusterError unless ``check`` is false."""
-        done = subprocess.run(
-            self.kubectl_command(*arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            env={**os.environ, **(env or {})},
-        )
-        if check and done.returncode:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.returncode}: {done.stderr}")
-        return done.stdout
-
-    def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait until the condition holds. Raises ClusterError after ``seconds``."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise ClusterError(f"{what} does not come within {seconds:g} s\n{self.log_ends()}")
-            time.sleep(0.25)
-
-    def log_ends(self, lines: int = 15) -> str:
-        """The ends of all logs."""
-        return "\n".join(
-            f"{path.name}:\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-            for path in sorted(FOLDER.glob("*.log"))
-        )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import LOGS, NODE, Cluster, ClusterError
+from tests.cluster.cluster import LOGS, NODE, Cluster
 from tests.engine.pods import BUSYBOX
+from tests.kubernetes.client import ClusterError
 from tests.kubernetes.interface import ADDRESS
 from tests.node.server import Server
 
@@ -163,6 +164,41 @@ def test_a_resize_reaches_the_container(cluster: Cluster, web: str) -> None:
     assert statuses(cluster, web)["main"]["restartCount"] == 0
 
 
+def test_a_resize_of_the_whole_pod_reaches_its_cgroup_and_its_sandbox(cluster: Cluster, server: Server) -> None:
+    """The kubelet writes the cgroup; the server shows what it was told, also after it was started again."""
+
+    def resources(cpu: str) -> dict[str, Any]:
+        return {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": cpu, "memory": "64Mi"}}
+
+    def sandbox(name: str) -> dict[str, Any]:
+        sandbox_id = crictl(server, "pods", "-q", "--name", name).strip()
+        found: dict[str, Any] = json.loads(crictl(server, "inspectp", sandbox_id))["info"]
+        return found
+
+    def quotas(name: str) -> tuple[str, str, str]:
+        """Of the pod by the API server, by the sandbox, and in the kernel."""
+        found = sandbox(name)
+        folder = Path("/sys/fs/cgroup/cpu", found["cgroupParent"].lstrip("/"))
+        cpu = status(cluster, name).get("resources", {}).get("limits", {}).get("cpu", "")
+        return cpu, found["resources"]["cpu_quota"], (folder / "cpu.cfs_quota_us").read_text().strip()
+
+    with running(cluster, pod("resized", container("main", "sleep 600"), resources=resources("500m"))) as name:
+        assert quotas(name)[1:] == ("50000", "50000")
+        for cpu, quota in (("700m", "70000"), ("300m", "30000")):
+            change = {"spec": {"resources": resources(cpu)}}
+            cluster.kubectl("patch", "pod", name, "--subresource=resize", "-p", json.dumps(change))
+            cluster.wait(lambda: quotas(name) == (cpu, quota, quota), 60, f"{cpu}: {quotas(name)}")  # noqa: B023
+        assert statuses(cluster, name)["main"]["restartCount"] == 0
+        server.stop()
+        server.start()
+        assert sandbox(name)["resources"]["cpu_quota"] == "30000"
+
+
+def crictl(server: Server, *arguments: str) -> str:
+    command = ["crictl", f"--runtime-endpoint={server.target}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
 def test_the_kubelet_rotates_the_log_and_no_line_is_lost(cluster: Cluster, web: str) -> None:
     folder = next(LOGS.glob(f"*_{web}_*")) / "main"
     cluster.wait(lambda: len(list(folder.iterdir())) >= 4, 90, "three rotations")
@@ -232,9 +268,5 @@ def test_events_and_statistics_from_the_cri(cluster: Cluster, from_cri: None) ->
 
 
 def test_what_deleted_pods_leave_the_kubelet_removes(cluster: Cluster, server: Server) -> None:
-    def listed() -> str:
-        command = ["crictl", f"--runtime-endpoint={server.target}", "pods", "-q"]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
     cluster.kubectl("delete", "pods", "--all", "--wait")
-    cluster.wait(lambda: not listed(), 150, "the kubelet's collection of what has ended")
+    cluster.wait(lambda: not crictl(server, "pods", "-q"), 150, "the kubelet's collection of what has ended")

@@ -33,7 +33,8 @@ def provide_ginkgo() -> Path:
 
 def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
     """The cache's folder of what Go builds from a module, once. The word after `-o` is put into that folder."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in _sources_of(module))).hexdigest()[:8]
+    content = b"".join(path.read_bytes() for path in _sources_of(module))
+    key = hashlib.sha256(content + repr(builds).encode()).hexdigest()[:8]
     target = CACHE / f"{name}-{key}"
     with locked(name):
         if not target.is_dir():

@@ -13,18 +13,18 @@ from typing import Final
 
 from tests.conformance.suites import Run
 from tests.conformance.verdict import draft, picked, read_expectations
-from tests.e2e_node import images
-from tests.e2e_node.inside import JUNIT
-from tests.kubernetes import programs
+from tests.kubernetes import programs, suite_images
+from tests.kubernetes.ginkgo import JUNIT
 from tests.node.packages import SetupError
 from tests.node.supplies import ENGINES
 
 EXPECTED: Final = Path(__file__).parent / "expected.toml"
+EXPECTED_SERIAL: Final = EXPECTED.with_name("expected_serial.toml")
 TIME_LIMIT: Final = 3600  # seconds for the whole suite
 CONFORMANCE: Final = r"\[NodeConformance\]"
-# What a conformant node need not do, and what runs alone.
-LEFT_OUT: Final = (r"\[Flaky\]", r"\[Slow\]", r"\[Serial\]", r"\[Disruptive\]", r"\[Alpha\]")
-LEFT_OUT_FEATURES: Final = (r"\[Feature:", r"\[FeatureGate")
+# What a conformant node need not do.
+LEFT_OUT: Final = (r"\[Flaky\]", r"\[Slow\]", r"\[Disruptive\]", r"\[Alpha\]", r"\[Feature:", r"\[FeatureGate")
+SERIAL: Final = "Serial"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,21 +34,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--focus", metavar="REGEX", help="of the conformance specs run only those whose name matches")
     parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")
     parser.add_argument("--feature-gates", default="", metavar="NAME=true,...", help="of the kubelet")
+    parser.add_argument("--serial", action="store_true", help="run the specs that run alone, instead of all others")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
     given = parser.parse_args(arguments)
     variant = "".join(f"-{gate.partition('=')[0]}" for gate in given.feature_gates.split(",") if gate)
-    run = Run("e2e_node", given.engine, f"e2e-node-{given.engine}{variant}")
+    serial = f"-{SERIAL}" if given.serial else ""
+    run = Run("e2e_node", given.engine, f"e2e-node-{given.engine}{variant}{serial}")
     try:
         suite = programs.provide("e2e_node.test")
         options = (
             f"--ginkgo={programs.provide('ginkgo')}",
             f"--kubelet={programs.provide('kubelet')}",
-            f"--images={images.provide()}",
+            f"--images={suite_images.provide()}",
             f"--time-limit={TIME_LIMIT}",
             f"--feature-gates={given.feature_gates}",
             f"--procs={given.processes}",
             f"--focus={focus(given.focus)}",
-            f"--skip={'|'.join((*LEFT_OUT, *LEFT_OUT_FEATURES))}",
+            f"--skip={'|'.join(LEFT_OUT)}",
+            f"--label-filter={SERIAL if given.serial else f'!{SERIAL}'}",
+            *(["--units"] if given.serial else []),
         )
         specs = picked(run.specs(JUNIT, "tests.e2e_node.inside", suite, *options))
     except SetupError as error:
@@ -56,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.write:
         sys.stdout.write(draft(specs))
         return 0
-    expected = read_expectations(EXPECTED.read_text(), given.engine, given.feature_gates)
+    listed = EXPECTED_SERIAL if given.serial else EXPECTED
+    expected = read_expectations(listed.read_text(), given.engine, given.feature_gates)
     return run.judge(specs, expected, whole=not given.focus)
 
 

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.e2e_node import units
+from tests.kubernetes.ginkgo import Suite
 from tests.kubernetes.interface import interface
 from tests.node import cgroups
 from tests.node.cache import CACHE, REPOSITORY
 from tests.node.engine import Engine
+from tests.node.inside import REGISTRY
 from tests.node.mounts import bind
 from tests.node.server import Server
 
-JUNIT: Final = "junit.xml"
 FOLDER: Final = Path("/run/e2e-node")
-REGISTRY: Final = Path("/var/lib/docker-registry")
 TMP: Final = Path("/tmp")
 # The suite's RuntimeClass, which its own nodes are configured with.
 RUNTIME: Final = "test-handler"
 # What the suite's kubelet takes for the cgroups of the engine, and of all that is no part of Kubernetes.
 ENGINE_CGROUP, SYSTEM_CGROUP = "docker-daemon", "system"
-# The suite would start the kubelet by systemd where it finds these, and no systemd runs in a node.
+# The suite starts the kubelet by systemd where it finds these, and no systemd runs in a node.
 OF_SYSTEMD: Final = ("systemd-run", "journalctl")
 KUBELET: Final[dict[str, Any]] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -60,19 +59,34 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--images", type=Path, required=True, help="storage folder of a registry")
     parser.add_argument("--time-limit", type=float, required=True, help="seconds for all of it")
     parser.add_argument("--feature-gates", default="", help="of the kubelet")
+    parser.add_argument("--units", action="store_true", help="let specs stop and start the kubelet as a unit")
     given, options = parser.parse_known_args(arguments)
-    report: Path = given.report
+    suite = Suite(given.ginkgo, given.suite, given.report, given.time_limit)
     _prepare(given.images)
+    if given.units:
+        (FOLDER / "bin").mkdir()
+        units.install(FOLDER / "bin")
+        os.environ["PATH"] = f"{FOLDER / 'bin'}:{os.environ['PATH']}"
     Engine().restart(f"--add-runtime={RUNTIME}={shutil.which('runc')}")
     _move_to_cgroups()
     server = Server()
     server.start()
     try:
-        with interface(), (report / "e2e-node.log").open("wb") as log:
-            return _run(_command(given, options, server.target), given.time_limit, log.fileno())
+        with interface():
+            return suite.run(
+                FOLDER,
+                options,
+                (
+                    "--prepull-images=false",
+                    f"--k8s-bin-dir={given.kubelet.parent}",
+                    f"--container-runtime-endpoint={server.target}",
+                    f"--kubelet-config-file={FOLDER / 'kubelet.json'}",
+                    f"--feature-gates={given.feature_gates}",
+                ),
+            )
     finally:
-        for name in ("dockershim.log", "dockerd.log"):
-            shutil.copy(Path("/var/log") / name, report / name)
+        for log in (server.log, Engine().log):
+            shutil.copy(log, given.report)
         server.stop()
 
 
@@ -105,41 +119,6 @@ def _family(pid: int | None) -> Iterator[int]:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in children.read_text().split():
                 yield from _family(int(child))
-
-
-def _command(given: argparse.Namespace, options: Sequence[str], runtime: str) -> list[str]:
-    # ginkgo starts the suite in the folder where it is, and the suite leaves its files there.
-    suite = FOLDER / given.suite.name
-    suite.symlink_to(given.suite)
-    gates = [f"--feature-gates={given.feature_gates}"] if given.feature_gates else []
-    return [
-        str(given.ginkgo),
-        # A fixed order: a failure that depends on what ran before can be seen again.
-        "--seed=1",
-        "--no-color",
-        f"--timeout={given.time_limit:.0f}s",
-        f"--output-dir={given.report}",
-        f"--junit-report={JUNIT}",
-        *options,
-        str(suite),
-        "--",
-        f"--report-dir={given.report}",
-        "--prepull-images=false",
-        f"--k8s-bin-dir={given.kubelet.parent}",
-        f"--container-runtime-endpoint={runtime}",
-        f"--kubelet-config-file={FOLDER / 'kubelet.json'}",
-        *gates,
-    ]
-
-
-def _run(command: Sequence[str], seconds: float, log: int) -> int:
-    """Run the suite, which ends itself in time; if it does not, SIGTERM and SIGKILL do."""
-    suite = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    for patience, end in ((seconds + 60, suite.terminate), (60, suite.kill)):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return suite.wait(patience)
-        end()
-    return suite.wait()
 
 
 if __name__ == "__main__":

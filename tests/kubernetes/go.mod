@@ -4,7 +4,10 @@ go 1.26.0
 
 require k8s.io/kubernetes v1.36.1
 
-require github.com/onsi/ginkgo/v2 v2.28.1 // indirect
+require (
+	github.com/onsi/ginkgo/v2 v2.28.1 // indirect
+	go.etcd.io/etcd/server/v3 v3.6.8 // indirect
+)
 
 replace (
 	k8s.io/api => k8s.io/api v0.36.1

@@ -2,10 +2,14 @@
 
 # So many specs of e2e_node run at the same time.
 SPECS ?= 6
+# Of the suite that runs on a cluster fewer: etcd and its control plane are on the same node.
+CLUSTER_SPECS ?= 4
 # GATES=PodAndContainerStatsFromCRI=true turns features of the kubelet on.
 GATES ?=
+# SERIAL=yes runs the specs that run alone, instead of all others.
+SERIAL ?=
 E2E_NODE = $(BIN)/python -m tests.e2e_node $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \
-  --processes $(SPECS) --engine
+  $(if $(SERIAL),--serial) --processes $(SPECS) --engine
 
 ##@ Test
 
@@ -15,3 +19,15 @@ e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite (ENGINE=2
 .PHONY: $(EVERY_ENGINE:%=e2e-node-%)
 $(EVERY_ENGINE:%=e2e-node-%): e2e-node-%: install
 	$(E2E_NODE) $*
+
+# ONLY=tests leaves the suite out, ONLY=suite all else.
+ONLY ?=
+KUBEADM = $(BIN)/python -m tests.kubeadm $(if $(FOCUS),--focus "$$FOCUS") $(if $(ONLY),--$(ONLY)) \
+  --processes $(CLUSTER_SPECS) --engine
+
+.PHONY: kubeadm
+kubeadm: kubeadm-$(ENGINE) ## Make clusters with kubeadm and run Kubernetes' conformance specs on one (ENGINE=, FOCUS=, ONLY=tests|suite)
+
+.PHONY: $(EVERY_ENGINE:%=kubeadm-%)
+$(EVERY_ENGINE:%=kubeadm-%): kubeadm-%: install
+	$(KUBEADM) $*

@@ -1,7 +1,8 @@
-"""The programs of Kubernetes and its test suites, each built by Go when it is asked for."""
+"""The programs of Kubernetes, its test suites and its neighbours, each built by Go when it is asked for."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,25 +10,40 @@ from tests.conformance import tools
 
 MODULE: Final = Path(__file__).parent
 KUBERNETES: Final = "k8s.io/kubernetes"
+# What is built from sources alone says "v0.0.0": kubeadm compares its version with the kubelet's.
+VERSION: Final = re.findall(rf"{KUBERNETES} (v\S+)", (MODULE / "go.mod").read_text())[0]
+_VERSION: Final = f"-X k8s.io/component-base/version.gitVersion={VERSION}"
 _BUILD: Final = ("build",)
-_BUILD_TEST: Final = ("test", "-c")
-_BUILD_FOR_IMAGE: Final = ("build", "-ldflags", "-s -w")
+_BUILD_SMALL: Final = ("build", "-ldflags", "-s -w")
+_COMMAND: Final = ("build", "-ldflags", f"-s -w {_VERSION}")
+_SUITE: Final = ("test", "-c", "-ldflags", _VERSION)
+_COMMANDS: Final = (
+    *("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"),
+    *("kubeadm", "kubectl", "kubelet"),
+)
 # How each program is built, and its package.
 _PROGRAMS: Final = {
-    **{name: (_BUILD, f"{KUBERNETES}/cmd/{name}") for name in ("kubelet", "kubectl", "kube-apiserver")},
-    "e2e_node.test": (_BUILD_TEST, f"{KUBERNETES}/test/e2e_node"),
+    **{name: (_COMMAND, f"{KUBERNETES}/cmd/{name}") for name in _COMMANDS},
+    "e2e.test": (_SUITE, f"{KUBERNETES}/test/e2e"),
+    "e2e_node.test": (_SUITE, f"{KUBERNETES}/test/e2e_node"),
     "ginkgo": (_BUILD, f"{tools.GINKGO}/ginkgo"),
-    "agnhost": (_BUILD_FOR_IMAGE, f"{KUBERNETES}/test/images/agnhost"),
-    "nonewprivs": (_BUILD_FOR_IMAGE, f"{KUBERNETES}/test/images/nonewprivs"),
-    "nmeter": (_BUILD_FOR_IMAGE, "./nmeter"),
-    "pause": (_BUILD_FOR_IMAGE, "./pause"),
+    "agnhost": (_BUILD_SMALL, f"{KUBERNETES}/test/images/agnhost"),
+    "nonewprivs": (_BUILD_SMALL, f"{KUBERNETES}/test/images/nonewprivs"),
+    "nmeter": (_BUILD_SMALL, "./nmeter"),
+    "pause": (_BUILD_SMALL, "./pause"),
+    "etcd": (_BUILD_SMALL, "go.etcd.io/etcd/server/v3"),
+    "coredns": (_BUILD_SMALL, "github.com/coredns/coredns"),
+    "cri-dockerd": (_BUILD_SMALL, "github.com/Mirantis/cri-dockerd"),
 }
+# Those that want other versions of the same modules than Kubernetes stand in a module of their own, a folder here.
+_OWN_MODULES: Final = ("coredns", "cri-dockerd")
 
 
 def provide(name: str) -> Path:
     """The program `name`, alone in a folder of the cache. SetupError if it cannot be built."""
     how, package = _PROGRAMS[name]
-    return tools.built(f"kubernetes-{name}", MODULE, (*how, "-o", name, package)) / name
+    module = MODULE / name if name in _OWN_MODULES else MODULE
+    return tools.built(f"kubernetes-{name}", module, (*how, "-o", name, package)) / name
 
 
 def sources() -> Path:

@@ -31,12 +31,13 @@ HOSTS = f"""\
 127.0.1.1 {NAME}
 ::1 localhost ip6-localhost
 """
+REGISTRY = Path("/var/lib/docker-registry")
 RESOLV_CONF = "nameserver 127.0.0.1\nsearch node.test\n"
-REGISTRY_CONFIG = """\
+REGISTRY_CONFIG = f"""\
 version: 0.1
-log: {level: warn}
-storage: {filesystem: {rootdirectory: /var/lib/docker-registry}, delete: {enabled: true}}
-http: {addr: "127.0.0.1:80"}
+log: {{level: warn}}
+storage: {{filesystem: {{rootdirectory: {REGISTRY}}}, delete: {{enabled: true}}}}
+http: {{addr: "127.0.0.1:80"}}
 """
 # Docker sets the FORWARD chain's policy to DROP: without the firewall plugin a pod reaches nobody.
 CNI_CONFIG = {
@@ -142,13 +143,13 @@ def _isolate(folder: Path, registry: Path, cni: Path) -> None:
     cgroups.mount_own()
     mount("tmpfs", Path("/run"), "tmpfs", data="mode=755")
     own_copy(Path("/etc"), folder)
-    own = ("docker", "containerd", "cni", "dockershim", "docker-registry", "kubelet")
+    own = ("docker", "containerd", "cni", "cri-dockerd", "dockershim", "docker-registry", "etcd", "kubelet")
     own_entries(Path("/var/lib"), folder, own)
     own_entries(Path("/opt"), folder, ("cni/bin",))
     (folder / "log").mkdir()
     bind(folder / "log", Path("/var/log"))
     shutil.copytree(cni, "/opt/cni/bin", dirs_exist_ok=True)
-    shutil.copytree(registry, "/var/lib/docker-registry", dirs_exist_ok=True)
+    shutil.copytree(registry, REGISTRY, dirs_exist_ok=True)
     propagate(Path("/"), MS_SHARED)
 
 

@@ -19,7 +19,7 @@ UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d
 # Not options of a configuration, or flags of other programs that a document shows.
 OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint"}
 OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
-OTHER_FLAGS |= {"--overwrite", "--container-runtime"}
+OTHER_FLAGS |= {"--overwrite", "--container-runtime", "--cri-socket", "--json"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

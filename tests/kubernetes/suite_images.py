@@ -1,4 +1,4 @@
-"""The images that e2e_node asks for, made of Debian packages and of Kubernetes' own programs.
+"""The images that Kubernetes' own suites ask for, made of Debian packages and of Kubernetes' own programs.
 
 They are those of k8s.io/kubernetes 1.36 (test/utils/image/manifest.go). The reason stands beside the odd ones.
 """
@@ -6,6 +6,7 @@ They are those of k8s.io/kubernetes 1.36 (test/utils/image/manifest.go). The rea
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -79,6 +80,7 @@ def _layers(source: Path, built: Mapping[str, Path], kubernetes: Path) -> Layers
         "nginx": partial(nginx, source),
         "perl": partial(_perl, source),
         **{name: partial(_marker, name) for name in DIFFERENT},
+        **{name: partial(_picture, name) for name in PICTURES},
     }
     return {**made, "agnhost": partial(_agnhost, built["agnhost"], kubernetes, made)}
 
@@ -100,6 +102,13 @@ def _built(path: Path, at: str, mode: int = 0o755) -> Entry:
 
 def _marker(name: str) -> Iterable[Entry]:
     return [Entry("image-name", name.encode())]
+
+
+def _picture(name: str) -> Iterable[Entry]:
+    """What specs of image volumes read: which picture it is, and the base of the original image."""
+    yield from folders("etc")
+    yield Entry("data.json", json.dumps({"image": f"{name}.jpg"}).encode())
+    yield Entry("etc/os-release", b'NAME="Alpine Linux"\n')
 
 
 def _tools(source: Path) -> Iterator[Entry]:
@@ -137,7 +146,8 @@ def _agnhost(agnhost: Path, kubernetes: Path, layers: Layers) -> Iterator[Entry]
 AGNHOST: Final = {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}
 PAUSE: Final = Image(("pause:3.10.2",), ("pause",), {"Entrypoint": ["/pause"]})
 # Specs replace one image by another and look which one runs: those have to differ.
-DIFFERENT: Final = ("agnhost-2.55", "busybox-1.29", "busybox-1.36", "nginx-1.27", "kitten", "nautilus")
+DIFFERENT: Final = ("agnhost-2.55", "busybox-1.29", "busybox-1.36", "nginx-1.27")
+PICTURES: Final = ("kitten", "nautilus")
 SUITE: Final = "e2e-test-images"
 IMAGES: Final = (
     PAUSE,
@@ -153,6 +163,5 @@ IMAGES: Final = (
     Image((f"{SUITE}/nonroot:1.5",), ("busybox",), SHELL | {"User": "1234"}),
     Image((f"{SUITE}/ipc-utils:1.4",), ("busybox", "tools")),
     Image((f"{SUITE}/perl:5.26",), ("busybox", "perl")),
-    Image((f"{SUITE}/kitten:1.8",), ("busybox", "kitten")),
-    Image((f"{SUITE}/nautilus:1.8",), ("busybox", "nautilus")),
+    *(Image((f"{SUITE}/{name}:1.8",), ("busybox", name)) for name in PICTURES),
 )

@@ -1,0 +1,73 @@
+"""What the tests run in a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.kubeadm.cluster import DOMAIN, KubeadmCluster
+
+IMAGE: Final = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+PORT: Final = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A Deployment whose pods tell their names by HTTP, and the Service of the same name before it."""
+
+    cluster: KubeadmCluster
+    name: str
+
+    @property
+    def host(self) -> str:
+        """The name of its Service."""
+        return f"{self.name}.default.svc.{DOMAIN}"
+
+    def pods(self) -> set[str]:
+        """The names of its pods."""
+        return {pod["metadata"]["name"] for pod in self.cluster.pods("-l", f"app={self.name}")}
+
+    def answers(self, asked: Deployment, tries: int = 30) -> set[str]:
+        """The names of the pods of another one that answered a pod of ours, which asked so many times."""
+        command = f"for i in $(seq {tries}); do curl -s -m 5 http://{asked.host}/hostname && echo; done"
+        told = self.cluster.kubectl("exec", f"deployment/{self.name}", "--", "sh", "-c", command)
+        return set(told.split())
+
+
+def deploy(cluster: KubeadmCluster, name: str, replicas: int) -> Deployment:
+    """Make it and wait until its pods are ready. Raises ClusterError."""
+    labels = {"app": name}
+    probe = {"httpGet": {"path": "/hostname", "port": PORT}, "periodSeconds": 1}
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "args": ["netexec", f"--http-port={PORT}"],
+        "readinessProbe": probe,
+        "resources": {"requests": {"cpu": "10m"}},
+    }
+    pod = {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}
+    objects: list[dict[str, Any]] = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": PORT}]},
+        },
+    ]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    cluster.kubectl("rollout", "status", f"deployment/{name}", "--timeout=80s")
+    return Deployment(cluster, name)
+
+
+def restarts(cluster: KubeadmCluster) -> dict[str, int]:
+    """How often each container of all pods was started again, by its id."""
+    pods = cluster.pods("--all-namespaces")
+    statuses = [status for pod in pods for status in pod["status"].get("containerStatuses", [])]
+    return {status["containerID"]: status["restartCount"] for status in statuses}

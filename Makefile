@@ -74,6 +74,10 @@ format: install ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: fields
+fields: install ## Write docs/fields.md, what becomes of each field of the CRI, from docs/fields.toml
+	$(BIN)/python -m tests.fields
+
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

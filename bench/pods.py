@@ -147,6 +147,7 @@ class BarePod:
             runtime="",
             profiles={},
             volumes={},
+            account=None,
             lowest_oom_score=self._lowest_oom_score,
             features=self._can,
             engine_log=_ENGINE_LOG,

@@ -46,8 +46,10 @@ class Checkpoint:
     Files of cri-dockerd and of the in-tree dockershim have only the fields before ``uid``.
 
     ``network`` is the kind of the pod's network ("cni", "docker", "host"; empty if the file does not say);
-    ``created_at`` is in nanoseconds since 1970. Only ``decode`` sets ``checksum_differs``: the file is usable, but its
-    checksum is not the one that cri-dockerd computes. In-tree dockershims always write such files.
+    ``created_at`` is in nanoseconds since 1970. ``overhead`` and ``resources`` are those that the pod got after it was
+    made, as JSON objects; None if it still has those that it was made with. Only ``decode`` sets ``checksum_differs``:
+    the file is usable, but its checksum is not the one that cri-dockerd computes. In-tree dockershims always write such
+    files.
     """
 
     sandbox_id: str
@@ -64,6 +66,8 @@ class Checkpoint:
     created_at: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    overhead: Mapping[str, object] | None = None
+    resources: Mapping[str, object] | None = None
     checksum_differs: bool = field(default=False, compare=False)
 
 
@@ -71,6 +75,7 @@ _EXTENSION_TEXTS: Final = ("uid", "network", "log_directory", "cgroup_parent", "
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _EXTENSION_NUMBERS: Final = ("attempt", "created_at")
 _EXTENSION_MAPS: Final = ("labels", "annotations")
+_EXTENSION_OBJECTS: Final = ("overhead", "resources")
 
 
 def checksum(port_mappings: Iterable[PortMapping], host_network: bool) -> int:
@@ -109,6 +114,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         extension[key] = getattr(checkpoint, key)
     for key in _EXTENSION_MAPS:
         extension[key] = dict(getattr(checkpoint, key))
+    for key in _EXTENSION_OBJECTS:
+        if (value := getattr(checkpoint, key)) is not None:
+            extension[key] = dict(value)
     document = {
         "version": VERSION,
         "name": checkpoint.name,
@@ -162,6 +170,8 @@ def decode(sandbox_id: str, content: bytes) -> Checkpoint:
         created_at=_number(extension, "created_at", _INT64_MAX, default=0),
         labels=_texts(extension, "labels"),
         annotations=_texts(extension, "annotations"),
+        overhead=_optional_member(extension, "overhead"),
+        resources=_optional_member(extension, "resources"),
         checksum_differs=stored is not None and stored != checksum(mappings, host_network),
     )
 
@@ -216,6 +226,10 @@ def _member(document: dict[str, object], key: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise DamagedCheckpoint(f"{key} is not an object")
     return value
+
+
+def _optional_member(document: dict[str, object], key: str) -> dict[str, object] | None:
+    return None if document.get(key) is None else _member(document, key)
 
 
 def _text(document: dict[str, object], key: str, required: bool = False) -> str:

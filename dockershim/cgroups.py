@@ -14,6 +14,7 @@ from dockershim.errors import FailedPrecondition
 
 ROOT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
+_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 
 _USED_PAGES = re.compile(r"(hugetlb\.[0-9]+[KMGT]B)\.(max|limit_in_bytes)")
 
@@ -112,6 +113,24 @@ def _write(path: Path, value: str) -> None:
         os.write(fd, value.encode())
     finally:
         os.close(fd)
+
+
+def limited_huge_pages(root: Path = ROOT, pages: Path = _HUGE_PAGES) -> list[str]:
+    """The sizes of huge pages that cgroups can limit, the smallest first, as in the names of the files: ``2MB``."""
+    try:
+        has_controller = (root / "hugetlb").is_dir() or "hugetlb" in (root / "cgroup.controllers").read_text().split()
+        kibibytes = sorted(int(path.name.removeprefix("hugepages-").removesuffix("kB")) for path in pages.iterdir())
+    except OSError:
+        return []
+    return [_size(number) for number in kibibytes] if has_controller else []
+
+
+def _size(kibibytes: int) -> str:
+    for unit in ("KB", "MB"):
+        if kibibytes % 1024:
+            return f"{kibibytes}{unit}"
+        kibibytes //= 1024
+    return f"{kibibytes}GB"
 
 
 def set_oom_score(pid: int, container_id: str, score: int, *, root: Path = ROOT, proc: Path = PROC) -> None:

@@ -14,6 +14,7 @@ from dockershim.cri.stats import Statistics
 from dockershim.cri.status import NodeStatus
 from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.streaming import Streaming
+from dockershim.cri.update_sandbox import SandboxUpdate
 
 __all__ = ["GROUPS", "RuntimeService"]
 
@@ -23,6 +24,7 @@ GROUPS: Final = (
     SandboxStart,
     SandboxEnd,
     SandboxReads,
+    SandboxUpdate,
     ContainerEvents,
     Containers,
     Logs,

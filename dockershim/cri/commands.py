@@ -10,7 +10,8 @@ from typing import Any
 
 from dockershim.cri.processes import kill_command, signal_command
 from dockershim.engine.client import Engine
-from dockershim.errors import NotFound, ShimError
+from dockershim.errors import EngineFailure, NotFound, ShimError
+from dockershim.state.inventory import Inventory
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,16 @@ class EngineCommand:
             if is_over:
                 return
             await asyncio.sleep(_LONGEST_POLL / 10)
+
+
+async def ended_under(inventory: Inventory, container_id: str, failure: ShimError) -> bool:
+    """Whether ``failure`` of an exec comes of the container's end. Raises Unavailable.
+
+    The engine forgets a container's execs when it ends. Until it has, Docker 20.10 answers 500 to a start.
+    """
+    if isinstance(failure, EngineFailure):
+        return await inventory.refresh_ended(container_id)
+    return isinstance(failure, NotFound)
 
 
 def _term_once(container_id: str) -> Callable[[int, bool], None]:

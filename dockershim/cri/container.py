@@ -16,6 +16,7 @@ from dockershim.cgroups import SYSTEMD_FILES, apply_files, read_files, set_oom_s
 from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
+from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.engine_containers import EngineContainers, remove_application
 from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
@@ -33,6 +34,7 @@ from dockershim.host_paths.service import HostPaths
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.pods import Pods
+from dockershim.translate.accounts import Account, has_user, unsettled_user
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import EngineLog, check_container, to_engine_container
@@ -44,7 +46,7 @@ from dockershim.translate.records import (
     has_labels,
     to_cri_container,
     to_cri_container_status,
-    to_known_resources,
+    to_current_resources,
     to_verbose_info,
 )
 from dockershim.translate.reference import lookup_name
@@ -79,6 +81,7 @@ class Containers:
         hooks: HooksInForce,
         host_paths: HostPaths,
         images: ImageRecords,
+        accounts: ImageAccounts,
         limits: Limits,
         engine_log: EngineLog | None,
     ) -> None:
@@ -91,6 +94,7 @@ class Containers:
         self._hooks = hooks
         self._host_paths = host_paths
         self._images = images
+        self._accounts = accounts
         self._limits = limits
         self._engine_log = engine_log
 
@@ -101,7 +105,7 @@ class Containers:
         check_container(config, request.sandbox_config, features)
         require(request.pod_sandbox_id, "pod_sandbox_id")
         sandbox = (await self._pods.find(request.pod_sandbox_id)).running()
-        await self._check_target(config, sandbox)
+        await self._check_namespaces(config, sandbox)
         name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
         async with self._pods.locked_name(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             if self._hooks.current is not None:
@@ -142,8 +146,10 @@ class Containers:
 
         return await hooks.pre_create_container(request, sandbox, features.cgroup_driver, check)
 
-    async def _check_target(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
+    async def _check_namespaces(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
         options = config.linux.security_context.namespace_options
+        if options.network == cri.NODE and not sandbox.host_network:
+            raise InvalidArgument("namespace_options.network: NODE, but the sandbox has a network of its own")
         if options.pid != cri.TARGET or not options.target_id:
             return
         target = await self._inventory.find_container(options.target_id)
@@ -162,10 +168,22 @@ class Containers:
             runtime=sandbox.runtime_handler,
             profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
             volumes=await self._image_ids(request.config.mounts),
+            account=await self._account(request.config),
             lowest_oom_score=self._info.lowest_oom_score(),
             features=features,
             engine_log=self._engine_log,
         )
+
+    async def _account(self, config: cri.ContainerConfig) -> Account | None:
+        """What the image says of the container's user, where the engine would not do with it what the CRI says."""
+        context = config.linux.security_context
+        if has_user(context) and not unsettled_user(context, ""):
+            return None
+        image = await self._images.look_up(config.image.image)
+        if image is None:  # as the engine will say
+            return None
+        user = unsettled_user(context, image.user)
+        return await self._accounts.find(image, user) if user else None
 
     async def _image_ids(self, mounts: Iterable[cri.Mount]) -> dict[str, str]:
         """The ids of the images that mounts name. Raises NotFound."""
@@ -181,13 +199,13 @@ class Containers:
         return ids
 
     async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
-        """Check that the devices exist: the engine would notice only at the start. Raises ShimError."""
+        """Check that they are devices of the node: the engine would notice only at the start. Raises ShimError."""
         try:
-            missing = await self._host_paths.missing([device.host_path for device in devices])
+            missing = await self._host_paths.without_device([device.host_path for device in devices])
         except OSError as error:
             raise disk_error(f"devices: {error}", error) from error
         if missing:
-            raise InvalidArgument(f"devices: the node has no {missing[0]!r}")
+            raise InvalidArgument(f"devices: the node has no device {missing[0]!r}")
 
     async def _make_host_paths(self, mounts: Iterable[cri.Mount], undo: Rollback) -> None:
         """Make the missing folders of the mounts, as other runtimes do. Raises ShimError.
@@ -391,7 +409,8 @@ class Containers:
         files: dict[str, str],
         features: Capabilities,
     ) -> None:
-        fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_known_resources(record))
+        fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_current_resources(record))
+        asked_files = files
         if fields:
             kept: dict[str, str] = {}
             if record.pid and features.cgroup_driver == "systemd" and features.cgroup_version == 2:
@@ -405,6 +424,7 @@ class Containers:
         if record.pid and resources.oom_score_adj:
             score = to_oom_score(resources.oom_score_adj, self._info.lowest_oom_score())
             await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
+        await self._limits.keep(record, asked_files)
         await self._inventory.refresh_container(record.id)
 
 

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -70,6 +70,8 @@ class EngineContainers:
                 unanswered = True
                 raise
             created.append(answer["Id"])
+            for warning in answer.get("Warnings") or ():
+                _pass_on(warning)
 
         async def create() -> str:
             await run_to_completion(post(), f"create {name}")
@@ -175,6 +177,12 @@ async def remove_application(containers: EngineContainers, logs: LogKeeper, reco
         await containers.kill(record.id)
     async with logs.removal(record):
         await containers.remove(record.id)
+
+
+@lru_cache(maxsize=100)
+def _pass_on(warning: str) -> None:
+    """Log what the engine has left out of a container, mostly as the kernel cannot do it; each text once."""
+    logger.warning("the engine made a container, but: %s", warning)
 
 
 @cache

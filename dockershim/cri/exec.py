@@ -6,10 +6,10 @@ import asyncio
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
-from dockershim.cri.commands import EngineCommand
+from dockershim.cri.commands import EngineCommand, ended_under
 from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, FrameDecoder
-from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dockershim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from dockershim.state.inventory import Inventory
 from dockershim.translate.checks import require
 
@@ -54,8 +54,10 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
     except asyncio.CancelledError:
         await run_to_completion(command.kill(), "kill a command whose caller has gone")
         raise
-    except NotFound as error:
-        raise FailedPrecondition(f"container {container.id} ended while the command ran in it") from error
+    except ShimError as error:
+        if not await ended_under(inventory, container.id, error):
+            raise
+        raise FailedPrecondition(f"container {container.id} ended before the command did") from error
     stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
     stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
     return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from dockershim.state.image_records import ImageRecords
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import read_layers
 from dockershim.stats.messages import to_cri_file_system, to_cri_layer
+from dockershim.stats.snapshots import blob_bytes, image_inodes
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info
@@ -50,13 +52,15 @@ _REMOVE_ATTEMPTS: Final = 5
 class _ImageUsage:
     """``measured_at`` is in seconds of the monotonic clock, ``timestamp`` in nanoseconds since 1970, ``size`` in bytes.
 
-    ``layers`` are the folders of the image layers; None if they cannot be read.
+    ``layers`` are the folders of the image layers, whose inodes are to be counted; None if they cannot be read or
+    ``inodes`` are known.
     """
 
     folder: str
     measured_at: float
     timestamp: int
     size: int
+    inodes: int | None
     layers: frozenset[str] | None
 
 
@@ -103,8 +107,9 @@ class ImageService:
         Overlapping calls for one image with the same credentials share one pull. It is cancelled if all of them are.
         """
         reference = parse_reference(_image_name(request.image))
-        credentials = from_cri(request.auth)
+        credentials = from_cri(request.auth, reference.domain)
         await self._records.available()
+        (await self._capabilities()).check_handler(request.image.runtime_handler, "image.runtime_handler")
         return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
 
     async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
@@ -156,13 +161,13 @@ class ImageService:
     async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
         """ImageFsInfo. Images: at most 30 seconds old, and newer than the last pull or removal by this server.
 
-        Their inodes are missing until all layers were measured. Containers: the sum of their writable layers.
+        Their inodes are missing until all layers were counted. Containers: the sum of their writable layers.
         """
         usage = self._usage
         if usage is None or time.monotonic() - usage.measured_at > _FS_INFO_LIFETIME:
             await self._records.available()
             usage = await self._usages.run(None, self._measure)
-        inodes = None if usage.layers is None else self._disk.image_inodes(usage.layers)
+        inodes = usage.inodes if usage.layers is None else self._disk.image_inodes(usage.layers)
         layers = self._disk.writable_layers()
         return api_pb2.ImageFsInfoResponse(
             image_filesystems=[to_cri_file_system(usage.folder, usage.timestamp, usage.size, inodes)],
@@ -195,9 +200,11 @@ class ImageService:
             headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
             parameters = {"fromImage": reference.name, "tag": reference.version}
             with step("pull the image"):
-                await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
+                messages = await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
             with step("inspect the image"):
                 image_id = await self._arrived(reference)
+            if self._measure_pulls is not None and messages.unmeasured:
+                self._measure_pulls.received(await self._size_of(messages.unmeasured))
         logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
         return image_id
 
@@ -215,8 +222,11 @@ class ImageService:
         parameters: Mapping[str, str],
         headers: Mapping[str, str],
         data: bytes | None = None,
-    ) -> None:
-        """Read the engine's progress to its end. If this is cancelled, the connection closes, and the engine stops."""
+    ) -> MessageStream:
+        """Read the engine's progress to its end, and return it.
+
+        If this is cancelled, the connection closes, and the engine stops.
+        """
         seconds = self._pull_progress_deadline()
         messages = MessageStream(what)
         try:
@@ -231,6 +241,7 @@ class ImageService:
                         # No deadline while a layer is unpacked: that may take long without messages, and needs no
                         # registry.
                         stalled.reschedule(None if messages.extracting else asyncio.get_running_loop().time() + seconds)
+            return messages
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no progress for {seconds:g} s") from error
         except ShimError as error:
@@ -240,6 +251,19 @@ class ImageService:
         finally:
             if self._measure_pulls is not None:
                 self._measure_pulls.received(messages.downloaded)
+
+    async def _size_of(self, layers: AbstractSet[str]) -> int:
+        """The bytes of layers that came at once, by their short ids; 0 where only the engine sees them.
+
+        With containerd's image store the engine tells of a download ten times a second.
+        """
+        try:
+            features = await self._capabilities()
+        except ShimError:
+            return 0
+        if not features.containerd_store:
+            return 0
+        return await asyncio.to_thread(blob_bytes, await self._disk.folder(features), layers)
 
     async def _arrived(self, reference: Reference) -> str:
         self.note_change()
@@ -300,15 +324,21 @@ class ImageService:
 
     async def _measure(self) -> _ImageUsage:
         features = await self._capabilities()
-        layers = None
-        if not features.containerd_store:
+        folder = await self._disk.folder(features)
+        layers = inodes = None
+        if features.containerd_store:
+            inodes = await asyncio.to_thread(
+                image_inodes, folder, features.storage_driver, features.containerd_namespace
+            )
+        else:
             layers = await asyncio.to_thread(read_layers, Path(features.root_dir), features.storage_driver)
         size = await self._ask_size() if layers is None else layers.size
         usage = _ImageUsage(
-            folder=self._disk.folder(features),
+            folder=folder,
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
             size=size,
+            inodes=inodes,
             layers=None if layers is None else layers.folders,
         )
         self._usage = usage

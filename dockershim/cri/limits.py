@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from dockershim.common.rollback import run_to_completion
 from dockershim.common.single_flight import SingleFlight
 from dockershim.errors import FailedPrecondition, ShimError
 from dockershim.state.inventory import Inventory, Record
+from dockershim.state.kept_limits import KeptLimits
 from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,11 @@ class Limits:
     the container runs. They are written only once, as an update may change them later. ``kill`` takes a container's id.
     """
 
-    def __init__(self, folder: Path, inventory: Inventory, kill: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, folder: Path, kept: KeptLimits, inventory: Inventory, kill: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._folder = folder
+        self._kept = kept
         self._inventory = inventory
         self._kill = kill
         self._due = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -73,12 +77,24 @@ class Limits:
             raise
         self._forget(record.id)
 
+    async def keep(self, record: ContainerRecord, files: Mapping[str, str]) -> None:
+        """Keep what an update has written into the cgroup: the label cannot be changed."""
+        known = {**record.extra.cgroup_files, **self._kept.of(record.id)}
+        await self._kept.keep(record.id, {name: value for name, value in files.items() if known.get(name) != value})
+        if self._inventory.peek(record.id) is None:
+            self._kept.forget(record.id)
+
     def take_up(self) -> None:
         """Write the limits that an earlier process left due. To be called when the inventory is current."""
+        for container_id in self._kept.ids():
+            if self._inventory.peek(container_id) is None:
+                self._kept.forget(container_id)
         for container_id in self._due - self._starting:
             self._heed(container_id, None, self._inventory.peek(container_id))
 
     def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
+        if after is None:
+            self._kept.forget(container_id)
         if container_id not in self._due or container_id in self._starting:
             return
         if not isinstance(after, ContainerRecord) or after.state == cri.CONTAINER_EXITED:

@@ -12,7 +12,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.errors import NotFound
 from dockershim.state.image_records import ImageRecords
-from dockershim.state.pods import Pod, Pods, name_of
+from dockershim.state.pods import Pod, Pods, limits_of, name_of
 from dockershim.translate.checks import check_enums, require
 from dockershim.translate.image import ImageRecord
 from dockershim.translate.records import (
@@ -162,6 +162,6 @@ def _verbose(pod: Pod, not_ready_reason: str | None) -> dict[str, str] | None:
         "cgroupParent": record.cgroup_parent,
         "logDirectory": record.log_directory,
         "runtimeHandler": record.runtime_handler,
-        **{key: value for key in ("overhead", "resources") if (value := getattr(record.extra, key)) is not None},
+        **limits_of(record, pod.checkpoint),
     }
     return to_verbose_info(fields)

@@ -19,7 +19,6 @@ from dockershim.errors import (
     AlreadyExists,
     EngineFailure,
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
     disk_error,
 )
@@ -88,7 +87,7 @@ class SandboxStart:
         if request.runtime_handler not in features.handlers:
             # The runtime may have been added to the engine since.
             features = await self._info.read()
-            _check_handler(request.runtime_handler, features)
+            features.check_handler(request.runtime_handler, "runtime_handler")
         try:
             await self._network_for(config).check(_NETWORK_PATIENCE)
         except FailedPrecondition as error:
@@ -207,12 +206,6 @@ class SandboxStart:
         with step("set up the network"):
             # Never cut short: a plugin's DEL may not be able to undo a half-done ADD.
             await run_to_completion(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
-
-
-def _check_handler(handler: str, features: Capabilities) -> None:
-    if handler not in features.handlers:
-        known = ", ".join(filter(None, features.handlers))
-        raise InvalidArgument(f"runtime_handler: the engine has no runtime {handler!r}; it has {known}")
 
 
 def _write_resolv_conf(record: SandboxRecord, content: str) -> None:

@@ -156,7 +156,7 @@ class Statistics:
         return [Pod(record, self._inventory.peek_containers(record.id)) for record in records]
 
     async def _engine_folder(self) -> str:
-        return self._disk.folder(await self._info.capabilities())
+        return await self._disk.folder(await self._info.capabilities())
 
     async def _read(self, read: Callable[[S], T], records: Iterable[S]) -> list[T]:
         found = []

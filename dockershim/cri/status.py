@@ -8,6 +8,7 @@ import json
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cgroups import limited_huge_pages
 from dockershim.errors import FailedPrecondition, ShimError, Unavailable, failure_of
 from dockershim.host_paths.service import HostPaths
 from dockershim.network.pod_network import NodeNetwork
@@ -15,6 +16,7 @@ from dockershim.state.engine_info import EngineInfo
 from dockershim.state.follower import EngineFollower
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
+from dockershim.translate.node_facts import to_node_facts, to_runtime_handlers
 
 #: The name that kubelets have always seen for Docker: it is the scheme of container ids in a pod's status.
 _RUNTIME_NAME = "docker"
@@ -65,7 +67,7 @@ class NodeStatus:
             # A condition of its own, which kubelets ignore, so that pods whose cgroups are right go on.
             response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
         if features is not None:
-            response.runtime_handlers.extend(_handlers(features))
+            response.runtime_handlers.extend(to_runtime_handlers(features))
         if request.verbose:
             response.info.update(self._verbose(features))
         return response
@@ -81,15 +83,17 @@ class NodeStatus:
         config = {
             "sandboxImage": self._infra_image,
             "networkPlugin": self._network.kind,
-            "engine": _engine(features) if features else None,
             "dockershim": __version__,
         }
         inventory = dataclasses.asdict(self._follower.counters)
-        return {
+        info = {
             "config": json.dumps(config, sort_keys=True),
             "hostPaths": json.dumps({"hanging": self._host_paths.hanging}),
             "inventory": json.dumps(inventory, sort_keys=True),
         }
+        if features is not None:
+            info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)
+        return info
 
     async def runtime_config(self, request: cri.RuntimeConfigRequest) -> cri.RuntimeConfigResponse:
         """RuntimeConfig: the cgroup driver, which the kubelet has to use, too.
@@ -116,20 +120,3 @@ def _condition(kind: str, reason: str, problem: ShimError | str | None) -> cri.R
     if problem is None:
         return cri.RuntimeCondition(type=kind, status=True)
     return cri.RuntimeCondition(type=kind, status=False, reason=reason, message=str(problem))
-
-
-def _engine(features: Capabilities) -> dict[str, str]:
-    api = ".".join(map(str, features.api))
-    return {"version": features.version, "api": api, "cgroupDriver": features.cgroup_driver}
-
-
-def _handlers(features: Capabilities) -> list[cri.RuntimeHandler]:
-    return [
-        cri.RuntimeHandler(
-            name=name,
-            features=cri.RuntimeHandlerFeatures(
-                recursive_read_only_mounts=features.has_recursive_read_only(name), user_namespaces=False
-            ),
-        )
-        for name in features.handlers
-    ]

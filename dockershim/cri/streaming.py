@@ -17,7 +17,7 @@ from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
-from dockershim.cri.commands import EngineCommand
+from dockershim.cri.commands import EngineCommand, ended_under
 from dockershim.engine.client import Engine
 from dockershim.engine.frames import STDERR, STDOUT, SYSTEM_ERROR, FrameDecoder
 from dockershim.engine.hijack import Hijacked, hijack
@@ -81,7 +81,8 @@ class Streaming:
             "DetachKeys": _EXEC_DETACH_KEYS,
         }
         with _shim_errors():
-            url = self._server.command_url("exec", partial(_exec, self._engine, container_id, body), wanted)
+            execute = partial(_exec, self._engine, self._pods.inventory, container_id, body)
+            url = self._server.command_url("exec", execute, wanted)
         return cri.ExecResponse(url=url)
 
     async def attach(self, request: cri.AttachRequest) -> cri.AttachResponse:
@@ -139,7 +140,9 @@ def _shim_errors() -> Iterator[None]:
 # -- Exec
 
 
-async def _exec(engine: Engine, container_id: str, body: dict[str, Any], streams: CommandStreams) -> int:
+async def _exec(
+    engine: Engine, inventory: Inventory, container_id: str, body: dict[str, Any], streams: CommandStreams
+) -> int:
     """Run a command for a client, and return its exit code. If the client goes, the command is killed."""
     try:
         created = await engine.post(f"/containers/{container_id}/exec", body)
@@ -149,10 +152,17 @@ async def _exec(engine: Engine, container_id: str, body: dict[str, Any], streams
         except (asyncio.CancelledError, Disconnected):
             await run_to_completion(command.terminate(), "end a command whose client has gone")
             raise
-    except NotFound as error:
-        raise CommandFailed(f"container {container_id} has ended") from error
     except ShimError as error:
-        raise CommandFailed(str(error)) from error
+        raise CommandFailed(await _why(inventory, container_id, error)) from error
+
+
+async def _why(inventory: Inventory, container_id: str, failure: ShimError) -> str:
+    """What to tell the client of a command that failed."""
+    try:
+        ended = await ended_under(inventory, container_id, failure)
+    except ShimError as error:
+        return f"{failure}; {error}"
+    return f"container {container_id} has ended" if ended else str(failure)
 
 
 async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: CommandStreams) -> int:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 _KUBELET_FILE: Final = Path("/var/lib/kubelet/config.json")
 # Docker Hub's name in configuration files and credential stores.
 _HUB: Final = "https://index.docker.io/v1/"
+_HUB_DOMAINS: Final = ("index.docker.io", "registry-1.docker.io")
 # Raised for a file or helper that cannot be read or run, and for JSON of the wrong shape.
 _UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
 _TOKEN_USER: Final = "<token>"
@@ -55,18 +56,32 @@ class Credentials:
         return base64.urlsafe_b64encode(json.dumps(filled).encode("ascii")).decode("ascii")
 
 
-def from_cri(auth: api_pb2.AuthConfig) -> Credentials | None:
+def from_cri(auth: api_pb2.AuthConfig, registry: str) -> Credentials | None:
     """The credentials of a PullImage request, None if it has none.
 
-    ``auth.auth``, base64 of "user:password", is used if the username is empty. Raises InvalidArgument if it is
-    something else.
+    ``auth.auth``, base64 of "user:password", is used if the username is empty. ``registry`` is the domain of the image
+    reference. Raises InvalidArgument if ``auth.auth`` is something else, if there is only a password, or if the
+    credentials are for another registry: the engine does not look at ``server_address``.
     """
     username, password = auth.username, auth.password
     if not username and auth.auth:
         username, password = _decode_basic(auth.auth)
     if not (username or auth.identity_token or auth.registry_token):
+        if password:
+            raise InvalidArgument("auth.password: needs username beside it")
         return None
+    if auth.server_address and _domain(auth.server_address) != registry:
+        raise InvalidArgument(
+            f"auth.server_address: {auth.server_address!r:.200} is not the image's registry, {registry!r}"
+        )
     return Credentials(username, password, auth.identity_token, auth.registry_token, auth.server_address)
+
+
+def _domain(address: str) -> str:
+    """The registry of an address as in configuration files: ``https://registry.example:5000/v2/``, or without both."""
+    domain = address.partition("://")[2] or address
+    domain = domain.partition("/")[0]
+    return DEFAULT_DOMAIN if domain in _HUB_DOMAINS else domain
 
 
 def _decode_basic(text: str) -> tuple[str, str]:

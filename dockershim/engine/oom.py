@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from dockershim.common.listener import listener
 
 LOWEST_OOM_SCORE = -1000
 _CAP_SYS_RESOURCE = 24
@@ -41,11 +41,7 @@ def _listener(endpoint: str) -> str:
     if parts.scheme != "unix":
         return "self"
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(1)
-            connection.connect(parts.path)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid = listener(parts.path)
     except OSError:
         return "self"
-    pid = int(struct.unpack("3i", credentials)[0])
     return str(pid) if pid not in (0, 1, os.getpid()) else "self"

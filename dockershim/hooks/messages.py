@@ -6,7 +6,6 @@ server gets the result. The differences between the first and the last one (``me
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,10 +16,10 @@ from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
 from dockershim.errors import InvalidArgument
+from dockershim.state.pods import limits_of
 from dockershim.translate.container import to_env
 from dockershim.translate.names import SandboxName
-from dockershim.translate.records import ContainerRecord, SandboxRecord
-from dockershim.translate.resources import to_cri_resources
+from dockershim.translate.records import ContainerRecord, SandboxRecord, to_current_resources
 from dockershim.translate.sandbox import check_cgroup_parent
 
 #: A pod with this label (koordinator's documentation also says annotation) has no hooks.
@@ -30,8 +29,6 @@ _LONGEST_MAP: Final = 256 * 1024
 #: The kernel's MAX_ARG_STRLEN: a container with a longer variable cannot start.
 _LONGEST_VARIABLE: Final = 128 * 1024 - 1
 _LOWEST_OOM_SCORE, _HIGHEST_OOM_SCORE = -1000, 1000
-#: At most as many digits as the field of a limit can have.
-_LIMIT: Final = re.compile(r"[0-9]{1,19}")
 _SET_ABOVE_ZERO: Final = ("cpu_period", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
 _CPUSETS: Final = ("cpuset_cpus", "cpuset_mems")
 _PLAIN_FIELDS: Final = (*_SET_ABOVE_ZERO, "cpu_quota", "oom_score_adj", *_CPUSETS)
@@ -59,29 +56,33 @@ def skips_hooks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bo
 def pod_of_record(record: SandboxRecord, checkpoint: Checkpoint | None) -> Pod:
     """A pod that the engine has. ``checkpoint`` has the whole cgroup parent if an older label does not."""
     cgroup_parent = record.extra.cgroup_parent or (checkpoint.cgroup_parent if checkpoint else "")
+    limits = limits_of(record, checkpoint)
     return Pod(
         record.name,
         record.runtime_handler,
         record.labels,
         record.annotations,
         cgroup_parent or record.cgroup_parent,
-        _label_resources(record.extra.overhead),
-        _label_resources(record.extra.resources),
+        _json_resources(limits.get("overhead")),
+        _json_resources(limits.get("resources")),
     )
 
 
 def pod_of_checkpoint(checkpoint: Checkpoint) -> Pod:
     """A pod that the engine has lost."""
+    limits = limits_of(None, checkpoint)
     return Pod(
         SandboxName(checkpoint.name, checkpoint.namespace, checkpoint.uid, checkpoint.attempt),
         checkpoint.runtime_handler,
         checkpoint.labels,
         checkpoint.annotations,
         checkpoint.cgroup_parent,
+        _json_resources(limits.get("overhead")),
+        _json_resources(limits.get("resources")),
     )
 
 
-def _label_resources(fields: Mapping[str, Any] | None) -> hooks.LinuxContainerResources | None:
+def _json_resources(fields: Mapping[str, Any] | None) -> hooks.LinuxContainerResources | None:
     if fields is None:
         return None
     try:
@@ -145,8 +146,7 @@ def to_container_request(record: ContainerRecord, pod: Pod) -> hooks.ContainerRe
     query.container_meta.attempt = record.name.attempt
     query.container_meta.id = record.id
     query.container_annotations.update(record.annotations)
-    query.container_resources.CopyFrom(_resources(to_cri_resources(record.host_config)))
-    _add_cgroup_files(query.container_resources, record.extra.cgroup_files)
+    query.container_resources.CopyFrom(_resources(to_current_resources(record)))
     query.pod_cgroup_parent = record.extra.cgroup_parent or record.host_config.get("CgroupParent") or ""
     query.container_envs.update(_variables(record.envs))
     return query
@@ -190,17 +190,6 @@ def _resources(resources: cri.LinuxContainerResources) -> hooks.LinuxContainerRe
 
 def _cri_resources(resources: hooks.LinuxContainerResources) -> cri.LinuxContainerResources:
     return cri.LinuxContainerResources.FromString(resources.SerializeToString())
-
-
-def _add_cgroup_files(into: hooks.LinuxContainerResources, files: Mapping[str, str]) -> None:
-    """Add the limits that the engine has no field for, from the files that ``to_cgroup_files`` made of them."""
-    for name, value in files.items():
-        controller, _, rest = name.partition(".")
-        size, _, kind = rest.partition(".")
-        if controller == "hugetlb" and _LIMIT.fullmatch(value) and "." not in kind:
-            into.hugepage_limits.add(page_size=size, limit=int(value))
-        else:
-            into.unified[name] = value
 
 
 # -- Answers of hook servers.

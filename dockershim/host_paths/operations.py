@@ -84,14 +84,14 @@ def remove_folders(paths: list[str]) -> None:
             Path(path).rmdir()
 
 
-def exists(path: str, touch: Touch) -> bool:
-    """Whether the path exists."""
+def has_device(path: str, touch: Touch) -> bool:
+    """Whether the path is a device, or a folder, of which an engine takes all devices."""
     reach(path, touch)
     try:
-        Path(path).stat()
+        mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return True
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISDIR(mode)
 
 
 def read(path: str, limit: int, touch: Touch) -> str:

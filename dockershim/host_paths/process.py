@@ -131,8 +131,8 @@ class Process:
                     made[:0] = operations.make_folder(job.path, touch)
                 case "remove":
                     operations.remove_folder(job.path, touch)
-                case "exist":
-                    results.append(operations.exists(job.path, touch))
+                case "device":
+                    results.append(operations.has_device(job.path, touch))
                 case "read":
                     results.append(operations.read(job.path, request["limit"], touch))
                 case "link":

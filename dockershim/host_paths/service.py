@@ -70,10 +70,10 @@ class HostPaths:
         """Remove the folders that are empty."""
         await self._ask("remove", paths)
 
-    async def missing(self, paths: Sequence[str]) -> list[str]:
-        """The paths that do not exist."""
-        exist = await self._ask("exist", paths)
-        return [path for path, there in zip(paths, exist, strict=True) if not there]
+    async def without_device(self, paths: Sequence[str]) -> list[str]:
+        """The paths that are neither a device nor a folder."""
+        found = await self._ask("device", paths)
+        return [path for path, there in zip(paths, found, strict=True) if not there]
 
     async def read(self, path: str, limit: int) -> str:
         """The text of a file of at most ``limit`` bytes."""

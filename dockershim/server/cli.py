@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -18,9 +19,11 @@ from dockershim.server import config, log
 if TYPE_CHECKING:
     from dockershim.server.process import Compose
 
+FAILED: Final = 1
 USAGE_ERROR: Final = 2
 SERVE: Final = ["serve"]
 CONFIG_DEFAULT: Final = ["config", "default"]
+INFO: Final = ["info"]
 
 #: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
 #: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
@@ -36,6 +39,7 @@ The CRI server that makes a Docker Engine a Kubernetes runtime.
 commands:
   serve            serve the CRI (also meant by flags without a command)
   config default   print the defaults as a configuration file
+  info             print what kernel, engine and runtimes can do, as the running server has found it
 """
 
 
@@ -49,17 +53,37 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         sys.stdout.write(config.default_file())
         return 0
     flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
-    return _serve(flags, _config_file(arguments.config, os.environ), compose)
-
-
-def _serve(flags: Mapping[str, str], file: Path | None, compose: Compose | None) -> int:
-    load = partial(config.load, flags, dict(os.environ), file)
+    load = partial(config.load, flags, dict(os.environ), _config_file(arguments.config, os.environ))
     try:
         settings = load()
     except config.ConfigError as error:
         for problem in error.problems:
             sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
         return USAGE_ERROR
+    if arguments.command == INFO:
+        return _print_info(settings, as_json=arguments.json)
+    return _serve(settings, load, compose)
+
+
+def _print_info(settings: config.Config, *, as_json: bool) -> int:
+    set_up_grpc()
+    from dockershim.server import info
+
+    endpoint = settings.container_runtime_endpoint
+    if endpoint.startswith("fd://"):
+        # systemd has made the socket; our unit file makes this one.
+        endpoint = config.Config().container_runtime_endpoint
+    try:
+        facts = info.read(endpoint)
+        text = json.dumps(facts, indent=2) + "\n" if as_json else info.render(facts)
+    except info.NoInfo as error:
+        sys.stderr.write(f"dockershim: {error}\n")
+        return FAILED
+    sys.stdout.write(text)
+    return 0
+
+
+def _serve(settings: config.Config, load: Callable[[], config.Config], compose: Compose | None) -> int:
     log.configure(settings.log_level, settings.log_format)
     set_up_grpc()
     # Imported only here: printing help or refusing a flag need not load gRPC and all parts of the server.
@@ -84,8 +108,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_intermixed_args(_explicit_switches(argv))
     arguments.command = arguments.command or SERVE
-    if arguments.command not in (SERVE, CONFIG_DEFAULT):
+    if arguments.command not in (SERVE, CONFIG_DEFAULT, INFO):
         parser.error(f"unknown command: {' '.join(arguments.command)}")
+    if arguments.json and arguments.command != INFO:
+        parser.error("--json: only info prints JSON")
     return arguments
 
 
@@ -104,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
+    parser.add_argument("--json", action="store_true", help="let info print JSON")
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
     parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
     for option in config.OPTIONS:

@@ -20,6 +20,7 @@ from dockershim.common.rollback import settle
 from dockershim.common.steps import listening, step
 from dockershim.common.tls import ServerTLS
 from dockershim.cri import RuntimeService
+from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.adoption import adopt
 from dockershim.cri.container import Containers
 from dockershim.cri.engine_containers import EngineContainers
@@ -37,6 +38,7 @@ from dockershim.cri.stats import Statistics
 from dockershim.cri.status import NodeStatus
 from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.streaming import Streaming
+from dockershim.cri.update_sandbox import SandboxUpdate
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
@@ -53,6 +55,7 @@ from dockershim.state.engine_info import EngineInfo
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
+from dockershim.state.kept_limits import KeptLimits
 from dockershim.state.oom_kills import OOMKills
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
@@ -112,7 +115,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         follower = EngineFollower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
         oom_kills = stack.enter_context(closing(OOMKills()))
-        inventory = Inventory(engine, follower, oom_kills.has)
+        kept_limits = await asyncio.to_thread(KeptLimits, config.state_directory / "limits")
+        inventory = Inventory(engine, follower, oom_kills.has, kept_limits.of)
         info = EngineInfo(engine, follower, config.cgroup_driver)
         pods = Pods(inventory, checkpoints, cni_network, pins)
         disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
@@ -132,7 +136,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         host_paths = await stack.enter_async_context(HostPaths())
         hooks = HooksInForce()
         containers = EngineContainers(engine, inventory, lambda: current.config.runtime_request_timeout)
-        limits = Limits(config.state_directory / "starts", inventory, containers.kill)
+        accounts = ImageAccounts(engine, containers, config.state_directory)
+        limits = Limits(config.state_directory / "starts", kept_limits, inventory, containers.kill)
         keeper = LogKeeper(logs, inventory, info, host_paths)
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=info.read)
         await stack.enter_async_context(follower)
@@ -147,8 +152,20 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             ),
             end,
             reads,
+            SandboxUpdate(pods),
             events,
-            Containers(pods, containers, keeper, info, hooks, host_paths, image_records, limits, _engine_log(config)),
+            Containers(
+                pods,
+                containers,
+                keeper,
+                info,
+                hooks,
+                host_paths,
+                image_records,
+                accounts,
+                limits,
+                _engine_log(config),
+            ),
             Logs(inventory, logs),
             Execs(engine, inventory),
             Streaming(streams, engine, pods),
@@ -164,6 +181,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
+        await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
         await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
         stack.push_async_callback(settle)
         journal = Journal(pods, follower.outage)

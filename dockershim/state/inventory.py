@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import Locks
 from dockershim.engine.client import Engine
@@ -58,12 +60,18 @@ class Inventory:
     """
 
     def __init__(
-        self, engine: Engine, follower: EngineFollower, was_oom_killed: Callable[[str], bool] = lambda _: False
+        self,
+        engine: Engine,
+        follower: EngineFollower,
+        was_oom_killed: Callable[[str], bool] = lambda _: False,
+        kept_limits: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """``was_oom_killed`` tells of OOM kills that the engine may have missed, by the container's id."""
+        """``was_oom_killed`` tells of OOM kills that the engine may have missed, by the container's id;
+        ``kept_limits`` of cgroup files that updates changed since the label was made."""
         self._engine = engine
         self._follower = follower
         self._was_oom_killed = was_oom_killed
+        self._kept_limits = kept_limits
         self._sandboxes: dict[str, SandboxRecord] = {}
         self._containers: dict[str, ContainerRecord] = {}
         self._of_sandbox: dict[str, dict[str, ContainerRecord]] = {}
@@ -237,6 +245,9 @@ class Inventory:
             self._report(container_id, error, left_out=record is None)
         if not isinstance(record, ContainerRecord):
             return record
+        if changed := self._kept_limits(container_id):
+            files = {**record.extra.cgroup_files, **changed}
+            record = dataclasses.replace(record, extra=msgspec.structs.replace(record.extra, cgroup_files=files))
         if record.exit_code and not record.oom_killed and self._was_oom_killed(container_id):
             return dataclasses.replace(record, oom_killed=True)
         return _with_current_score(record)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -241,6 +242,35 @@ class Pod:
             raise FailedPrecondition(f"sandbox {self.id} does not run; a new one is needed")
         return self.record
 
+    async def keep_limits(self, limits: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the new ``overhead`` and ``resources``, those that are in ``limits``. To be called with the pod's lock.
+
+        Raises NotFound, FailedPrecondition and ResourceExhausted.
+        """
+        checkpoint = self.checkpoint or self._new_checkpoint(self.running())
+        overhead = limits.get("overhead", checkpoint.overhead)
+        changed = replace(checkpoint, overhead=overhead, resources=limits.get("resources", checkpoint.resources))
+        if changed != self.checkpoint:
+            await self._pods.checkpoints.write(changed)
+
+    def _new_checkpoint(self, record: SandboxRecord) -> Checkpoint:
+        """A checkpoint of a pod that has none, because its maker was another dockershim, or because it is lost."""
+        return Checkpoint(
+            sandbox_id=record.id,
+            name=record.name.name,
+            namespace=record.name.namespace,
+            host_network=record.host_network,
+            uid=record.name.uid,
+            attempt=record.name.attempt,
+            network=self.network.kind,
+            log_directory=record.log_directory,
+            cgroup_parent=record.extra.cgroup_parent or record.cgroup_parent,
+            runtime_handler=record.runtime_handler,
+            created_at=record.created_at,
+            labels=record.labels,
+            annotations=record.annotations,
+        )
+
     def pin(self, record: SandboxRecord) -> bool:
         """Pin its netns until ``tear_down``. Returns whether that was necessary. Raises OSError."""
         return self._pods.network_of(record).pin(record)
@@ -276,3 +306,18 @@ class Pod:
 def name_of(checkpoint: Checkpoint) -> SandboxName:
     """The name of a pod that the engine has lost."""
     return SandboxName(checkpoint.name, checkpoint.namespace, checkpoint.uid, checkpoint.attempt)
+
+
+def limits_of(record: SandboxRecord | None, checkpoint: Checkpoint | None) -> dict[str, Mapping[str, Any]]:
+    """The ``overhead`` and ``resources`` of a pod, as JSON objects with the CRI's names; without what no kubelet gave.
+
+    Those of the last UpdatePodSandboxResources are in the checkpoint, as the engine cannot change a label.
+    """
+    found = {}
+    for name in ("overhead", "resources"):
+        value = getattr(checkpoint, name, None)
+        if value is None and record is not None:
+            value = getattr(record.extra, name)
+        if value is not None:
+            found[name] = value
+    return found

@@ -17,7 +17,7 @@ from dockershim.engine.client import Engine
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.inventory import Inventory, Record
 from dockershim.stats.layers import LayerUsage
-from dockershim.stats.snapshots import likely_root, root_of, upper_dir
+from dockershim.stats.snapshots import likely_root, root_behind, root_of, upper_dir
 from dockershim.stats.tree import Pace, Stopped, Tree, measure
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.records import ContainerRecord
@@ -50,8 +50,11 @@ class DiskUsage:
         self._layers: dict[str, LayerUsage] = {}
         #: By container id, its folder in containerd's image store. It is seen while the container runs.
         self._snapshots: dict[str, str] = {}
-        #: containerd's root folder, once it is known.
+        #: containerd's root folder, once a container's mounts have shown it.
         self._store_root = ""
+        #: What the engine told when containerd was last asked for its root folder, and what was found.
+        self._asked: Capabilities | None = None
+        self._asked_root = ""
         self._image_folders: dict[str, Tree | None] = {}
         self._wake = asyncio.Event()
         self._stop = threading.Event()
@@ -88,11 +91,14 @@ class DiskUsage:
             inodes=sum(layer.inodes or 0 for layer in layers),
         )
 
-    def folder(self, features: Capabilities) -> str:
+    async def folder(self, features: Capabilities) -> str:
         """The folder that has the images and the writable layers: of the engine, or of the containerd that it uses."""
         if not features.containerd_store:
             return features.root_dir
-        return self._store_root or likely_root(features.root_dir)
+        if features is not self._asked:
+            self._asked_root = await asyncio.to_thread(root_behind, features.containerd_socket)
+            self._asked = features
+        return self._asked_root or self._store_root or likely_root(features.root_dir)
 
     def image_inodes(self, folders: AbstractSet[str]) -> int | None:
         """The inodes of the image layers in ``folders``, which names all of them; None until all are measured."""

@@ -16,6 +16,7 @@ from dockershim.common.wire import field
 from dockershim.stats.cgroup import Details, HugePages, Pressure, Usage
 from dockershim.stats.network import Interface
 from dockershim.stats.processes import Open
+from dockershim.translate.resources import to_swap_limit
 
 #: The labels of every metric: the cgroup, the engine's name of the container, its image, and its pod and name.
 LABELS: Final = ("id", "name", "image", "namespace", "pod", "container")
@@ -298,7 +299,7 @@ def spec(host_config: Mapping[str, Any], started_at: int, cgroup_version: int) -
 
     As in cAdvisor, the swap limit is the limit of the kernel: of memory and swap with cgroup v1, of swap with v2.
     """
-    memory, swap = int(host_config.get("Memory") or 0), int(host_config.get("MemorySwap") or 0)
+    memory, swap = int(host_config.get("Memory") or 0), to_swap_limit(host_config)
     if cgroup_version == 2 and swap > 0:
         swap -= memory
     yield _SPEC_PERIOD, _period(host_config), ()

@@ -8,11 +8,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dockershim.errors import InvalidArgument
+
 _KERNEL_RECURSIVE_READ_ONLY = (5, 12)
+_API_IMAGE_MOUNTS = (1, 48)
 #: What the engine tells of its driver if images are in containerd's store. Drivers of both kinds have some names alike.
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
+#: The engine's namespace in containerd, unless it has the flag --containerd-namespace.
+_NAMESPACE: Final = "moby"
 #: The key under which the engine, since 25, has the output of a runtime's ``features`` (OCI runtime specification).
 _FEATURES = "org.opencontainers.runtime-spec.features"
+#: What a kernel may be built without: the engine's name, and ours.
+_LIMITS: Final = {
+    "MemoryLimit": "memory",
+    "SwapLimit": "swap",
+    "CPUShares": "cpuShares",
+    "CpuCfsPeriod": "cpuPeriod",
+    "CpuCfsQuota": "cpuQuota",
+    "CPUSet": "cpuset",
+    "PidsLimit": "pids",
+}
 #: The handler for the engine's default runtime, which every dockershim knows.
 _DEFAULT_HANDLER: Final = "docker"
 
@@ -21,8 +36,12 @@ _DEFAULT_HANDLER: Final = "docker"
 class Capabilities:
     """``runtimes`` are the engine's, by name; ``cgroup_driver`` is systemd or cgroupfs.
 
-    ``containerd_store`` is whether images and layers are in containerd's image store, and not below ``root_dir``.
-    ``recursive_read_only`` are the runtimes that support recursive read-only mounts.
+    ``containerd_store`` is whether images and layers are in containerd's image store, and not below ``root_dir``;
+    ``containerd_socket`` is the path of the containerd that the engine uses, empty if it does not tell it, and
+    ``containerd_namespace`` the engine's namespace there.
+    ``recursive_read_only`` are the runtimes that support recursive read-only mounts. ``live_restore`` is whether
+    containers outlive the engine; ``user_namespace_remap`` whether it gives every container the same user namespace.
+    ``missing_limits`` are those of resources that the kernel does not have.
     """
 
     api: tuple[int, int]
@@ -30,6 +49,8 @@ class Capabilities:
     root_dir: str
     storage_driver: str
     containerd_store: bool
+    containerd_socket: str
+    containerd_namespace: str
     architecture: str
     runtimes: frozenset[str]
     default_runtime: str
@@ -42,11 +63,28 @@ class Capabilities:
     swap_limit: bool
     cdi: bool
     kernel: tuple[int, int]
+    kernel_release: str
+    operating_system: str
+    live_restore: bool
+    rootless: bool
+    user_namespace_remap: bool
+    missing_limits: tuple[str, ...]
+
+    @property
+    def image_volumes(self) -> bool:
+        """Whether an image can be mounted into a container."""
+        return self.api >= _API_IMAGE_MOUNTS
 
     @property
     def handlers(self) -> tuple[str, ...]:
         """The valid runtime handlers: empty or ``docker`` for the default runtime, or the name of a runtime."""
         return ("", *sorted(self.runtimes | {_DEFAULT_HANDLER}))
+
+    def check_handler(self, handler: str, field: str) -> None:
+        """Raises InvalidArgument naming the field if the handler is not one of ``handlers``."""
+        if handler not in self.handlers:
+            known = ", ".join(filter(None, self.handlers))
+            raise InvalidArgument(f"{field}: the engine has no runtime {handler!r}; it has {known}")
 
     def runtime_of(self, handler: str) -> str:
         """HostConfig.Runtime for a handler; empty for the engine's default."""
@@ -61,13 +99,17 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
     """Capabilities from the engine's ``GET /info``."""
     options = {option.split(",", 1)[0] for option in info.get("SecurityOptions") or ()}
     runtimes: Mapping[str, Any] = info.get("Runtimes") or {}
-    kernel = _kernel(str(info.get("KernelVersion", "")))
+    release = str(info.get("KernelVersion", ""))
+    kernel = _kernel(release)
+    containerd: Mapping[str, Any] = info.get("Containerd") or {}
     return Capabilities(
         api=api,
         version=str(info.get("ServerVersion", "")),
         root_dir=str(info.get("DockerRootDir", "")),
         storage_driver=str(info.get("Driver", "")),
         containerd_store=["driver-type", _SNAPSHOTTER] in (info.get("DriverStatus") or ()),
+        containerd_socket=str(containerd.get("Address", "")),
+        containerd_namespace=str((containerd.get("Namespaces") or {}).get("Containers") or _NAMESPACE),
         architecture=str(info.get("Architecture", "")),
         runtimes=frozenset(runtimes),
         default_runtime=str(info.get("DefaultRuntime", "")),
@@ -80,6 +122,12 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
         swap_limit=bool(info.get("SwapLimit")),
         cdi=bool(info.get("CDISpecDirs")),
         kernel=kernel,
+        kernel_release=release,
+        operating_system=str(info.get("OperatingSystem", "")),
+        live_restore=bool(info.get("LiveRestoreEnabled")),
+        rootless="name=rootless" in options,
+        user_namespace_remap="name=userns" in options,
+        missing_limits=tuple(ours for engines, ours in _LIMITS.items() if not info.get(engines)),
     )
 
 

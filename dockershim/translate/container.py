@@ -9,6 +9,7 @@ from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
+from dockershim.translate.accounts import Account
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_enums, check_text, reject, require
 from dockershim.translate.labels import (
@@ -28,8 +29,9 @@ from dockershim.translate.mounts import (
 )
 from dockershim.translate.names import SandboxName, kept_metadata
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
-from dockershim.translate.sandbox import lost_cgroup_parent, to_cgroup_parent
+from dockershim.translate.sandbox import lost_cgroup_parent, to_cgroup_parent, uts_sysctls
 from dockershim.translate.security import (
+    to_capabilities,
     to_container_namespaces,
     to_group_add,
     to_security_opt,
@@ -53,6 +55,7 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
     require(config.metadata.name, "config.metadata.name")
     check_text(config.metadata.name, "config.metadata.name")
     require(config.image.image, "config.image.image")
+    features.check_handler(config.image.runtime_handler, "config.image.runtime_handler")
     reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
     security = config.linux.security_context
     reject(
@@ -68,7 +71,25 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
         raise InvalidArgument(f"config.working_dir: {config.working_dir!r} is not an absolute path")
     check_mounts(config.mounts, features)
     check_resources(config.linux.resources, "config.linux.resources")
+    _check_classes(config, sandbox_config)
     log_path(config, sandbox_config)
+
+
+def _check_classes(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig) -> None:
+    """Refuse classes of cache (RDT) and of disk access that other runtimes read from annotations, also with their
+    refusal where the node has no such classes. Of several the narrowest counts; an empty one means none.
+    """
+    name = config.metadata.name
+    for kind in ("rdt", "blockio"):
+        pods = f"{kind}.resources.beta.kubernetes.io"
+        for given, where, key in (
+            (config.annotations, "config", f"io.kubernetes.cri.{kind}-class"),
+            (sandbox_config.annotations, "sandbox_config", f"{pods}/container.{name}"),
+            (sandbox_config.annotations, "sandbox_config", f"{pods}/pod"),
+        ):
+            if key in given:
+                reject(given[key], f"{where}.annotations[{key}]", "a Docker engine has no such classes; remove it")
+                break
 
 
 def log_path(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig) -> str:
@@ -142,6 +163,7 @@ def to_engine_container(
     runtime: str,
     profiles: Mapping[str, str],
     volumes: Mapping[str, str],
+    account: Account | None,
     lowest_oom_score: int,
     features: Capabilities,
     engine_log: EngineLog | None,
@@ -149,12 +171,12 @@ def to_engine_container(
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
 
     ``image`` is the id of the image that ``config.image`` names; ``volumes`` are the ids of the images that mounts
-    name, by those names; ``runtime`` is the sandbox's runtime handler; ``engine_log`` is None if the log path will be
-    a link to the engine's json-file.
+    name, by those names; ``account`` is that of ``unsettled_user``, if there is one; ``runtime`` is the sandbox's
+    runtime handler; ``engine_log`` is None if the log path will be a link to the engine's json-file.
     """
     security = config.linux.security_context
     resources = config.linux.resources
-    capabilities = security.capabilities
+    added, dropped = to_capabilities(security.capabilities)
     host_config: dict[str, Any] = {
         **to_container_namespaces(security.namespace_options, sandbox_id),
         **to_engine_resources(resources, swap_limit=features.swap_limit),
@@ -162,12 +184,13 @@ def to_engine_container(
         "CgroupParent": to_cgroup_parent(sandbox_config.linux.cgroup_parent, features.cgroup_driver),
         "Mounts": to_engine_mounts(config.mounts, runtime, features, volumes),
         "Binds": to_engine_binds(config.mounts, features),
+        "Sysctls": uts_sysctls(sandbox_config),
         "Devices": to_engine_devices(config.devices),
-        "DeviceRequests": to_device_requests(config.CDI_devices, features),
+        "DeviceRequests": to_device_requests(config.CDI_devices, config.annotations, features),
         "Privileged": security.privileged,
-        "CapAdd": list(capabilities.add_capabilities),
-        "CapDrop": list(capabilities.drop_capabilities),
-        "GroupAdd": to_group_add(security),
+        "CapAdd": added,
+        "CapDrop": dropped,
+        "GroupAdd": to_group_add(security, account),
         "ReadonlyRootfs": security.readonly_rootfs,
         "SecurityOpt": to_security_opt(
             security,
@@ -187,7 +210,7 @@ def to_engine_container(
         host_config["Runtime"] = engine_runtime
     body: dict[str, Any] = {
         "Image": image,
-        "User": to_user(security),
+        "User": to_user(security, account),
         "Env": to_env(config),
         "WorkingDir": config.working_dir,
         "OpenStdin": config.stdin,

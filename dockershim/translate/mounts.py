@@ -13,7 +13,9 @@ from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_text, reject, require
 
 _API_NON_RECURSIVE_READ_ONLY = (1, 44)
-_API_IMAGE_MOUNTS = (1, 48)
+
+#: The rest of an annotation's key is unique for each plugin and device.
+_CDI_PREFIX = "cdi.k8s.io/"
 
 _PROPAGATION = {
     cri.PROPAGATION_PRIVATE: "rprivate",
@@ -54,8 +56,9 @@ def check_mounts(mounts: Iterable[cri.Mount], features: Capabilities) -> None:
 
 
 def _check_image_mount(mount: cri.Mount, where: str, features: Capabilities) -> None:
-    reject(features.api < _API_IMAGE_MOUNTS, f"{where}.image", "image volumes need Docker 28 or newer")
+    reject(not features.image_volumes, f"{where}.image", "image volumes need Docker 28 or newer")
     require(mount.image.image, f"{where}.image.image")
+    features.check_handler(mount.image.runtime_handler, f"{where}.image.runtime_handler")
     if mount.host_path:
         raise InvalidArgument(f"{where}.host_path: has to be empty where image is set")
     if not mount.readonly:
@@ -247,10 +250,22 @@ def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
     return result
 
 
-def to_device_requests(devices: Iterable[cri.CDIDevice], features: Capabilities) -> list[dict[str, Any]]:
-    """HostConfig.DeviceRequests of CDI devices. Raises Unsupported if CDI is not enabled in the engine."""
-    names = [device.name for device in devices]
+def to_device_requests(
+    devices: Iterable[cri.CDIDevice], annotations: Mapping[str, str], features: Capabilities
+) -> list[dict[str, Any]]:
+    """HostConfig.DeviceRequests of CDI devices. Raises Unsupported if CDI is not enabled in the engine.
+
+    A device plugin can also name them in annotations of the container, as other runtimes know them, too:
+    ``cdi.k8s.io/plugin_0: vendor.com/gpu=0,vendor.com/gpu=1`` (CDI specification, "Kubernetes").
+    """
+    annotated = (
+        name for key in sorted(annotations) if key.startswith(_CDI_PREFIX) for name in annotations[key].split(",")
+    )
+    # Each once: a kubelet may name a device in both.
+    names = list(dict.fromkeys((*(device.name for device in devices), *annotated)))
     if not names:
         return []
+    if not all(names):
+        raise InvalidArgument("CDI_devices: a device has no name")
     reject(not features.cdi, "CDI_devices", "the engine has no CDI; enable it in its daemon.json (Docker 25 or newer)")
     return [{"Driver": "cdi", "DeviceIDs": names}]

@@ -29,13 +29,15 @@ from dockershim.translate.labels import (
 from dockershim.translate.mounts import to_cri_mounts
 from dockershim.translate.names import ContainerName, SandboxName, parse_container_name, parse_sandbox_name
 from dockershim.translate.reference import may_be_id
-from dockershim.translate.resources import SWAP_FILE, to_cri_resources
+from dockershim.translate.resources import to_cri_resources
 from dockershim.translate.signals import to_cri_signal
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 #: The longest message about a container's end in its status.
 _LONGEST_MESSAGE = 1024
+#: At most as many digits as the field of a limit can have.
+_LIMIT: Final = re.compile(r"[0-9]{1,19}")
 #: Bytes that a gRPC client takes by default: it would refuse a larger status.
 _LARGEST_STATUS: Final = 4 << 20
 #: The end of the engine's error if its client (a server that was killed or gave up) went away during a start.
@@ -473,16 +475,24 @@ def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) 
         annotations=record.annotations,
         mounts=to_cri_mounts(record.host_config),
         log_path=record.log_path,
-        resources=cri.ContainerResources(linux=to_cri_resources(record.host_config)),
+        resources=cri.ContainerResources(linux=to_current_resources(record)),
         stop_signal=to_cri_signal(record.stop_signal or "SIGTERM"),
     )
 
 
-def to_known_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
-    """The resources of a container for an update: with its swap limit even if it has no memory limit."""
+def to_current_resources(record: ContainerRecord) -> cri.LinuxContainerResources:
+    """The resources of a container, with those for which the engine has no field, from what ``to_cgroup_files`` made.
+
+    They are as they were asked for: the kernel rounds them, and takes huge pages of 0 where it has none.
+    """
     resources = to_cri_resources(record.host_config)
-    if (swap := record.extra.cgroup_files.get(SWAP_FILE)) is not None:
-        resources.unified[SWAP_FILE] = swap
+    for name, value in record.extra.cgroup_files.items():
+        controller, _, rest = name.partition(".")
+        size, _, kind = rest.partition(".")
+        if controller == "hugetlb" and _LIMIT.fullmatch(value) and "." not in kind:
+            resources.hugepage_limits.add(page_size=size, limit=int(value))
+        else:
+            resources.unified[name] = value
     return resources
 
 

@@ -27,6 +27,7 @@ _UNLIMITED_ALLOWED = {"cpu_quota", "memory_swap_limit_in_bytes"}
 CGROUP_FILE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 _PAGE_SIZE = re.compile(r"[0-9]+[KMGT]B")
 _SWAP = re.compile(r"[0-9]{1,19}|max")
+#: The kernel takes this much, too, for no limit.
 _MOST_BYTES = 2**63 - 1
 
 #: The one file of ``unified`` that the engine has a field for: runc must know the limit, or its next update undoes it.
@@ -79,6 +80,9 @@ def to_engine_resources(
     memory = resources.memory_limit_in_bytes or (before.memory_limit_in_bytes if before is not None else 0)
     if swap and memory:
         fields["MemorySwap"] = -1 if swap == "max" or memory + int(swap) > _MOST_BYTES else memory + int(swap)
+    if fields.get("MemorySwap") == -1 and before is not None and before.memory_swap_limit_in_bytes > 0:
+        # In an update the engine keeps -1 to itself: the limit would stay, and the status would tell of none.
+        fields["MemorySwap"] = _MOST_BYTES
     return fields
 
 
@@ -103,7 +107,14 @@ def to_cri_resources(host_config: Mapping[str, Any]) -> cri.LinuxContainerResour
         value = host_config.get(engine_name)
         if value:
             setattr(resources, name, value)
+    resources.memory_swap_limit_in_bytes = to_swap_limit(host_config)
     return resources
+
+
+def to_swap_limit(host_config: Mapping[str, Any]) -> int:
+    """Bytes of memory and swap from a HostConfig: 0 for no limit, -1 if it says so."""
+    limit = int(host_config.get("MemorySwap") or 0)
+    return -1 if limit == _MOST_BYTES else limit
 
 
 def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int) -> dict[str, str]:

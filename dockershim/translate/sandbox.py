@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import posixpath
 import re
 from collections.abc import Mapping
@@ -31,14 +32,14 @@ _HIGHEST_PORT = 65535
 _DRIVERS = ("systemd", "cgroupfs")
 _LONGEST_CGROUP = 2048
 _LONGEST_FILE_NAME = 255
+#: Bytes of the overhead or resources of a pod. A kubelet sends less than a hundred.
+_LARGEST_LIMITS = 64 * 1024
 
 _Protocol = Literal["tcp", "udp", "sctp"]
 _PROTOCOLS: Final[dict[cri.Protocol, _Protocol]] = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
 
 #: Sysctls that the kernel has per namespace. runc refuses all others, but only when the container starts.
-_IPC_SYSCTLS = re.compile(
-    r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced|auto_msgmni)|fs\.mqueue\..+"
-)
+_IPC_SYSCTLS = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\..+")
 _NET_SYSCTLS = re.compile(r"net\..+")
 _UTS_SYSCTLS = re.compile(r"kernel\.domainname")
 
@@ -120,12 +121,29 @@ def _check_sysctls(config: cri.PodSandboxConfig) -> None:
             raise InvalidArgument(f"config.linux.sysctls: {key} is not kept per namespace and cannot be set for a pod")
 
 
+def uts_sysctls(config: cri.PodSandboxConfig) -> dict[str, str]:
+    """The sysctls that each container needs, too, as the engine gives it a UTS namespace of its own."""
+    return {key: value for key, value in config.linux.sysctls.items() if _UTS_SYSCTLS.fullmatch(key.replace("/", "."))}
+
+
 def _check_ports(config: cri.PodSandboxConfig) -> None:
     for port in config.port_mappings:
-        check_text(port.host_ip, "config.port_mappings.host_ip")
+        _check_host_ip(port.host_ip)
         for field in ("container_port", "host_port"):
             if not 0 <= getattr(port, field) <= _HIGHEST_PORT:
                 raise InvalidArgument(f"config.port_mappings.{field}: {getattr(port, field)} is no port")
+        if port.host_port and not port.container_port:
+            raise InvalidArgument(
+                f"config.port_mappings.container_port: host_port {port.host_port} needs one beside it"
+            )
+
+
+def _check_host_ip(address: str) -> None:
+    try:
+        if address:
+            ipaddress.ip_address(address)
+    except ValueError:
+        raise InvalidArgument(f"config.port_mappings.host_ip: {address!r} is no IP address") from None
 
 
 def published_ports(config: cri.PodSandboxConfig) -> list[cri.PortMapping]:
@@ -239,11 +257,7 @@ def to_infra_container(
 
 def _labels(config: cri.PodSandboxConfig, runtime_handler: str, features: Capabilities) -> dict[str, str]:
     name, linux = config.metadata, config.linux
-    limits: dict[str, Any] = {
-        field: MessageToDict(getattr(linux, field), preserving_proto_field_name=True)
-        for field in ("overhead", "resources")
-        if linux.HasField(field)
-    }
+    limits: dict[str, Any] = _limits(linux)
     # For the engine, the infra container just has its own PID namespace; the mode matters only to the containers.
     pid = linux.security_context.namespace_options.pid
     extra = SandboxExtra(
@@ -256,6 +270,37 @@ def _labels(config: cri.PodSandboxConfig, runtime_handler: str, features: Capabi
     )
     own = {TYPE_LABEL: SANDBOX_TYPE, CONTAINER_NAME_LABEL: "POD"}
     return to_engine_labels(config.labels, config.annotations, own, extra)
+
+
+def _limits(
+    message: cri.LinuxPodSandboxConfig | cri.UpdatePodSandboxResourcesRequest,
+) -> dict[str, dict[str, Any]]:
+    """``overhead`` and ``resources``, those that are set, as JSON objects with the CRI's names."""
+    return {
+        field: MessageToDict(getattr(message, field), preserving_proto_field_name=True)
+        for field in ("overhead", "resources")
+        if message.HasField(field)
+    }
+
+
+def to_new_limits(request: cri.UpdatePodSandboxResourcesRequest) -> dict[str, dict[str, Any]]:
+    """The new ``overhead`` and ``resources`` of a pod, those that are set, as RunPodSandbox would have kept them.
+
+    Kubelets read the limits of the pod's cgroup, where -1 stands for none, and take the overhead from them. So they
+    also send less than -1; RunPodSandbox gets 0 for no memory limit. Raises InvalidArgument naming the field.
+    """
+    plain = cri.UpdatePodSandboxResourcesRequest()
+    plain.CopyFrom(request)
+    for field in ("overhead", "resources"):
+        if not request.HasField(field):
+            continue
+        limits: cri.LinuxContainerResources = getattr(plain, field)
+        if limits.ByteSize() > _LARGEST_LIMITS:
+            raise InvalidArgument(f"{field}: {limits.ByteSize()} bytes are more than {_LARGEST_LIMITS}")
+        limits.memory_limit_in_bytes = max(0, limits.memory_limit_in_bytes)
+        limits.cpu_quota = max(-1, limits.cpu_quota)
+        check_resources(limits, field)
+    return _limits(plain)
 
 
 def _port_bindings(config: cri.PodSandboxConfig) -> tuple[dict[str, Any], dict[str, list[dict[str, str]]]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument
+from dockershim.translate.accounts import Account, is_number
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_text, reject
 
@@ -122,10 +123,25 @@ def _unconfined(features: Capabilities) -> list[str]:
     return [*(["apparmor=unconfined"] if features.apparmor else []), *(["label=disable"] if features.selinux else [])]
 
 
-def to_user(context: SecurityContext) -> str:
+def to_capabilities(asked: cri.Capability) -> tuple[list[str], list[str]]:
+    """HostConfig.CapAdd and CapDrop. As with other runtimes, what is dropped is not added, whoever else adds it.
+
+    The engine itself adds what is in both lists: a capability, or all of them for ALL.
+    """
+    dropped = {_capability(name) for name in asked.drop_capabilities}
+    added = [name for name in asked.add_capabilities if _capability(name) not in dropped]
+    return added, list(asked.drop_capabilities)
+
+
+def _capability(name: str) -> str:
+    return name.upper().removeprefix("CAP_")
+
+
+def to_user(context: SecurityContext, account: Account | None = None) -> str:
     """Config.User, ``user[:group]``; empty for the image's user.
 
-    A group without a user is an error (the CRI's comment on ``run_as_group``).
+    A group without a user is an error (the CRI's comment on ``run_as_group``). ``account`` is that of
+    ``unsettled_user``.
     """
     username = getattr(context, "run_as_username", "")
     user = username
@@ -137,20 +153,29 @@ def to_user(context: SecurityContext) -> str:
     if ":" in user:
         raise InvalidArgument("security_context.run_as_username: a user's name has no ':'")
     if not context.HasField("run_as_group"):
-        return user
+        strict = context.supplemental_groups_policy == cri.Strict
+        return _with_own_group(account) if strict and account is not None else user
     if not user:
         raise InvalidArgument("security_context.run_as_group: needs run_as_user or run_as_username beside it")
     return f"{user}:{_id(context.run_as_group.value, 'run_as_group')}"
 
 
-def to_group_add(context: SecurityContext) -> list[str]:
-    """HostConfig.GroupAdd from supplemental_groups; the engine merges them with the image's (policy Merge)."""
-    reject(
-        context.supplemental_groups_policy == cri.Strict,
-        "security_context.supplemental_groups_policy",
-        "Strict cannot be honoured: a Docker engine always adds the groups that the image's /etc/group gives the user",
-    )
-    return [str(_id(group, "supplemental_groups")) for group in context.supplemental_groups]
+def _with_own_group(account: Account) -> str:
+    """The user with the group that it has anyway: beside a group the engine adds no others."""
+    if account.gid is None and not is_number(account.user):
+        return account.user  # The engine tells that there is no such user.
+    return f"{account.user}:{account.gid or 0}"
+
+
+def to_group_add(context: SecurityContext, account: Account | None = None) -> list[str]:
+    """HostConfig.GroupAdd: the supplemental groups, and with the policy Merge those that the image gives the user.
+
+    The engine adds the latter itself, unless there is an ``account``, that of ``unsettled_user``.
+    """
+    groups = [_id(group, "supplemental_groups") for group in context.supplemental_groups]
+    if account is not None and context.supplemental_groups_policy == cri.Merge:
+        groups += account.groups
+    return list(map(str, dict.fromkeys(groups)))
 
 
 def _id(value: int, field: str) -> int:
@@ -166,6 +191,8 @@ def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
         raise InvalidArgument("namespace_options.network: a sandbox's is POD or NODE")
     if options.ipc not in (cri.POD, cri.NODE):
         raise InvalidArgument("namespace_options.ipc: a sandbox's is POD or NODE")
+    if options.pid == cri.TARGET:
+        raise InvalidArgument("namespace_options.pid: TARGET is for containers; a sandbox's is POD, CONTAINER or NODE")
 
 
 def _check_userns(options: cri.NamespaceOption) -> None:

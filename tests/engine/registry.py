@@ -89,16 +89,16 @@ def make_image(size: int = 1000, user: str = "", architecture: str = OWN_ARCHITE
 class Registry:
     """Serves ``images`` by "name:tag". ``requests`` are the paths that were asked for, without HEAD requests.
 
-    ``refuse`` maps "manifests" or "blobs" to a status and a registry's error code. ``credentials`` are asked for if
-    set. A layer is sent in pieces of ``piece`` bytes with ``pause`` seconds between them; ``hold`` stops it after the
-    first one until it is set. ``sending`` is how many layers are being sent, ``broken`` how many the engine did not
-    wait for.
+    ``refuse`` maps "manifests" or "blobs" to a status, a registry's error code and its message; without a code it
+    answers with a page, as a proxy does. ``credentials`` are asked for if set. A layer is sent in pieces of ``piece``
+    bytes with ``pause`` seconds between them; ``hold`` stops it after the first one until it is set. ``sending`` is how
+    many layers are being sent, ``broken`` how many the engine did not wait for.
     """
 
     address: str = ""
     images: dict[str, Image] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
-    refuse: dict[str, tuple[int, str]] = field(default_factory=dict)
+    refuse: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     credentials: str = ""
     piece: int = 1 << 20
     pause: float = 0.0
@@ -118,12 +118,12 @@ class Registry:
         if request.method == "GET":
             self.requests.append(request.path)
         if self.credentials and request.headers.get("Authorization") != self._basic():
-            return self._refusal(401, "UNAUTHORIZED", {"WWW-Authenticate": 'Basic realm="test"'})
+            return self._refusal(401, "UNAUTHORIZED", "no", {"WWW-Authenticate": 'Basic realm="test"'})
         if request.path == "/v2/":
             return web.Response(text="{}")
         name, kind, reference = request.path.removeprefix("/v2/").rsplit("/", 2)
         if kind in self.refuse and not self._is_config(reference):
-            return self._refusal(*self.refuse[kind], {})
+            return self._refusal(*self.refuse[kind])
         if kind == "manifests":
             return self._manifest(name, reference)
         return await self._blob(request, reference)
@@ -131,8 +131,12 @@ class Registry:
     def _basic(self) -> str:
         return f"Basic {base64.b64encode(self.credentials.encode()).decode()}"
 
-    def _refusal(self, status: int, code: str, headers: dict[str, str]) -> web.Response:
-        return web.json_response({"errors": [{"code": code, "message": "no"}]}, status=status, headers=headers)
+    def _refusal(
+        self, status: int, code: str, message: str = "no", headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        if not code:
+            return web.Response(text=f"<html>{message}</html>", content_type="text/html", status=status)
+        return web.json_response({"errors": [{"code": code, "message": message}]}, status=status, headers=headers)
 
     def _is_config(self, reference: str) -> bool:
         return any(digest(image.config) == reference for image in self.images.values())
@@ -142,7 +146,7 @@ class Registry:
             if known == f"{name}:{reference}" or (known.startswith(f"{name}:") and reference == image.digest):
                 headers = {"Docker-Content-Digest": image.digest}
                 return web.Response(body=image.manifest, content_type=image.kind, headers=headers)
-        return self._refusal(404, "MANIFEST_UNKNOWN", {})
+        return self._refusal(404, "MANIFEST_UNKNOWN")
 
     async def _blob(self, request: web.Request, reference: str) -> web.StreamResponse:
         for image in self.images.values():
@@ -150,7 +154,7 @@ class Registry:
                 return web.Response(body=image.config)
             if digest(image.layer) == reference:
                 return await self._send(request, image.layer)
-        return self._refusal(404, "BLOB_UNKNOWN", {})
+        return self._refusal(404, "BLOB_UNKNOWN")
 
     async def _send(self, request: web.Request, layer: bytes) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": str(len(layer))})

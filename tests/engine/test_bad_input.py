@@ -89,6 +89,7 @@ OTHER_ENUM = 99
         pytest.param(metadata(name="a;CNI_ARGS=b"), "metadata.name", id="a separator of plugin arguments"),
         pytest.param(namespaces(network=OTHER_ENUM), "namespace_options.network", id="unknown network mode"),
         pytest.param(namespaces(pid=OTHER_ENUM), "namespace_options.pid", id="unknown PID mode"),
+        pytest.param(namespaces(pid=api.TARGET), "namespace_options.pid", id="PID mode of containers"),
         pytest.param(namespaces(network=api.CONTAINER), "namespace_options.network", id="network mode of containers"),
         pytest.param(
             sandbox_config(port_mappings=[api.PortMapping(protocol=OTHER_ENUM, container_port=80, host_port=80)]),  # type: ignore[arg-type]
@@ -99,6 +100,11 @@ OTHER_ENUM = 99
             sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=70000)]),
             "port_mappings.host_port",
             id="a port that is none",
+        ),
+        pytest.param(
+            sandbox_config(port_mappings=[api.PortMapping(container_port=80, host_port=80, host_ip="localhost")]),
+            "port_mappings.host_ip",
+            id="a host address that is none",
         ),
         pytest.param(sandbox_config(log_directory="logs"), "log_directory", id="relative log directory"),
         pytest.param(sandbox_config(log_directory="/var/log/../../etc"), "log_directory", id="dots in log directory"),
@@ -129,11 +135,6 @@ OTHER_ENUM = 99
             namespaces(userns_options=api.UserNamespace(mode=api.POD)),
             "userns_options",
             id="not honoured: user namespaces",
-        ),
-        pytest.param(
-            sandbox_config(linux=linux_sandbox(supplemental_groups_policy=api.Strict)),
-            "supplemental_groups_policy",
-            id="not honoured: strict groups",
         ),
     ],
 )
@@ -176,6 +177,11 @@ class TestContainersThatCannotBe:
         [
             pytest.param(container_config(metadata=None), "metadata.name", id="no metadata"),
             pytest.param(container_config(image=None), "image", id="no image"),
+            pytest.param(
+                container_config(image=api.ImageSpec(image=BUSYBOX, runtime_handler="none")),
+                "config.image.runtime_handler",
+                id="an image for a runtime that the engine lacks",
+            ),
             pytest.param(container_config(image=api.ImageSpec(image="UPPER/ CASE")), "UPPER/ CASE", id="no reference"),
             pytest.param(container_config(log_path="../../../etc/passwd"), "log_path", id="a log path that leaves"),
             pytest.param(container_config(log_path="/../x/y"), "log_path", id="an absolute log path that leaves"),
@@ -201,7 +207,10 @@ class TestContainersThatCannotBe:
             pytest.param(
                 container_config(devices=[api.Device(host_path="/dev/none", container_path="/dev/none")]),
                 "/dev/none",
-                id="a device that is none",
+                id="a device that does not exist",
+            ),
+            pytest.param(
+                container_config(devices=[api.Device(host_path="/etc/passwd")]), "/etc/passwd", id="a file, no device"
             ),
             pytest.param(
                 container_config(devices=[api.Device(host_path="/dev/null", container_path="/dev/x", permissions="x")]),
@@ -232,14 +241,14 @@ class TestContainersThatCannotBe:
             ),
             pytest.param(context(namespace_options=api.NamespaceOption(pid=api.TARGET)), "target_id", id="no target"),
             pytest.param(
+                context(namespace_options=api.NamespaceOption(network=api.NODE)),
+                "namespace_options.network",
+                id="the node's network in a sandbox with its own",
+            ),
+            pytest.param(
                 context(capabilities=api.Capability(add_ambient_capabilities=["CHOWN"])),
                 "add_ambient_capabilities",
                 id="not honoured: ambient capabilities",
-            ),
-            pytest.param(
-                context(supplemental_groups_policy=api.Strict),
-                "supplemental_groups_policy",
-                id="not honoured: strict groups",
             ),
             pytest.param(
                 context(namespace_options=api.NamespaceOption(userns_options=api.UserNamespace(mode=api.POD))),
@@ -258,6 +267,11 @@ class TestContainersThatCannotBe:
                 with_mounts(mount(mount_options=["noexec"])), "mount_options", id="not honoured: mount options"
             ),
             pytest.param(
+                container_config(annotations={"io.kubernetes.cri.rdt-class": "gold"}),
+                "rdt-class",
+                id="not honoured: RDT class",
+            ),
+            pytest.param(
                 container_config(windows=api.WindowsContainerConfig()), "config.windows", id="not honoured: Windows"
             ),
         ],
@@ -272,9 +286,16 @@ class TestContainersThatCannotBe:
 
 
 @pytest.mark.every_engine
-async def test_a_cdi_device_that_nobody_knows(cri: CRI) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"CDI_devices": [api.CDIDevice(name="vendor.com/gpu=0")]}, id="field"),
+        pytest.param({"annotations": {"cdi.k8s.io/plugin_0": "vendor.com/gpu=0"}}, id="annotation"),
+    ],
+)
+async def test_a_cdi_device_that_nobody_knows(cri: CRI, fields: dict[str, Any]) -> None:
     """Docker 20.10 has no CDI; a newer one looks for the device when the container starts."""
-    config = container_config(CDI_devices=[api.CDIDevice(name="vendor.com/gpu=0")])
+    config = container_config(**fields)
     async with pod(cri) as sandbox_id:
         if os.environ["TEST_NODE_ENGINE"] == "20":
             async with refused("INVALID_ARGUMENT", "CDI"):

@@ -214,6 +214,81 @@ async def test_supplemental_groups(cri: CRI, engine_api: DockerClient) -> None:
         assert {"4000", "5000"} <= set(process_status(process(engine_api, container_id))["Groups"].split())
 
 
+@pytest.fixture
+def make_image(engine_api: DockerClient) -> Iterator[Callable[..., str]]:
+    """`make_image(command, user)`: an image in which a shell command has run, with this USER; its name."""
+    names: list[str] = []
+
+    def make(command: str, user: str = "") -> str:
+        made = engine_api.containers.run(BUSYBOX, ["sh", "-ec", command], detach=True)
+        try:
+            assert made.wait()["StatusCode"] == 0
+            names.append(f"changed:{len(names)}")
+            made.commit(*names[-1].split(":"), changes=[f'USER "{user}"'] if user else None)
+        finally:
+            made.remove()
+        return names[-1]
+
+    yield make
+    for name in names:
+        engine_api.images.remove(name)
+
+
+async def ids(cri: CRI, engine_api: DockerClient, image: str, **context: Any) -> tuple[int, int, set[int]]:
+    """The user, the group and the other groups of a container's process."""
+    config = container_config(image=api.ImageSpec(image=image), linux=linux_container(**context))
+    async with container(cri, config) as container_id:
+        found = process_status(process(engine_api, container_id))
+    user, group = (int(found[name].split()[0]) for name in ("Uid", "Gid"))
+    return user, group, set(map(int, found["Groups"].split())) - {group}
+
+
+ADD_ALICE = "echo alice:x:1234:1235::/: >>/etc/passwd; echo extra:x:50000:alice >>/etc/group"
+ALICE, NOBODY, GROUP = (api.Int64Value(value=value) for value in (1234, 7777, 3000))
+
+
+@pytest.mark.every_engine
+async def test_groups_of_the_image_are_merged_or_not_as_the_policy_says(
+    cri: CRI, engine_api: DockerClient, make_image: Callable[..., str]
+) -> None:
+    """The engine merges them if no group is asked for beside the user, and else not."""
+    image, with_group = make_image(ADD_ALICE), make_image(ADD_ALICE, "alice:3000")
+    before = len(engine_api.api.containers(all=True))
+    cases: list[tuple[str, dict[str, Any], int, tuple[int, int, set[int]]]] = [
+        (image, {"run_as_username": "alice"}, api.Merge, (1234, 1235, {50000})),
+        (image, {"run_as_user": ALICE, "run_as_group": GROUP}, api.Merge, (1234, 3000, {50000})),
+        (with_group, {}, api.Merge, (1234, 3000, {50000})),
+        (image, {"run_as_user": ALICE}, api.Strict, (1234, 1235, set())),
+        (image, {"run_as_user": ALICE, "run_as_group": GROUP}, api.Strict, (1234, 3000, set())),
+        (with_group, {}, api.Strict, (1234, 3000, set())),
+        (image, {"run_as_user": NOBODY}, api.Strict, (7777, 0, set())),
+    ]
+    for name, context, policy, (user, group, others) in cases:
+        asked = {**context, "supplemental_groups": [4000], "supplemental_groups_policy": policy}
+        assert await ids(cri, engine_api, name, **asked) == (user, group, others | {4000}), (name, asked)
+    assert len(engine_api.api.containers(all=True)) == before
+
+
+async def test_groups_of_images_with_odd_files(
+    cri: CRI, engine_api: DockerClient, make_image: Callable[..., str]
+) -> None:
+    asked = {"run_as_user": ALICE, "run_as_group": GROUP}
+    linked = make_image(f"{ADD_ALICE}; mv /etc/passwd /home/users; ln -s ../home/users /etc/passwd")
+    assert await ids(cri, engine_api, linked, **asked) == (1234, 3000, {50000})
+    neither = make_image("rm /etc/passwd /etc/group")
+    assert await ids(cri, engine_api, neither, **asked) == (1234, 3000, set())
+    outside = make_image("rm /etc/passwd; ln -s ../../../../../../proc/self/environ /etc/passwd")
+    assert await ids(cri, engine_api, outside, **asked) == (1234, 3000, set())
+    before = len(engine_api.api.containers(all=True))
+    large = make_image("head -c 2000000 /dev/zero >>/etc/passwd")
+    async with refused("FAILED_PRECONDITION", "/etc/passwd"):
+        await ids(cri, engine_api, large, **asked)
+    endless = make_image("ln -sf passwd /etc/passwd")
+    async with refused("INTERNAL", "/etc/passwd"):
+        await ids(cri, engine_api, endless, **asked)
+    assert len(engine_api.api.containers(all=True)) == before
+
+
 def capabilities(process: Path) -> int:
     return int(process_status(process)["CapBnd"], 16)
 
@@ -241,6 +316,18 @@ _CHOWN, _NET_ADMIN, _SYS_ADMIN = 0, 12, 21
             {_NET_ADMIN},
             set(range(41)) - {_NET_ADMIN},
             id="all but one",
+        ),
+        pytest.param(
+            api.Capability(add_capabilities=["NET_ADMIN"], drop_capabilities=["cap_net_admin"]),
+            {_CHOWN},
+            {_NET_ADMIN},
+            id="what is dropped is not added",
+        ),
+        pytest.param(
+            api.Capability(add_capabilities=["ALL", "NET_ADMIN"], drop_capabilities=["ALL"]),
+            {_NET_ADMIN},
+            set(range(41)) - {_NET_ADMIN},
+            id="all added and all dropped",
         ),
     ],
 )
@@ -561,6 +648,38 @@ async def test_devices(cri: CRI, permissions: str, writes: bool) -> None:
         assert ((await run(cri, container_id, "sh", "-c", ": >/dev/mine")).exit_code == 0) is writes
 
 
+@pytest.fixture
+def cdi_devices() -> Iterator[str]:
+    """The kind of CDI devices ``0`` and ``1``, each a device and a variable of its name."""
+    devices = [
+        {
+            "name": str(number),
+            "containerEdits": {
+                "env": [f"DEVICE_{number}=there"],
+                "deviceNodes": [{"path": f"/dev/cdi-{number}", "hostPath": "/dev/null"}],
+            },
+        }
+        for number in range(2)
+    ]
+    path = Path("/var/run/cdi/tests.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "tests.example/device", "devices": devices}))
+    yield "tests.example/device"
+    path.unlink()
+
+
+@pytest.mark.skipif(ENGINE == "20", reason="Docker 25 was the first with CDI")
+async def test_cdi_devices_of_the_field_and_of_annotations(
+    cri: CRI, engine_api: DockerClient, cdi_devices: str
+) -> None:
+    config = container_config(
+        "test -c /dev/cdi-0 && test -c /dev/cdi-1 && echo $DEVICE_0 $DEVICE_1",
+        CDI_devices=[api.CDIDevice(name=f"{cdi_devices}=0")],
+        annotations={"cdi.k8s.io/plugin_0": f"{cdi_devices}=0,{cdi_devices}=1"},
+    )
+    assert await output(cri, engine_api, config) == "there there\n"
+
+
 # Resources
 
 
@@ -579,10 +698,12 @@ def limits(process: Path) -> dict[str, str]:
         "cpuset_cpus": "cpuset.cpus",
         "cpuset_mems": "cpuset.mems",
     }
-    found = {name: cgroup_file(process, file) for name, file in files.items()}
+    found = {name: cgroup_file(process, file).replace(UNLIMITED, "-1") for name, file in files.items()}
     return found | {"oom_score_adj": (process / "oom_score_adj").read_text().strip()}
 
 
+#: What the kernel shows for no limit: all pages that it could count.
+UNLIMITED = str((2**63 - 1) // 4096 * 4096)
 ALL_RESOURCES: dict[str, Any] = {
     "cpu_period": 50000,
     "cpu_quota": 25000,
@@ -631,7 +752,12 @@ async def update(cri: CRI, container_id: str, **fields: Any) -> None:
             id="both lower",
             marks=pytest.mark.every_engine,
         ),
+        pytest.param({"memory_swap_limit_in_bytes": 160 * MIB}, id="more swap", marks=pytest.mark.every_engine),
+        pytest.param({"memory_swap_limit_in_bytes": 64 * MIB}, id="no swap any more", marks=pytest.mark.every_engine),
+        pytest.param({"memory_swap_limit_in_bytes": -1}, id="all swap", marks=pytest.mark.every_engine),
         pytest.param({"oom_score_adj": 700}, id="OOM score", marks=pytest.mark.every_engine),
+        pytest.param({"oom_score_adj": 300}, id="a lower OOM score", marks=pytest.mark.every_engine),
+        pytest.param({"cpuset_mems": "0"}, id="memory nodes"),
     ],
 )
 async def test_update_changes_what_is_given_and_leaves_the_rest(
@@ -645,6 +771,19 @@ async def test_update_changes_what_is_given_and_leaves_the_rest(
         of_pod = await cri.runtime.PodSandboxStatus(api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id))
         for found in (*of_pod.containers_statuses, await status(cri, container_id)):
             assert found.resources.linux == api.LinuxContainerResources(**expected)
+
+
+@pytest.mark.every_engine
+async def test_a_swap_limit_that_was_taken_away_stays_away(cri: CRI, engine_api: DockerClient) -> None:
+    async with container(cri, with_resources(**ALL_RESOURCES)) as container_id:
+        for change in ({"memory_swap_limit_in_bytes": -1}, {"cpu_shares": 7}, {"memory_limit_in_bytes": 128 * MIB}):
+            await update(cri, container_id, **change)
+            swap = limits(process(engine_api, container_id))["memory_swap_limit_in_bytes"]
+            assert (swap, (await status(cri, container_id)).resources.linux.memory_swap_limit_in_bytes) == ("-1", -1)
+        back = {"memory_limit_in_bytes": 32 * MIB, "memory_swap_limit_in_bytes": 48 * MIB}
+        await update(cri, container_id, **back)
+        found = limits(process(engine_api, container_id))
+        assert {name: found[name] for name in back} == {name: str(value) for name, value in back.items()}
 
 
 @pytest.mark.every_engine
@@ -689,8 +828,10 @@ async def test_an_update_with_huge_pages_of_zero_changes_nothing(cri: CRI, engin
     """A kubelet names every page size of the node, with 0 for a container that asked for none."""
     async with container(cri) as container_id:
         before = limits(process(engine_api, container_id))
-        await update(cri, container_id, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=0)])
+        huge = [api.HugepageLimit(page_size="2MB", limit=0)]
+        await update(cri, container_id, hugepage_limits=huge)
         assert limits(process(engine_api, container_id)) == before
+        assert list((await status(cri, container_id)).resources.linux.hugepage_limits) == huge
 
 
 # Life and end

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
+from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.pods import container, container_config, pod, pull, sandbox_config, sandbox_status, sh, start
+from tests.engine.pods import (
+    BUSYBOX,
+    container,
+    container_config,
+    pod,
+    pull,
+    sandbox_config,
+    sandbox_status,
+    sh,
+    start,
+    until,
+)
 from tests.engine.test_network import GREETER, fetch, port
 from tests.engine.test_outages import works_again
 from tests.engine.test_stats import measured
@@ -78,3 +92,36 @@ async def test_pods_run_with_containerd_inside_of_the_engine(
         (usage,) = (await cri.images.ImageFsInfo(api.ImageFsInfoRequest())).image_filesystems
         assert usage.used_bytes.value > 0
     assert snapshot().gained(before) == {}
+
+
+@pytest.fixture
+def containerd(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a containerd as the system's is, beside the engine, but with files where nobody looks for them.
+
+    It has ``containerd.sock`` and ``root``.
+    """
+    folders = [f"--root={tmp_path / 'root'}", f"--state={tmp_path / 'state'}"]
+    socket = tmp_path / "containerd.sock"
+    config = tmp_path / "config.toml"
+    config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["containerd", f"--config={config}", f"--address={socket}", *folders], stdout=log, stderr=log
+        )
+    yield tmp_path
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+@pytest.mark.skipif(os.environ.get("TEST_NODE_ENGINE") != "29", reason="only there containerd has the images")
+async def test_images_are_found_below_any_root_of_containerd_before_a_container_runs(
+    start_server: Callable[..., Server], engine: Engine, engine_api: DockerClient, containerd: Path
+) -> None:
+    socket = containerd / "containerd.sock"
+    await until(socket.exists, 20)
+    server = await asyncio.to_thread(start_server)
+    async with CRI(server.target) as cri, engine_with(engine, f"--containerd={socket}", cri):
+        assert engine_api.containers.list(all=True) == []
+        (usage,) = (await cri.images.ImageFsInfo(api.ImageFsInfoRequest())).image_filesystems
+        assert usage.fs_id.mountpoint == str(containerd / "root")
+        await asyncio.to_thread(engine_api.images.remove, BUSYBOX, force=True)

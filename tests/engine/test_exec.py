@@ -180,6 +180,24 @@ async def test_a_container_that_is_stopped_while_the_command_runs(cri: CRI, engi
             assert (await asyncio.wait_for(command, 5)).exit_code == 137
 
 
+@pytest.mark.every_engine
+async def test_a_container_that_ends_between_the_create_and_the_start_of_a_command(
+    cri: CRI, engine_api: DockerClient
+) -> None:
+    """The moment is short, so many commands are started while containers end."""
+    async with pod(cri) as sandbox_id:
+        for number in range(15):
+            container_id = await start(cri, sandbox_id, container_config(name=f"main-{number}"))
+            commands = [asyncio.ensure_future(run(cri, container_id, "true")) for _ in range(8)]
+            killing = asyncio.create_task(asyncio.to_thread(engine_api.api.kill, container_id))
+            for one in asyncio.as_completed([*commands, killing]):
+                # The runtime may have refused a start that the engine allowed: that is an exit code.
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await one
+            failures = [failure for one in commands if isinstance(failure := one.exception(), grpc.aio.AioRpcError)]
+            assert [one for one in failures if one.code() != grpc.StatusCode.FAILED_PRECONDITION] == []
+
+
 # Time limits
 
 

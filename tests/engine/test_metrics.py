@@ -58,12 +58,16 @@ BROKEN = {
 
 @dataclass(slots=True)
 class Day:
-    """The work on the node: ids and names that metrics must not have, and bytes that were pulled."""
+    """The work on the node: ids and names that metrics must not have, and bytes that were pulled.
+
+    ``at_once`` are those bytes that came so fast that an engine with a graph driver may tell them in no message.
+    """
 
     server: Server
     prometheus: Prometheus
     names: set[str] = field(default_factory=set)
     pulled: int = 0
+    at_once: int = 0
     rounds: int = 0
 
 
@@ -125,15 +129,19 @@ async def use(networks: Path, configuration: str, cri: CRI) -> None:
 
 
 async def pull_some(day: Day, cri: CRI, engine_api: DockerClient) -> None:
-    """An image, and one that the registry does not have."""
+    """A large image and one that comes at once, the same again, and one that the registry does not have."""
     async with running_registry() as registry:
-        image = registry.add(make_image(3_000_000), "app:1")
-        day.pulled += len(image.layer)
+        images = [registry.add(make_image(size), f"{size}:1") for size in (3_000_000, 1000)]
+        registry.pause = 0.1
+        day.pulled += sum(len(image.layer) for image in images)
+        day.at_once += len(images[1].layer) if os.environ["TEST_NODE_ENGINE"] != "29" else 0
         day.names.add(registry.address)
-        await pull(cri, registry.name("app:1"))
+        for name in [*registry.images] * 2:
+            await pull(cri, registry.name(name))
         async with refused("NOT_FOUND"):
             await pull(cri, registry.name("none:1"))
-        await asyncio.to_thread(engine_api.images.remove, image.id, force=True)
+        for image in images:
+            await asyncio.to_thread(engine_api.images.remove, image.id, force=True)
 
 
 async def stream(cri: CRI, sandbox_id: str, container_id: str) -> None:
@@ -193,9 +201,9 @@ async def test_calls_are_counted_as_they_were_made(day: Day) -> None:
     assert total("rpcs", "ContainerStatus", "NOT_FOUND") == rounds
     assert total("rpcs", "GetContainerEvents", "CANCELLED") == rounds
     assert (total("rpcs", "ExecSync", "OK") or 0) >= rounds
-    assert total("image_pulls", "OK") == rounds
+    assert total("image_pulls", "OK") == 4 * rounds
     assert total("image_pulls", "NOT_FOUND") == rounds
-    assert total("image_pull_bytes") == day.pulled
+    assert day.pulled - day.at_once <= (total("image_pull_bytes") or 0) <= day.pulled
     assert total("cni_calls", "ADD", "bridge", "OK") == rounds
     assert total("cni_calls", "ADD", "bridge", "INTERNAL") == rounds
     assert total("engine_calls", "POST /containers/{id}/start", "OK") == 3 * rounds

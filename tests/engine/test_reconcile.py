@@ -14,6 +14,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.cri.accounts import READER_LABEL
 from dockershim.network.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies, started
@@ -22,6 +23,7 @@ from tests.engine.pods import (
     cgroup_file,
     container_config,
     create,
+    linux_container,
     pod,
     process,
     pull,
@@ -277,4 +279,23 @@ async def test_limits_are_written_though_the_server_was_killed_right_after_the_s
         else:
             assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
         await remove_pod(cri, sandbox_id)
+    assert snapshot().gained(before) == {}
+
+
+async def test_a_container_to_read_an_images_users_does_not_outlive_a_killed_server(
+    server: Server, engine_api: DockerClient, snapshot: Callable[[], Snapshot]
+) -> None:
+    engine_api.images.pull(BUSYBOX)
+    before = snapshot()
+    one = api.Int64Value(value=1)
+    config = container_config(linux=linux_container(run_as_user=one, run_as_group=one))
+    bystander = engine_api.containers.create(BUSYBOX, labels={READER_LABEL: "/run/dockershim"})
+    async with crashing(server, "create a container to read the image's users") as cri:
+        sandbox_id = await run_pod(cri, sandbox_config())
+        await dies(cri.runtime.CreateContainer(api.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config)))
+        assert len(engine_api.api.containers(all=True)) == 3
+    async with CRI(server.target) as cri:
+        await until(lambda: len(engine_api.api.containers(all=True)) == 2)
+        await remove_pod(cri, sandbox_id)
+    bystander.remove()
     assert snapshot().gained(before) == {}

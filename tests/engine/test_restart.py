@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,11 +15,13 @@ from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
+    containers,
     create,
     ended,
     linux_container,
     linux_sandbox,
     pod,
+    process,
     remove_pod,
     run_pod,
     sandbox_config,
@@ -25,6 +29,7 @@ from tests.engine.pods import (
     sandboxes,
     sh,
     start,
+    status,
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -78,12 +83,17 @@ async def everything(server: Server) -> AsyncIterator[None]:
         options = linux_container(namespace_options=api.NamespaceOption(pid=api.CONTAINER))
         options.resources.CopyFrom(api.LinuxContainerResources(cpu_quota=50000, memory_limit_in_bytes=2**26))
         running = await start(cri, first, container_config(name="running", linux=options), labelled)
+        huge = [api.HugepageLimit(page_size="2MB", limit=0)]
+        changed = api.LinuxContainerResources(cpu_quota=70000, oom_score_adj=300, hugepage_limits=huge)
         await cri.runtime.UpdateContainerResources(
-            api.UpdateContainerResourcesRequest(
-                container_id=running, linux=api.LinuxContainerResources(cpu_quota=70000, oom_score_adj=300)
-            )
+            api.UpdateContainerResourcesRequest(container_id=running, linux=changed)
         )
         await create(cri, first, container_config(name="created"), labelled)
+        await cri.runtime.UpdatePodSandboxResources(
+            api.UpdatePodSandboxResourcesRequest(
+                pod_sandbox_id=first, resources=api.LinuxContainerResources(cpu_quota=90000)
+            )
+        )
         await ended(
             cri, await start(cri, first, container_config("exit 3", name="failed", labels={"x": "y"}), labelled)
         )
@@ -107,6 +117,40 @@ async def test_answers_are_the_same_after_a_restart(
     end(server)
     server.start()
     assert await answers(server) == before
+
+
+@pytest.mark.every_engine
+async def test_an_ended_container_keeps_its_image_though_that_and_engine_and_server_have_gone(
+    server: Server, engine: Engine, engine_api: DockerClient
+) -> None:
+    """As after a power cut: nothing is stopped before, and the processes of the containers are gone."""
+    made = engine_api.containers.create(BUSYBOX)
+    local = made.commit("tests/gone", "1")
+    made.remove()
+    async with CRI(server.target) as cri:
+        sandbox_id = await run_pod(cri, config := sandbox_config())
+        image = api.ImageSpec(image="tests/gone:1")
+        exited = await start(cri, sandbox_id, container_config("exit 0", name="exited", image=image), config)
+        await ended(cri, exited)
+        cut_off = await start(cri, sandbox_id, container_config(name="cut-off", image=image), config)
+        created = await create(cri, sandbox_id, container_config(name="created", image=image), config)
+        pid = process(engine_api, cut_off)
+    server.kill()
+    engine.kill()
+    os.kill(int(pid.name), signal.SIGKILL)
+    engine.start()
+    engine_api.images.remove(local.id, force=True)
+    engine.kill()
+    engine.start()
+    server.start()
+    async with CRI(server.target) as cri:
+        listed = await containers(cri)
+        for container_id in (exited, cut_off, created):
+            told = await status(cri, container_id)
+            assert told.image_id == listed[container_id].image_ref == listed[container_id].image_id == local.id
+            assert told.image_ref == local.id
+            assert told.image.image == listed[container_id].image.image == "tests/gone:1"
+        await remove_pod(cri, sandbox_id)
 
 
 async def test_a_pod_lives_on_while_the_server_is_away_and_ends_after_it(

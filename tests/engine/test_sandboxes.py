@@ -211,6 +211,7 @@ async def test_sysctls_are_set(cri: CRI) -> None:
                 "net.ipv4.ip_unprivileged_port_start": "80",
                 "kernel/shm_rmid_forced": "1",
                 "net.ipv4.ip_local_port_range": "2048\t61000",
+                "kernel.domainname": "tests.example",
             }
         )
     )
@@ -218,6 +219,7 @@ async def test_sysctls_are_set(cri: CRI) -> None:
         assert await sh(cri, container_id, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start") == "80"
         assert await sh(cri, container_id, "cat /proc/sys/kernel/shm_rmid_forced") == "1"
         assert await sh(cri, container_id, "cat /proc/sys/net/ipv4/ip_local_port_range") == "2048\t61000"
+        assert await sh(cri, container_id, "cat /proc/sys/kernel/domainname") == "tests.example"
 
 
 async def test_a_cgroup_driver_that_is_not_the_engines_is_told(
@@ -264,10 +266,14 @@ async def test_infra_container_runs_in_the_pods_security_context(cri: CRI, engin
         run_as_user=api.Int64Value(value=1000),
         run_as_group=api.Int64Value(value=2000),
         supplemental_groups=[3000],
+        readonly_rootfs=True,
         seccomp=api.SecurityProfile(profile_type=api.SecurityProfile.RuntimeDefault),
     )
     async with pod(cri, sandbox_config(linux=context)) as sandbox_id:
-        found = process_status(process(engine_api, sandbox_id))
+        infra = process(engine_api, sandbox_id)
+        found = process_status(infra)
+        mounts = [line.split() for line in (infra / "mountinfo").read_text().splitlines()]
+        assert [mount[5].split(",")[0] for mount in mounts if mount[4] == "/"] == ["ro"]
     expected = {"Uid": "1000", "Gid": "2000", "Groups": "3000", "NoNewPrivs": "1", "Seccomp": "2"}
     for field, value in expected.items():
         # Several are one for each of real, effective, saved and file system id, and the groups beside the first.
@@ -327,6 +333,29 @@ async def test_verbose_status_tells_overhead_and_resources(cri: CRI, engine_api:
         info = json.loads((await cri.runtime.PodSandboxStatus(request)).info["info"])
         assert info["pid"] == int(process(engine_api, sandbox_id).name)
     assert (info["overhead"], info["resources"]) == ({"cpu_shares": "10"}, {"cpu_quota": "20000"})
+
+
+@pytest.mark.every_engine
+async def test_new_resources_of_a_pod_are_shown_and_leave_its_cgroup_to_the_kubelet(
+    cri: CRI, engine_api: DockerClient
+) -> None:
+    parent = "/kubepods/pod-resized"
+    linux = api.LinuxPodSandboxConfig(cgroup_parent=parent, resources=api.LinuxContainerResources(cpu_quota=20000))
+    new = api.LinuxContainerResources(cpu_quota=50000, cpu_period=100000, cpu_shares=512)
+    async with pod(cri, sandbox_config(linux=linux)) as sandbox_id, pod(cri, sandbox_config()) as bystander:
+        await start(cri, sandbox_id, sandbox=sandbox_config(linux=linux))
+        before = [engine_api.api.inspect_container(one)["HostConfig"] for one in (sandbox_id, bystander)]
+        folder = Path("/sys/fs/cgroup/cpu", parent.lstrip("/"))
+        files = [(folder / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.shares")]
+        update = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox_id[:12], resources=new)
+        await asyncio.gather(*(cri.runtime.UpdatePodSandboxResources(update) for _ in range(4)))
+        verbose = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        info = json.loads((await cri.runtime.PodSandboxStatus(verbose)).info["info"])
+        assert info["resources"] == {"cpu_quota": "50000", "cpu_period": "100000", "cpu_shares": "512"}
+        assert [(folder / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.shares")] == files
+        assert [engine_api.api.inspect_container(one)["HostConfig"] for one in (sandbox_id, bystander)] == before
+    async with refused("NOT_FOUND", sandbox_id[:12]):
+        await cri.runtime.UpdatePodSandboxResources(update)
 
 
 async def test_list_filters(cri: CRI) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dockershim import cgroups
-from dockershim.cgroups import apply_files, cgroup_folder, own_cgroup, set_oom_score
+from dockershim.cgroups import apply_files, cgroup_folder, limited_huge_pages, own_cgroup, set_oom_score
 from dockershim.errors import FailedPrecondition
 
 PID = 4711
@@ -256,3 +256,18 @@ def test_a_score_of_a_container_that_has_ended(v2: Node) -> None:
     v2.end()
 
     set_oom_score(PID, ID, 100, root=v2.root, proc=v2.proc)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_huge_pages_that_can_be_limited(version: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    made: Node = request.getfixturevalue(version)
+    pages = tmp_path / "hugepages"
+    assert limited_huge_pages(made.root, pages) == []
+    for size in ("1048576kB", "2048kB", "64kB"):
+        (pages / f"hugepages-{size}").mkdir(parents=True)
+    assert limited_huge_pages(made.root, pages) == ["64KB", "2MB", "1GB"]
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    assert limited_huge_pages(bare, pages) == []
+    (bare / "cgroup.controllers").write_text("cpu memory\n")
+    assert limited_huge_pages(bare, pages) == []

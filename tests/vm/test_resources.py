@@ -76,10 +76,12 @@ async def test_limits_are_in_the_pods_slice_and_in_systemds_unit(guest: Guest, c
         cpu_quota=50_000,
         memory_limit_in_bytes=128 * MIB,
         memory_swap_limit_in_bytes=192 * MIB,
+        hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=4 * MIB)],
         unified=FILES,
     )
     expected = {
         "cpu.max": "50000 100000",
+        "hugetlb.2MB.max": str(4 * MIB),
         "memory.max": str(128 * MIB),
         "memory.swap.max": str(64 * MIB),
         **FILES,
@@ -107,6 +109,21 @@ async def test_a_resize_keeps_a_swap_limit_without_a_memory_limit(cri: CRI, pod:
     container_id, cgroup = await pod.start(cri, unified={"memory.swap.max": str(30 * MIB)})
     await update(cri, container_id, cpu_period=100_000, cpu_quota=50_000)
     assert cgroup.read("memory.swap.max") == str(30 * MIB)
+
+
+async def test_the_status_tells_what_an_update_gave(cri: CRI, pod: Pod) -> None:
+    container_id, cgroup = await pod.start(
+        cri,
+        memory_limit_in_bytes=100 * MIB,
+        memory_swap_limit_in_bytes=150 * MIB,
+        unified={"memory.high": str(90 * MIB)},
+    )
+    await update(cri, container_id, memory_swap_limit_in_bytes=-1, unified={"memory.high": str(80 * MIB)})
+    shown = (await pods.status(cri, container_id)).resources.linux
+    assert (dict(shown.unified), shown.memory_swap_limit_in_bytes) == ({"memory.high": str(80 * MIB)}, -1)
+    assert cgroup.read("memory.high") == str(80 * MIB)
+    swap = cgroup.read("memory.swap.max")
+    assert swap == "max" or int(swap) > 1 << 60
 
 
 async def test_crictl_update_of_memory_keeps_the_swap(guest: Guest, cri: CRI, pod: Pod) -> None:

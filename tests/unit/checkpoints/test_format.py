@@ -25,6 +25,7 @@ mappings = st.builds(
     host_port=st.integers(0, 65535),
     host_ip=texts,
 )
+json_objects = st.dictionaries(texts, texts | st.integers() | st.dictionaries(texts, texts, max_size=2), max_size=3)
 checkpoints = st.builds(
     Checkpoint,
     sandbox_id=st.just(ID),
@@ -41,6 +42,8 @@ checkpoints = st.builds(
     created_at=st.integers(0, 2**63 - 1),
     labels=st.dictionaries(texts, texts, max_size=4),
     annotations=st.dictionaries(texts, texts, max_size=4),
+    overhead=st.none() | json_objects,
+    resources=st.none() | json_objects,
     checksum_differs=st.just(False),
 )
 json_values = st.recursive(
@@ -104,6 +107,18 @@ def test_the_checksum_is_the_one_that_cri_dockerd_computes(
             ),
             False,
             id="our-first-release",
+        ),
+        pytest.param(
+            "dockershim-2",
+            replace(
+                PLAIN,
+                uid="1c0f2b9e-8a8e-4f0e-9a55-3f4f2f1a7c11",
+                network="cni",
+                overhead={},
+                resources={"cpu_shares": "512", "unified": {"memory.min": "1"}},
+            ),
+            False,
+            id="ours-after-a-resize",
         ),
     ],
 )
@@ -176,6 +191,7 @@ def port(**changes: object) -> bytes:
         pytest.param(whole(dockershim={"uid": 1}), id="uid-not-a-text"),
         pytest.param(whole(dockershim={"attempt": "1"}), id="attempt-not-a-number"),
         pytest.param(whole(dockershim={"labels": {"a": 1}}), id="label-not-a-text"),
+        pytest.param(whole(dockershim={"resources": ["cpu"]}), id="resources-not-an-object"),
     ],
 )
 def test_what_is_no_checkpoint_is_damaged(content: bytes) -> None:

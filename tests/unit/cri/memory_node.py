@@ -26,10 +26,12 @@ from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.cri.reconcile import Reconciliation
 from dockershim.cri.run_sandbox import SandboxStart
 from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.cri.update_sandbox import SandboxUpdate
 from dockershim.engine.events import CONTAINER, Event
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from dockershim.hooks.folder import HooksInForce
 from dockershim.state.inventory import Inventory
+from dockershim.state.kept_limits import KeptLimits
 from dockershim.state.pods import Pods
 from dockershim.translate.records import SandboxRecord
 from tests.unit.state.fake_pods import FakeCheckpoints
@@ -342,7 +344,8 @@ class Server:
         follower: Any = SimpleNamespace(
             counters=SimpleNamespace(resyncs=0), current=_nothing, attach=lambda _: None, suspect=lambda _: None
         )
-        self.inventory = Inventory(connection, follower)
+        kept = KeptLimits(node.folder / "limits")
+        self.inventory = Inventory(connection, follower, kept_limits=kept.of)
         checkpoints: Any = SteppedCheckpoints(node, process)
         self.network = MemoryNetwork(node, process)
         network: Any = self.network
@@ -354,15 +357,16 @@ class Server:
         logs: Any = _NoLogs()
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
         containers, hooks = self.engine_containers, HooksInForce()
-        self.limits = Limits(Path("none"), self.inventory, containers.kill)
+        self.limits = Limits(node.folder / "starts", kept, self.inventory, containers.kill)
         self.reads = SandboxReads(self.pods, UNUSED)
         self.end = SandboxEnd(self.pods, containers, logs, hooks)
         self.start = SandboxStart(
             self.pods, containers, info, hooks, UNUSED, network, "pause", _nothing, self.end.remove
         )
         self.containers = Containers(
-            self.pods, containers, logs, info, hooks, UNUSED, UNUSED, self.limits, engine_log=None
+            self.pods, containers, logs, info, hooks, UNUSED, UNUSED, UNUSED, self.limits, engine_log=None
         )
+        self.update = SandboxUpdate(self.pods)
         node.engine.listener = self.inventory.take
 
     async def look(self) -> None:
@@ -407,6 +411,10 @@ class Server:
     async def remove(self, sandbox_id: str = SANDBOX) -> None:
         await self.end.remove_pod_sandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
 
+    async def update_resources(self, sandbox_id: str = SANDBOX, **limits: Any) -> None:
+        request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox_id, **limits)
+        await self.update.update_pod_sandbox_resources(request)
+
     async def reconcile(self) -> None:
         await Reconciliation(self.pods, self.end, self.limits).run()
 
@@ -418,7 +426,9 @@ class Server:
 class MemoryNode:
     """The parts of a node that outlive a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = Path("none")) -> None:
+        """``folder`` is only needed for containers whose limits are in no field of the engine."""
+        self.folder = folder
         self.steps = Steps()
         self.engine = MemoryEngine(self.steps)
         self.checkpoints: dict[str, Checkpoint] = {}

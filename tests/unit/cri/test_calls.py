@@ -9,8 +9,8 @@ from dockershim.cri import GROUPS
 from dockershim.cri.images import ImageService
 from dockershim.server.grpc_server import snake_case
 
-#: Checkpoints are the engine's experiment, and a running sandbox has no resources of its own to change.
-NOT_BUILT = {"CheckpointContainer", "CheckpointPod", "RestorePod", "UpdatePodSandboxResources"}
+#: Checkpoints are the engine's experiment.
+NOT_BUILT = {"CheckpointContainer", "CheckpointPod", "RestorePod"}
 
 
 @pytest.mark.parametrize(("service", "groups"), [("RuntimeService", GROUPS), ("ImageService", (ImageService,))])

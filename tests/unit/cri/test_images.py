@@ -94,7 +94,7 @@ class FakeDisk:
 
     layers: LayerUsage | None = None
 
-    def folder(self, can: Capabilities) -> str:
+    async def folder(self, can: Capabilities) -> str:
         return can.root_dir
 
     def image_inodes(self, folders: frozenset[str]) -> int:

@@ -30,6 +30,7 @@ Call = Callable[[Server], Awaitable[object]]
 #: How a call may fail while another one changes the same pod. RunPodSandbox gets the engine's error if its container is
 #: removed meanwhile.
 REFUSALS = (FailedPrecondition, NotFound)
+NEW_RESOURCES = cri.LinuxContainerResources(cpu_shares=77)
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,15 @@ async def remove_container(server: Server) -> None:
     assert CONTAINER_ID not in server.node.engine.containers
 
 
+async def resize(server: Server) -> None:
+    await server.update_resources(SANDBOX[:12], resources=NEW_RESOURCES)
+    assert kept(server.node) == {"cpu_shares": "77"}
+
+
+def kept(node: MemoryNode) -> object:
+    return node.checkpoints[SANDBOX].resources
+
+
 def check_stopped(server: Server) -> None:
     """Check that nothing runs in a stopped pod, and that it has no network."""
     engine = server.node.engine
@@ -125,7 +135,7 @@ async def every_order(
         choices = choices.next()
 
 
-CALLS = (create, start, stop, remove, reconcile, remove_container)
+CALLS = (create, start, stop, remove, reconcile, remove_container, resize)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,8 @@ CALLS = (create, start, stop, remove, reconcile, remove_container)
 async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call]) -> None:
     async for server, results in every_order(*calls, container=create not in calls):
         for call, result in zip(calls, results, strict=True):
-            assert result is None or (call in (create, start) and isinstance(result, REFUSALS)), repr(result)
+            refusable = call in (create, start) or (call is resize and remove in calls)
+            assert result is None or (refusable and isinstance(result, REFUSALS)), repr(result)
         exists = {SANDBOX: remove not in calls}
         if create not in calls:
             exists[CONTAINER_ID] = remove not in calls and remove_container not in calls
@@ -146,6 +157,7 @@ async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call]) -> No
             exists[CONTAINER_ID] = True
         for one, is_there in exists.items():
             assert (one in server.node.engine.containers) is is_there, one
+        assert (SANDBOX in server.node.checkpoints) is (remove not in calls)
 
 
 def is_listed(server: Server, number: int) -> bool:
@@ -153,7 +165,7 @@ def is_listed(server: Server, number: int) -> bool:
     return number == 0 or server.inventory.peek(SANDBOX) is not None
 
 
-@pytest.mark.parametrize("call", [run_pod, stop, remove, reconcile])
+@pytest.mark.parametrize("call", [run_pod, stop, remove, reconcile, resize])
 async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call) -> None:
     """A kubelet lists a pod that is being made as not ready, and may remove it."""
     choices: Choices | None = Choices()
@@ -161,13 +173,14 @@ async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call
         node = MemoryNode()
         server = await node.server()
         node.steps.on = True
-        seen = partial(is_listed, server) if call in (stop, remove) else lambda _: True
+        seen = partial(is_listed, server) if call in (stop, remove, resize) else lambda _: True
         made, other = await play(node.steps, [partial(run_pod, server), partial(call, server)], choices, seen)
         for result in (made, other):
             assert result is None or isinstance(result, ShimError), f"{choices}: {result!r}"
         node.steps.on = False
-        if call in (run_pod, reconcile):
+        if call in (run_pod, reconcile, resize):
             assert None in (made, other) if call is run_pod else made is None, f"{choices}: {made!r} {other!r}"
+            assert call is not resize or (kept(node) == {"cpu_shares": "77"}) is (other is None), choices
             [sandbox] = await server.listed()
             assert sandbox.state == cri.SANDBOX_READY, choices
         await clear_away(server)
@@ -211,7 +224,7 @@ async def bury(node: MemoryNode, server: Server, call: asyncio.Future[Any]) -> N
     await asyncio.wait([call])
 
 
-@pytest.mark.parametrize("call", [run_pod, create, start, stop, remove, mend, remove_container])
+@pytest.mark.parametrize("call", [run_pod, create, start, stop, remove, mend, remove_container, resize])
 @pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
 async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
     call: Call, is_carried_out: bool
@@ -264,7 +277,9 @@ async def check_the_next_server(node: MemoryNode, call: Call, is_over: bool) -> 
     server = await node.server()
     await server.reconcile()
     listed = {sandbox.id: sandbox.state for sandbox in await server.listed()}
-    if call in (create, start, remove_container):
+    if call is resize and is_over:
+        assert kept(node) == {"cpu_shares": "77"}
+    if call in (create, start, remove_container, resize):
         assert listed == {SANDBOX: cri.SANDBOX_READY}
     if is_over and call is run_pod:
         assert SANDBOX in listed

@@ -15,6 +15,7 @@ from dockershim.engine.client import Engine
 from dockershim.errors import FailedPrecondition, Unavailable
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
+from dockershim.state.kept_limits import KeptLimits
 from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import SANDBOX, FakeEngine, labels, until
@@ -64,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def limits(folder: Path, inventory: Inventory, cgroups: Cgroups) -> Limits:
-    return Limits(folder, inventory, cgroups.kill)
+    return Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
 
 
 def due(folder: Path) -> list[str]:
@@ -143,7 +144,7 @@ async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_aga
     add(fake, status)
     follower = EngineFollower(client, compare_every=60)
     inventory = Inventory(client, follower)
-    limits = Limits(folder, inventory, cgroups.kill)
+    limits = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
     async with follower:
         await inventory.containers()
         limits.take_up()
@@ -213,7 +214,7 @@ async def test_nothing_stays_due_of_what_does_not_run(
         inventory.forget(ID)
     else:
         (folder / ("dd" * 32)).touch()
-        later = Limits(folder, inventory, cgroups.kill)
+        later = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
         del fake.containers[ID]
         await inventory.refresh_container(ID)
         later.take_up()

@@ -1,23 +1,48 @@
-"""UpdateContainerResources beside what the engine's runtime changes with its own update."""
+"""UpdateContainerResources of limits that the engine has no field for."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dockershim import cgroups
 from dockershim.api.cri.v1 import api_pb2 as cri
-from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode
+from dockershim.translate.records import to_cri_container_status, to_current_resources
+from dockershim.translate.resources import to_engine_resources
+from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
 
 PID = 4711
 
 
-async def test_an_update_through_systemd_leaves_the_other_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = MemoryNode()
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that runs in a scope of systemd, with its limits."""
+
+    node: MemoryNode
+    server: Server
+    scope: Path
+
+    def limits(self) -> dict[str, str]:
+        return {file.name: file.read_text().strip() for file in self.scope.glob("[hm]*")}
+
+    def set_limits(self, values: Mapping[str, str]) -> None:
+        for name, value in values.items():
+            (self.scope / name).write_text(f"{value}\n")
+
+    async def update(self, **resources: Any) -> None:
+        linux = cri.LinuxContainerResources(**resources)
+        request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=linux)
+        await self.server.containers.update_container_resources(request)
+
+
+@pytest.fixture
+async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    node = MemoryNode(tmp_path)
     server = await node.server()
     assert await server.create(await server.run_pod()) == CONTAINER_ID
     await server.start_container()
@@ -28,35 +53,95 @@ async def test_an_update_through_systemd_leaves_the_other_limits(
     (tmp_path / "proc" / str(PID)).mkdir(parents=True)
     (tmp_path / "proc" / str(PID) / "cgroup").write_text(f"0::/kubepods.slice/{scope.name}\n")
     for folder in (tmp_path / "cgroup", scope):
-        (folder / "cgroup.controllers").write_text("cpu memory pids\n")
+        (folder / "cgroup.controllers").write_text("cpu memory pids hugetlb\n")
+    for name in ("apply_files", "read_files"):
+        known = partial(getattr(cgroups, name), root=tmp_path / "cgroup", proc=tmp_path / "proc")
+        monkeypatch.setattr(f"dockershim.cri.container.{name}", known)
+    yield Running(node, server, scope)
+    await server.close()
 
-    def limits() -> dict[str, str]:
-        return {file.name: file.read_text().strip() for file in scope.glob("memory.*")}
 
-    def set_limits(**values: str) -> None:
-        for name, value in values.items():
-            (scope / f"memory.{name.replace('_', '.', 1)}").write_text(f"{value}\n")
-
+async def test_an_update_through_systemd_leaves_the_other_limits(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[dict[str, int]] = []
 
     async def by_systemd(_: str, fields: dict[str, int]) -> None:
         asked.append(fields)
-        set_limits(min="0", low="0", high="max", oom_group="0", swap_max="max")
+        reset = {"min": "0", "low": "0", "high": "max", "oom.group": "0", "swap.max": "max"}
+        running.set_limits({f"memory.{name}": value for name, value in reset.items()})
 
-    monkeypatch.setattr(server.engine_containers, "update", by_systemd)
-    for name in ("apply_files", "read_files"):
-        known = partial(getattr(cgroups, name), root=tmp_path / "cgroup", proc=tmp_path / "proc")
-        monkeypatch.setattr(f"dockershim.cri.container.{name}", known)
-    set_limits(min="4096", low="8192", high="65536", oom_group="1", swap_max="16384")
-    resources = cri.LinuxContainerResources(cpu_shares=512, unified={"memory.high": "131072"})
-    request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=resources)
-    await server.containers.update_container_resources(request)
-    await server.close()
-    assert asked == [{"CpuShares": 512}]
-    assert limits() == {
+    monkeypatch.setattr(running.server.engine_containers, "update", by_systemd)
+    before = {
         "memory.min": "4096",
         "memory.low": "8192",
-        "memory.high": "131072",
+        "memory.high": "65536",
         "memory.oom.group": "1",
         "memory.swap.max": "16384",
     }
+    running.set_limits(before)
+    await running.update(cpu_shares=512, unified={"memory.high": "131072"})
+    assert asked == [{"CpuShares": 512}]
+    assert running.limits() == before | {"memory.high": "131072"}
+
+
+async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:
+    """``unified`` and huge pages of the container's status."""
+    image: Any = None
+    record = await server.inventory.container(CONTAINER_ID)
+    found = to_cri_container_status(record, image).resources.linux
+    return dict(found.unified), {limit.page_size: limit.limit for limit in found.hugepage_limits}
+
+
+async def test_the_status_tells_what_updates_gave_also_by_the_next_server(running: Running) -> None:
+    unified, pages = await resources(running.server)
+    assert "memory.high" not in unified
+    running.set_limits({"memory.high": "max", "memory.swap.max": "max", "hugetlb.2MB.max": "0"})
+    huge = [cri.HugepageLimit(page_size="2MB", limit=4 << 20)]
+    await running.update(unified={"memory.high": "65536"}, hugepage_limits=huge)
+    await running.update(unified={"memory.high": "131072", "memory.swap.max": "16384"})
+    expected = {**unified, "memory.high": "131072", "memory.swap.max": "16384"}, {**pages, "2MB": 4 << 20}
+    assert await resources(running.server) == expected
+    next_one = await running.node.server()
+    assert await resources(next_one) == expected
+    # The first limit of memory leaves the swap that the update gave.
+    known = to_current_resources(await next_one.inventory.container(CONTAINER_ID))
+    fields = to_engine_resources(cri.LinuxContainerResources(memory_limit_in_bytes=4096), before=known)
+    assert fields == {"Memory": 4096, "MemorySwap": 4096 + 16384}
+    await next_one.remove_container()
+    assert list((running.node.folder / "limits").iterdir()) == []
+    await next_one.close()
+
+
+async def test_what_nobody_has_any_more_is_forgotten_by_the_next_server(running: Running) -> None:
+    running.set_limits({"memory.high": "max"})
+    await running.update(unified={"memory.high": "65536"})
+    files = running.node.folder / "limits"
+    (files / ("ee" * 32)).write_text("{}")
+    (files / ("ff" * 32)).write_text("{")
+    (files / f".{CONTAINER_ID}").write_text("{")
+    next_one = await running.node.server()
+    running.node.engine.lose(CONTAINER_ID)
+    await next_one.look()
+    await next_one.reconcile()
+    assert list(files.iterdir()) == []
+    await next_one.close()
+
+
+async def test_an_update_that_changes_nothing_of_this_writes_nothing(running: Running) -> None:
+    running.set_limits({"memory.high": "max"})
+    await running.update(unified={"memory.high": "65536"})
+    file = running.node.folder / "limits" / CONTAINER_ID
+    before = file.stat()
+    await running.update(unified={"memory.high": "65536"})
+    assert file.stat().st_ino == before.st_ino
+
+
+async def test_limits_that_cannot_be_written_hold_until_this_server_ends(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    (running.node.folder / "limits").write_text("no folder")
+    running.set_limits({"memory.high": "max"})
+    await running.update(unified={"memory.high": "65536"})
+    assert (await resources(running.server))[0]["memory.high"] == "65536"
+    assert "will not know the new limits" in caplog.text

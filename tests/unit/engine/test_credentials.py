@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -40,13 +41,37 @@ def basic(text: str) -> str:
     ],
 )
 def test_a_requests_credentials_are_taken(auth: api_pb2.AuthConfig, expected: Credentials | None) -> None:
-    assert from_cri(auth) == expected
+    assert from_cri(auth, "gcr.io") == expected
 
 
 @pytest.mark.parametrize("auth", ["%%%", basic("no colon"), basic(":p"), base64.b64encode(b"\xff:p").decode()])
 def test_an_auth_field_that_is_something_else_is_refused(auth: str) -> None:
     with pytest.raises(InvalidArgument, match=r"auth\.auth"):
-        from_cri(api_pb2.AuthConfig(auth=auth))
+        from_cri(api_pb2.AuthConfig(auth=auth), "gcr.io")
+
+
+def test_a_password_without_a_user_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"auth\.password: needs username"):
+        from_cri(api_pb2.AuthConfig(password="p"), "gcr.io")
+
+
+@pytest.mark.parametrize(
+    ("address", "registry", "right"),
+    [
+        pytest.param("gcr.io", "gcr.io", True, id="a-domain"),
+        pytest.param("https://r.example:5000/v2/", "r.example:5000", True, id="a-url-with-a-port"),
+        pytest.param("https://index.docker.io/v1/", "docker.io", True, id="the-hubs-name-in-files"),
+        pytest.param("docker.io", "docker.io", True, id="the-hubs-own-name"),
+        pytest.param("r.example", "r.example:5000", False, id="another-port"),
+        pytest.param("https://gcr.io.example/", "gcr.io", False, id="a-longer-name"),
+        pytest.param("evil.example/gcr.io", "gcr.io", False, id="the-name-in-a-path"),
+        pytest.param("https://", "gcr.io", False, id="no-name"),
+    ],
+)
+def test_credentials_are_shown_to_their_own_registry_only(address: str, registry: str, right: bool) -> None:
+    auth = api_pb2.AuthConfig(username="u", password="p", server_address=address)
+    with contextlib.nullcontext() if right else pytest.raises(InvalidArgument, match=r"auth\.server_address"):
+        assert from_cri(auth, registry) == Credentials("u", "p", server_address=address)
 
 
 @pytest.mark.parametrize(

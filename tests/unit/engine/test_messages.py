@@ -23,6 +23,13 @@ OF_CONTAINERD = (
     " http://127.0.0.1:46339/v2/app/manifests/1: {}"
 )
 
+LAYER_OF_CONTAINERD = (
+    "failed to copy: httpReadSeeker: failed open: could not fetch content descriptor sha256:bfeb"
+    " (application/vnd.docker.image.rootfs.diff.tar) from remote: {}"
+)
+MANIFEST_OF_CONTAINERD = "content at https://r.example/v2/app/manifests/sha256:45b6 not found: not found"
+ACCESS_DENIED = "pull access denied for r.example/app, repository does not exist or may require 'docker login'"
+
 
 def lines(*messages: object) -> bytes:
     return b"".join(json.dumps(message).encode() + b"\r\n" for message in messages)
@@ -72,6 +79,13 @@ def progress(layer: str, text: str, current: object) -> dict[str, object]:
         pytest.param([progress("a", "Downloading", 9), status("a", "Retrying in 5 seconds")], 9, id="cut-off"),
         pytest.param([status("a", "Already exists"), status("a", "Pull complete")], 0, id="it-was-there"),
         pytest.param([progress("a", "Extracting", 50)], 0, id="from-an-archive"),
+        pytest.param(
+            [status("a", "Download complete"), progress("a", "Extracting", 5), progress("a", "Extracting", 100)],
+            100,
+            id="told-only-while-it-is-unpacked",
+        ),
+        pytest.param([status("a", "Verifying Checksum"), progress("a", "Extracting", 5)], 100, id="verified"),
+        pytest.param([progress("a", "Downloading", 9), progress("a", "Extracting", 5)], 100, id="told-twice"),
         pytest.param([progress("a", "Downloading", "many")], 0, id="no-number"),
         pytest.param([{"status": "Downloading", "id": "a", "progressDetail": 7}], 0, id="no-detail"),
     ],
@@ -80,13 +94,35 @@ def test_bytes_of_layers_are_summed(messages: list[object], downloaded: int) -> 
     assert received(lines(*messages), 7).downloaded == downloaded
 
 
+@pytest.mark.parametrize(
+    ("messages", "unmeasured"),
+    [
+        pytest.param([status("a", "Pulling fs layer"), status("a", "Download complete")], {"a"}, id="at-once"),
+        pytest.param([status("a", "Download complete"), status("a", "Pull complete")], {"a"}, id="and-unpacked"),
+        pytest.param([progress("a", "Downloading", 9), status("a", "Download complete")], set(), id="measured"),
+        pytest.param([progress("a", "Downloading", 100), status("a", "Download complete")], set(), id="to-the-end"),
+        pytest.param([status("a", "Already exists"), status("a", "Pull complete")], set(), id="it-was-there"),
+        pytest.param([progress("a", "Extracting", 50)], set(), id="from-an-archive"),
+        pytest.param([status("a", "Download complete"), progress("a", "Extracting", 5)], set(), id="unpacked-measured"),
+        pytest.param(
+            [
+                status("a", "Download complete"),
+                {"status": "Extracting", "id": "a", "progressDetail": {"current": 1, "units": "s"}},
+            ],
+            {"a"},
+            id="unpacked-in-seconds",
+        ),
+    ],
+)
+def test_layers_that_come_at_once_are_known(messages: list[object], unmeasured: set[str]) -> None:
+    assert received(lines(*messages), 7).unmeasured == unmeasured
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        pytest.param(
-            {"errorDetail": {"message": "unknown blob"}, "error": "unknown blob"}, EngineFailure, id="no-code"
-        ),
+        pytest.param({"errorDetail": {"message": "unknown blob"}, "error": "unknown blob"}, NotFound, id="no-code"),
         pytest.param({"errorDetail": {"code": 404, "message": "gone"}}, NotFound, id="not-found"),
         pytest.param({"errorDetail": {"code": 401, "message": "who?"}}, Unauthenticated, id="unauthenticated"),
         pytest.param({"errorDetail": {"code": 503, "message": "later"}}, Unavailable, id="unavailable"),
@@ -173,6 +209,27 @@ def test_any_bytes_are_taken_or_an_error_of_ours(data: bytes) -> None:
         pytest.param(500, OF_CONTAINERD.format("503 Service Unavailable"), Unavailable, id="containerd-503"),
         pytest.param(500, OF_CONTAINERD.format("500 Oops"), EngineFailure, id="containerd-500"),
         pytest.param(500, "unexpected status from GET: 401", EngineFailure, id="another-401"),
+        pytest.param(500, f"{ACCESS_DENIED}: denied: no", Unauthenticated, id="layer-denied"),
+        pytest.param(404, f"{ACCESS_DENIED}: denied: no", NotFound, id="manifest-denied"),
+        pytest.param(500, "unknown blob", NotFound, id="layer-missing"),
+        pytest.param(500, "the file is an unknown blob", EngineFailure, id="another-blob"),
+        pytest.param(500, LAYER_OF_CONTAINERD.format("not found"), NotFound, id="containerd-layer-missing"),
+        pytest.param(
+            500, "manifest for r.example/a:1 not found: manifest unknown: no", NotFound, id="manifest-missing"
+        ),
+        pytest.param(500, f"failed open: {MANIFEST_OF_CONTAINERD}", NotFound, id="containerd-manifest-missing"),
+        pytest.param(500, LAYER_OF_CONTAINERD.format("EOF"), EngineFailure, id="containerd-layer-cut"),
+        pytest.param(500, "received unexpected HTTP status: 502 Bad Gateway", Unavailable, id="502"),
+        pytest.param(500, "received unexpected HTTP status: 500 Internal Server Error", EngineFailure, id="500"),
+        pytest.param(500, 'error parsing HTTP 403 response body: "<html>"', Unauthenticated, id="20.10-page-403"),
+        pytest.param(500, 'error parsing HTTP 404 response body: "<html>"', NotFound, id="20.10-page-404"),
+        pytest.param(500, 'error parsing HTTP 429 response body: ""', Unavailable, id="20.10-page-429"),
+        pytest.param(500, "unauthorized", Unauthenticated, id="a-code-alone"),
+        pytest.param(500, "error from registry: unauthorized\nunauthorized", Unauthenticated, id="containerd-codes"),
+        pytest.param(500, "error from registry: denied", Unauthenticated, id="containerd-denied"),
+        pytest.param(500, "error from registry: toomanyrequests", Unavailable, id="containerd-too-many"),
+        pytest.param(500, "error from registry: no code, only words", EngineFailure, id="containerd-free-text"),
+        pytest.param(500, "error from registry: unauthorized people", EngineFailure, id="containerd-other-words"),
     ],
 )
 def test_an_answer_without_a_type_gets_that_of_the_registrys_code(

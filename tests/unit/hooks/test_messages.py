@@ -53,6 +53,21 @@ def container(**fields: Any) -> ContainerRecord:
     return ContainerRecord(**{**defaults, **fields})
 
 
+def sandbox(**fields: Any) -> SandboxRecord:
+    defaults: dict[str, Any] = {
+        "id": SANDBOX_ID,
+        "name": NAME,
+        "running": True,
+        "created_at": 0,
+        "labels": {},
+        "annotations": {},
+        "runtime_handler": "",
+        "network_mode": "none",
+        "made_here": True,
+    }
+    return SandboxRecord(**{**defaults, **fields})
+
+
 def told_of_container(**changes: Any) -> hooks.ContainerResourceHookRequest:
     return hooks.ContainerResourceHookRequest(pod_meta=META, **changes)
 
@@ -129,6 +144,7 @@ def test_the_same_is_told_of_a_container_once_it_is_there(features: Any) -> None
         runtime="",
         profiles={},
         volumes={},
+        account=None,
         lowest_oom_score=-1000,
         features=features,
         engine_log=None,
@@ -171,19 +187,7 @@ def _engine_name(config: cri.PodSandboxConfig) -> str:
     ],
 )
 def test_where_a_cgroup_parent_is_known_from(parent: str, checkpoint: str | None, expected: str) -> None:
-    record = SandboxRecord(
-        id=SANDBOX_ID,
-        name=NAME,
-        running=True,
-        created_at=0,
-        labels={},
-        annotations={},
-        runtime_handler="",
-        network_mode="none",
-        made_here=True,
-        cgroup_parent="a-b.slice",
-        extra=SandboxExtra(cgroup_parent=parent),
-    )
+    record = sandbox(cgroup_parent="a-b.slice", extra=SandboxExtra(cgroup_parent=parent))
     known = Checkpoint(SANDBOX_ID, "web-0", "default", cgroup_parent=checkpoint) if checkpoint is not None else None
     assert messages.pod_of_record(record, known).cgroup_parent == expected
 
@@ -209,8 +213,18 @@ def test_a_pod_that_the_engine_has_lost_is_told_by_its_checkpoint() -> None:
     )
 
 
+def test_the_resources_of_the_last_resize_are_told() -> None:
+    record = sandbox(extra=SandboxExtra(overhead={"cpu_shares": "2"}, resources={"cpu_shares": "5"}))
+    checkpoint = Checkpoint(SANDBOX_ID, "web-0", "default", resources={"cpu_shares": "7"})
+    told = [messages.pod_of_record(record, None), messages.pod_of_record(record, checkpoint)]
+    assert [pod.resources for pod in told] == [resources(cpu_shares=5), resources(cpu_shares=7)]
+    assert [pod.overhead for pod in told] == [resources(cpu_shares=2)] * 2
+    lost = messages.pod_of_checkpoint(checkpoint)
+    assert (lost.overhead, lost.resources) == (None, resources(cpu_shares=7))
+
+
 def test_resources_of_a_damaged_label_are_left_out() -> None:
-    assert messages._label_resources({"cpu_shares": "many"}) is None
+    assert messages._json_resources({"cpu_shares": "many"}) is None
 
 
 @pytest.mark.parametrize(

@@ -104,41 +104,41 @@ def test_who_hangs_is_told_of_and_others_do_not_go_there(
     assert client.lose_patience(1) == {"id": 1, "late": point, "path": str(tmp_path / "hung" / "a")}
     assert client.next() == {"hanging": [point]}
     for number, path in enumerate([tmp_path / "hung", tmp_path / "hung" / "b", tmp_path / "link" / "c"], start=2):
-        assert client.ask(number, "exist", path) == {"id": number, "hangs": point, "path": str(path)}
-    assert client.ask(5, "exist", tmp_path, tmp_path / "hungry") == {"id": 5, "result": [True, False]}
+        assert client.ask(number, "device", path) == {"id": number, "hangs": point, "path": str(path)}
+    assert client.ask(5, "device", tmp_path, tmp_path / "hungry") == {"id": 5, "result": [True, False]}
 
     held.released.set()
     assert client.next() == {"hanging": []}
     # Nobody took what it has made.
     names = ("fine", "hung", "never")
-    assert client.ask(6, "exist", *(tmp_path / name for name in names)) == {"id": 6, "result": [False] * 3}
+    assert client.ask(6, "device", *(tmp_path / name for name in names)) == {"id": 6, "result": [False] * 3}
 
 
 def test_a_mount_on_which_some_hang_is_left_alone(client: Client, hold: Callable[[Path], Held], tmp_path: Path) -> None:
     point = mount_of(str(tmp_path)).point
     for number in range(1, 5):
         held = hold(tmp_path / str(number))
-        client.send(number, "exist", tmp_path / str(number))
+        client.send(number, "device", tmp_path / str(number))
         held.reached.wait()
         assert client.lose_patience(number)["late"] == point
         assert client.next() == {"hanging": [point]}
 
-    assert client.ask(5, "exist", tmp_path / "else") == {"id": 5, "hangs": point, "path": str(tmp_path / "else")}
-    assert client.ask(6, "exist", "/proc/self") == {"id": 6, "result": [True]}
+    assert client.ask(5, "device", tmp_path / "else") == {"id": 5, "hangs": point, "path": str(tmp_path / "else")}
+    assert client.ask(6, "device", "/proc/self") == {"id": 6, "result": [True]}
 
 
 def test_another_mount_at_the_same_place_is_tried(
     client: Client, hold: Callable[[Path], Held], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = hold(tmp_path / "hung")
-    client.send(1, "exist", tmp_path / "hung" / "a")
+    client.send(1, "device", tmp_path / "hung" / "a")
     held.reached.wait()
     assert "late" in client.lose_patience(1)
     client.next()
     monkeypatch.setattr("dockershim.host_paths.process.mount_of", lambda place: Mount(-1, "/"))
 
     held.reached.clear()
-    client.send(2, "exist", tmp_path / "hung" / "a")
+    client.send(2, "device", tmp_path / "hung" / "a")
     held.reached.wait()
 
 
@@ -147,10 +147,10 @@ def test_there_is_a_bound_to_those_that_hang(
 ) -> None:
     monkeypatch.setattr("dockershim.host_paths.process._MOST", 2)
     hold(tmp_path / "hung")
-    client.send(1, "exist", tmp_path / "hung")
-    client.send(2, "exist", tmp_path / "hung")
+    client.send(1, "device", tmp_path / "hung")
+    client.send(2, "device", tmp_path / "hung")
 
-    assert client.ask(3, "exist", tmp_path) == {"id": 3, "full": 2}
+    assert client.ask(3, "device", tmp_path) == {"id": 3, "full": 2}
 
 
 def test_what_a_caller_that_has_gone_asked_for_is_undone(
@@ -161,10 +161,10 @@ def test_what_a_caller_that_has_gone_asked_for_is_undone(
     held.reached.wait()
     assert (tmp_path / "new" / "deep").exists()
     client.send(1, "give up")
-    assert client.ask(2, "exist", tmp_path) == {"id": 2, "result": [True]}
+    assert client.ask(2, "device", tmp_path) == {"id": 2, "result": [True]}
     held.released.set()
 
-    while client.ask(3, "exist", tmp_path / "new", tmp_path / "slow")["result"] != [False, False]:
+    while client.ask(3, "device", tmp_path / "new", tmp_path / "slow")["result"] != [False, False]:
         pass
 
 

@@ -55,12 +55,15 @@ async def test_what_cannot_be_made_leaves_nothing(
     assert not (tmp_path / "new").exists()
 
 
-async def test_what_is_missing(host_paths: HostPaths, tmp_path: Path) -> None:
+async def test_what_is_no_device(host_paths: HostPaths, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to("./../" + tmp_path.name + "/file")
-    paths = [str(tmp_path / one) for one in ("file", "none", "link", "file/below")]
+    (tmp_path / "link").symlink_to("../../../../../../../../dev/null")
+    devices, none = (
+        ["/dev/null", str(tmp_path / "link"), str(tmp_path)],
+        [str(tmp_path / one) for one in ("file", "none", "file/below")],
+    )
 
-    assert await host_paths.missing(paths) == [paths[1], paths[3]]
+    assert await host_paths.without_device([*devices, *none]) == none
 
 
 async def test_files_are_read(host_paths: HostPaths, tmp_path: Path) -> None:
@@ -89,16 +92,16 @@ async def test_links(host_paths: HostPaths, tmp_path: Path) -> None:
 
 
 async def test_a_process_that_died_is_started_again(host_paths: HostPaths, tmp_path: Path) -> None:
-    assert await host_paths.missing(["/"]) == []
+    assert await host_paths.without_device(["/"]) == []
     first = host_paths.pid
     os.kill(first, signal.SIGSTOP)
-    asking = asyncio.create_task(host_paths.missing(["/"]))
+    asking = asyncio.create_task(host_paths.without_device(["/"]))
     await asyncio.sleep(0.05)
     os.kill(first, signal.SIGKILL)
 
     with pytest.raises(Unavailable, match="try again"):
         await asking
-    assert await host_paths.missing(["/"]) == []
+    assert await host_paths.without_device(["/"]) == []
     assert host_paths.pid not in (0, first)
 
 
@@ -106,8 +109,8 @@ async def test_a_process_that_cannot_be_started(host_paths: HostPaths, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr("sys.executable", "/none/such")
         with pytest.raises(Unavailable, match="/none/such"):
-            await host_paths.missing(["/"])
-    assert await host_paths.missing(["/"]) == []
+            await host_paths.without_device(["/"])
+    assert await host_paths.without_device(["/"]) == []
 
 
 async def test_a_process_that_does_not_end_is_not_waited_for(
@@ -115,7 +118,7 @@ async def test_a_process_that_does_not_end_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr("dockershim.host_paths.service._END", 0.05)
     async with HostPaths() as host_paths:
-        assert await host_paths.missing(["/"]) == []
+        assert await host_paths.without_device(["/"]) == []
         process = host_paths._process
         assert process is not None
         process.send_signal(signal.SIGSTOP)

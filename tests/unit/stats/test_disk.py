@@ -130,8 +130,8 @@ async def test_a_layer_in_containerds_store_is_found_while_the_container_runs_an
     upper = tmp_path / "io.containerd.snapshotter.v1.overlayfs/snapshots/7/fs"
     upper.mkdir(parents=True)
     monkeypatch.setattr(module, "upper_dir", lambda pid, name: str(upper) if (pid, name) == (42, "a") else "")
-    can = replace(ENGINE_28, containerd_store=True, root_dir=str(tmp_path / "docker"))
-    assert disk.folder(can) == likely_root(can.root_dir)
+    can = replace(ENGINE_28, containerd_store=True, containerd_socket="/none", root_dir=str(tmp_path / "docker"))
+    assert await disk.folder(can) == likely_root(can.root_dir)
     record = replace(container("a", ""), pid=42)
     inventory.put("a", record)
     await until(lambda: inodes(disk, "a") == 1)
@@ -139,8 +139,11 @@ async def test_a_layer_in_containerds_store_is_found_while_the_container_runs_an
     inventory.put("a", replace(record, pid=0, state=cri.CONTAINER_EXITED))
     await until(lambda: inodes(disk, "a") == 2)
     assert engine.asked == 0
-    assert disk.folder(can) == str(tmp_path)
-    assert disk.folder(ENGINE_28) == ENGINE_28.root_dir
+    assert await disk.folder(can) == str(tmp_path)
+    assert await disk.folder(ENGINE_28) == ENGINE_28.root_dir
+    monkeypatch.setattr(module, "root_behind", lambda path: f"/root of {path}")
+    assert await disk.folder(can) == str(tmp_path), "it is asked once for each answer of the engine"
+    assert await disk.folder(replace(can, containerd_socket="it")) == "/root of it"
 
 
 async def test_one_that_is_removed_is_forgotten(disk: DiskUsage, inventory: FakeInventory, tmp_path: Path) -> None:

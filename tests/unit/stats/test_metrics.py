@@ -200,7 +200,7 @@ def test_spec(host_config: dict[str, Any], told: dict[str, int]) -> None:
     assert (("spec_cpu_quota",) in found) == ("cpu_quota" in told)
 
 
-@pytest.mark.parametrize(("both", "swap"), [(96, 32), (64, 0), (-1, 0), (0, 0)])
+@pytest.mark.parametrize(("both", "swap"), [(96, 32), (64, 0), (-1, 0), (2**63 - 1, 0), (0, 0)])
 def test_spec_of_swap_with_cgroup_v2(both: int, swap: int) -> None:
     found = values(metrics.spec({"Memory": 64, "MemorySwap": both}, 0, cgroup_version=2))
     assert (found["spec_memory_limit_bytes",], found["spec_memory_swap_limit_bytes",]) == (64, swap)

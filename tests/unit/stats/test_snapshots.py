@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from dockershim.stats.snapshots import likely_root, root_of, upper_dir
+from dockershim.stats.snapshots import blob_bytes, likely_root, root_behind, root_of, upper_dir
 
 ID = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
 STORE = "/var/lib/docker/containerd/daemon"
@@ -66,6 +68,36 @@ def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
 def test_the_root_of_a_layer() -> None:
     assert root_of(f"{SNAPSHOTS}/5/fs") == STORE
     assert root_of("/var/lib/docker/overlay2/0a1b/diff") == ""
+
+
+def test_blobs_are_measured_by_the_start_of_their_digests(tmp_path: Path) -> None:
+    assert blob_bytes(str(tmp_path), {"0" * 12}) == 0
+    blobs = tmp_path / "io.containerd.content.v1.content/blobs/sha256"
+    blobs.mkdir(parents=True)
+    for number, start in enumerate(("a", "b", "c")):
+        (blobs / start.ljust(64, "0")).write_bytes(b"x" * 10**number)
+    assert blob_bytes(str(tmp_path), {"a" + "0" * 11, "c" + "0" * 11, "d" + "0" * 11}) == 101
+
+
+def test_the_root_is_where_the_process_behind_the_socket_has_its_database(tmp_path: Path) -> None:
+    files = tmp_path / str(os.getpid()) / "fd"
+    files.mkdir(parents=True)
+    path = str(tmp_path / "containerd.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        assert root_behind(path, tmp_path) == "", "nobody listens"
+        server.listen()
+        assert root_behind(path, tmp_path) == "", "it is no containerd"
+        (files / "3").symlink_to("socket:[5]")
+        (files / "4").symlink_to("/var/lib/other/meta.db")
+        (files / "5").write_text("no link")
+        (files / "6").symlink_to("/mnt/my disk/io.containerd.metadata.v1.bolt/meta.db")
+        assert root_behind(path, tmp_path) == "/mnt/my disk"
+
+
+@pytest.mark.parametrize("path", ["", "/none", "/etc", "a\0b", "/" + "x" * 200])
+def test_no_socket_has_no_root_behind_it(path: str) -> None:
+    assert root_behind(path) == ""
 
 
 def test_the_root_is_guessed_by_the_folders_that_exist(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ ENGINE_28 = Capabilities(
     root_dir="/var/lib/docker",
     storage_driver="overlay2",
     containerd_store=False,
+    containerd_socket="/run/containerd/containerd.sock",
+    containerd_namespace="moby",
     architecture="x86_64",
     runtimes=frozenset({"runc", "io.containerd.runc.v2", "kata"}),
     default_runtime="runc",
@@ -37,6 +39,12 @@ ENGINE_28 = Capabilities(
     swap_limit=True,
     cdi=True,
     kernel=(6, 12),
+    kernel_release="6.12.41+deb13-amd64",
+    operating_system="Debian GNU/Linux 13 (trixie)",
+    live_restore=False,
+    rootless=False,
+    user_namespace_remap=False,
+    missing_limits=(),
 )
 ENGINE_20 = replace(
     ENGINE_28,
@@ -47,6 +55,7 @@ ENGINE_20 = replace(
     cgroup_version=1,
     cdi=False,
     kernel=(5, 4),
+    kernel_release="5.4.0-216-generic",
 )
 
 

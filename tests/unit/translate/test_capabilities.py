@@ -21,6 +21,7 @@ INFO: dict[str, Any] = {
     "ServerVersion": "28.5.1",
     "DockerRootDir": "/var/lib/docker",
     "Driver": "overlay2",
+    "Containerd": {"Address": "/run/containerd/containerd.sock", "Namespaces": {"Containers": "moby"}},
     "Architecture": "x86_64",
     "Runtimes": {"runc": features("ro", "rro"), "io.containerd.runc.v2": {"path": "runc"}, "kata": features("ro")},
     "DefaultRuntime": "runc",
@@ -30,6 +31,9 @@ INFO: dict[str, Any] = {
     "SwapLimit": True,
     "CDISpecDirs": ["/etc/cdi"],
     "KernelVersion": "6.12.41+deb13-amd64",
+    "OperatingSystem": "Debian GNU/Linux 13 (trixie)",
+    "LiveRestoreEnabled": False,
+    **dict.fromkeys(("MemoryLimit", "CPUShares", "CpuCfsPeriod", "CpuCfsQuota", "CPUSet", "PidsLimit"), True),
 }
 
 
@@ -40,6 +44,8 @@ def test_an_engine_of_today() -> None:
 def test_an_engine_that_says_nothing() -> None:
     features = read_capabilities((1, 41), {"Runtimes": None, "SecurityOptions": None, "CDISpecDirs": None})
 
+    assert (features.containerd_store, features.containerd_socket) == (False, "")
+    assert features.containerd_namespace == "moby"
     assert (features.cgroup_version, features.runtimes, features.kernel) == (1, frozenset(), (0, 0))
     assert features.handlers == ("", "docker")
     assert (features.apparmor, features.selinux, features.seccomp, features.swap_limit, features.cdi) == (False,) * 5
@@ -122,3 +128,12 @@ def test_the_runtime_of_a_handler(runtimes: tuple[str, ...], handler: str, expec
 
 def test_selinux() -> None:
     assert read_capabilities((1, 51), {"SecurityOptions": ["name=selinux"]}).selinux
+
+
+def test_what_the_kernel_and_the_daemon_were_started_without() -> None:
+    options = ["name=seccomp,profile=builtin", "name=userns", "name=rootless"]
+    without = {"CPUSet": False, "PidsLimit": False, "LiveRestoreEnabled": True, "SecurityOptions": options}
+    features = read_capabilities((1, 47), INFO | without)
+    assert features.missing_limits == ("cpuset", "pids")
+    assert (features.live_restore, features.user_namespace_remap, features.rootless) == (True, True, True)
+    assert (features.image_volumes, read_capabilities((1, 48), INFO).image_volumes) == (False, True)

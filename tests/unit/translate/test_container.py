@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -87,12 +88,6 @@ def test_what_cannot_be_is_refused(change: Change, error: type[Exception], field
             lambda config: config.devices.add(host_path="fuse"), InvalidArgument, "devices", id="a relative device"
         ),
         pytest.param(
-            setting("linux.security_context.supplemental_groups_policy", cri.Strict),
-            Unsupported,
-            "supplemental_groups_policy",
-            id="groups without the image's",
-        ),
-        pytest.param(
             lambda config: config.envs.add(key="A=B", value=b""), InvalidArgument, "envs", id="a variable's name"
         ),
     ],
@@ -112,6 +107,34 @@ def test_a_wrong_sandbox_config_is_named_as_such() -> None:
 
     with pytest.raises(InvalidArgument, match=r"^sandbox_config\.linux\.security_context\.namespace_options\.pid: 8"):
         check_container(container_config(), sandbox, ENGINE_28)
+
+
+RDT, BLOCKIO = "rdt.resources.beta.kubernetes.io", "blockio.resources.beta.kubernetes.io"
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "refused"),
+    [
+        pytest.param({}, {f"{RDT}/pod": "gold"}, rf"^sandbox_config\.annotations\[{RDT}/pod\]: ", id="cache, pod"),
+        pytest.param(
+            {}, {f"{BLOCKIO}/container.nginx": "slow"}, f"{BLOCKIO}/container.nginx", id="disks, one container"
+        ),
+        pytest.param(
+            {"io.kubernetes.cri.rdt-class": "gold"}, {}, r"^config\.annotations\[io.kubernetes.cri.rdt", id="container"
+        ),
+        pytest.param({}, {f"{BLOCKIO}/container.other": "slow"}, "", id="another container's"),
+        pytest.param({}, {f"{RDT}/pod": "gold", f"{RDT}/container.nginx": ""}, "", id="not for this container"),
+        pytest.param({"io.kubernetes.cri.blockio-class": ""}, {f"{BLOCKIO}/pod": "slow"}, "", id="taken back"),
+    ],
+)
+def test_classes_of_cache_and_disk_access_are_refused(
+    container: dict[str, str], pod: dict[str, str], refused: str
+) -> None:
+    config, sandbox = container_config(), sandbox_config()
+    config.annotations.update(container)
+    sandbox.annotations.update(pod)
+    with pytest.raises(Unsupported, match=refused) if refused else contextlib.nullcontext():
+        check_container(config, sandbox, ENGINE_28)
 
 
 def test_unified_on_cgroup_v1_is_refused() -> None:

@@ -57,6 +57,7 @@ def to_engine(config: cri.ContainerConfig, features: Capabilities, **fields: Any
         "runtime": "",
         "profiles": {},
         "volumes": {},
+        "account": None,
         "lowest_oom_score": -1000,
         "engine_log": None,
         **fields,
@@ -205,6 +206,7 @@ def test_a_container_in_full() -> None:
                 },
             ],
             "Binds": [],
+            "Sysctls": {},
             "Devices": [],
             "DeviceRequests": [],
             "Privileged": False,
@@ -233,6 +235,16 @@ def test_a_sandbox_of_the_nodes_network_and_namespaces() -> None:
     assert "Hostname" not in body
     modes = {key: body["HostConfig"][key] for key in ("NetworkMode", "IpcMode", "PidMode", "UTSMode")}
     assert modes == {"NetworkMode": "host", "IpcMode": "host", "PidMode": "host", "UTSMode": "host"}
+
+
+def test_sysctls_of_the_hostname_are_each_containers() -> None:
+    """The engine gives each container a UTS namespace of its own; the other namespaces are the pod's."""
+    config = sandbox_config()
+    config.linux.sysctls["kernel/domainname"] = "tests.example"
+
+    assert to_infra(config, ENGINE_28)["HostConfig"]["Sysctls"] == dict(config.linux.sysctls)
+    container = to_engine(container_config(), ENGINE_28, sandbox=config)
+    assert container["HostConfig"]["Sysctls"] == {"kernel/domainname": "tests.example"}
 
 
 def test_the_engine_publishes_ports_where_no_plugin_does() -> None:

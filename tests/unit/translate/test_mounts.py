@@ -66,6 +66,12 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception
     ("fields", "error", "message"),
     [
         pytest.param({"image": cri.ImageSpec()}, InvalidArgument, r"image\.image: ", id="without a name"),
+        pytest.param(
+            {"image": cri.ImageSpec(image="a", runtime_handler="none")},
+            InvalidArgument,
+            r"image\.runtime_handler: the engine has no runtime 'none'",
+            id="for a runtime that the engine lacks",
+        ),
         pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: has to be empty", id="with a host path"),
         pytest.param({"readonly": False}, InvalidArgument, r"readonly: .* always read-only", id="writable"),
         pytest.param(
@@ -348,9 +354,32 @@ def test_a_device_that_cannot_be_is_refused(fields: dict[str, Any], message: str
 def test_cdi_devices_need_an_engine_with_cdi() -> None:
     devices = [cri.CDIDevice(name="nvidia.com/gpu=0"), cri.CDIDevice(name="nvidia.com/gpu=1")]
 
-    assert to_device_requests(devices, ENGINE_28) == [
+    assert to_device_requests(devices, {}, ENGINE_28) == [
         {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}
     ]
-    assert to_device_requests([], ENGINE_20) == []
+    assert to_device_requests([], {}, ENGINE_20) == []
     with pytest.raises(Unsupported, match=r"CDI_devices: .*daemon\.json"):
-        to_device_requests(devices, ENGINE_20)
+        to_device_requests(devices, {}, ENGINE_20)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        pytest.param(
+            {"cdi.k8s.io/b": "v.com/c=2,v.com/c=3", "cdi.k8s.io/a": "v.com/c=1"}, ["1", "2", "3"], id="several"
+        ),
+        pytest.param({"cdi.k8s.io/a": "v.com/c=0"}, [], id="one that the field has, too"),
+        pytest.param({"cdi.k8s.io": "v.com/c=1", "x/cdi.k8s.io/a": "v.com/c=1"}, [], id="other keys"),
+    ],
+)
+def test_cdi_devices_of_annotations(annotations: dict[str, str], expected: list[str]) -> None:
+    requests = to_device_requests([cri.CDIDevice(name="v.com/c=0")], annotations, ENGINE_28)
+
+    assert requests == [{"Driver": "cdi", "DeviceIDs": [f"v.com/c={name}" for name in ("0", *expected)]}]
+
+
+def test_cdi_devices_without_a_name_or_an_engine_with_cdi_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="CDI_devices: a device has no name"):
+        to_device_requests([], {"cdi.k8s.io/a": "v.com/c=1,"}, ENGINE_28)
+    with pytest.raises(Unsupported, match="CDI_devices: "):
+        to_device_requests([], {"cdi.k8s.io/a": "v.com/c=1"}, ENGINE_20)

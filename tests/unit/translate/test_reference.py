@@ -228,7 +228,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     assert parse_reference(reference.normalized).lookup == reference.lookup
     assert not set(reference.lookup) & set(" ?#%\\\n")
-    assert ".." not in reference.lookup
+    assert ".." not in reference.lookup.split("/")
 
 
 @given(st.text("abcdef0123456789", min_size=1, max_size=64))

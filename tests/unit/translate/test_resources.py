@@ -132,6 +132,11 @@ def with_swap(swap: str, memory: int = 0, both: int = 0) -> dict[str, Any]:
         pytest.param(with_swap("", 128), with_swap(""), (128, -1), id="the first limit of memory, any swap"),
         pytest.param(with_swap("", 128), with_swap("junk"), (128, 128), id="what is no limit of swap"),
         pytest.param(with_swap("", 128, 130), with_swap("", 64, 96), (128, 130), id="another limit of both"),
+        pytest.param(with_swap("", 0, -1), with_swap("", 64, 96), (None, 2**63 - 1), id="no limit of swap any more"),
+        pytest.param(with_swap("max"), with_swap("", 64, 96), (None, 2**63 - 1), id="any swap from now on"),
+        pytest.param(with_swap("max", 128), with_swap("", 64, 96), (128, 2**63 - 1), id="more memory and any swap"),
+        pytest.param(with_swap("", 0, -1), with_swap("", 64, -1), (None, -1), id="no limit of swap, as before"),
+        pytest.param(with_swap("", 128, 96), with_swap("", 64, 160), (128, 96), id="for the engine to refuse"),
         pytest.param({"cpuset_cpus": "0"}, with_swap("", 64, 96), (None, None), id="nothing of memory"),
     ],
 )
@@ -168,6 +173,12 @@ def test_resources_come_back(asked: cri.LinuxContainerResources) -> None:
     host_config = {**to_engine_resources(asked), "OomScoreAdj": asked.oom_score_adj}
 
     assert to_cri_resources(host_config) == asked
+
+
+def test_a_swap_limit_that_was_taken_away_is_none() -> None:
+    taken = to_engine_resources(resources(memory_swap_limit_in_bytes=-1), before=resources(**with_swap("", 64, 96)))
+    assert to_cri_resources({"Memory": 64, **taken}) == resources(**with_swap("", 64, -1))
+    assert to_engine_resources(resources(cpu_shares=2), before=to_cri_resources(taken)) == {"CpuShares": 2}
 
 
 @pytest.mark.parametrize("host_config", [{}, {"Memory": 0, "OomScoreAdj": None, "CpusetCpus": ""}])

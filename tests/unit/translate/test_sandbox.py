@@ -124,12 +124,27 @@ def setting(path: str, value: Any) -> Change:
             id="a line end in an address",
         ),
         pytest.param(
+            setting("port_mappings", [cri.PortMapping(container_port=80, host_port=80, host_ip="localhost")]),
+            InvalidArgument,
+            r"port_mappings\.host_ip: 'localhost' is no IP address",
+            id="a name for an address",
+        ),
+        pytest.param(
+            setting("port_mappings", [cri.PortMapping(host_port=80)]),
+            InvalidArgument,
+            r"port_mappings\.container_port: host_port 80 needs",
+            id="a port of the host alone",
+        ),
+        pytest.param(
             setting("port_mappings", [cri.PortMapping(container_port=80, protocol=7)]),  # type: ignore[arg-type]
             InvalidArgument,
             r"port_mappings\.protocol: 7 is no Protocol",
             id="an unknown protocol",
         ),
         pytest.param(with_sysctl("kernel.pid_max"), InvalidArgument, "not kept per namespace", id="a node's sysctl"),
+        pytest.param(
+            with_sysctl("kernel.auto_msgmni"), InvalidArgument, "not kept per namespace", id="one of old kernels"
+        ),
         pytest.param(with_sysctl("vm.swappiness"), InvalidArgument, "not kept per namespace", id="another of them"),
         pytest.param(with_sysctl("net.ipv4.ip_forward", "1\n"), InvalidArgument, "sysctls", id="a sysctl of two lines"),
         pytest.param(

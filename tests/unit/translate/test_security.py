@@ -13,6 +13,7 @@ from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.security import (
     check_sandbox_namespaces,
     seccomp_profile_path,
+    to_capabilities,
     to_container_namespaces,
     to_group_add,
     to_security_opt,
@@ -237,6 +238,23 @@ def test_users_that_cannot_be_are_refused(fields: dict[str, Any], message: str) 
         to_user(container(**fields))
 
 
+@pytest.mark.parametrize(
+    ("add", "drop", "expected"),
+    [
+        pytest.param(["NET_ADMIN"], ["CHOWN"], ["NET_ADMIN"], id="different ones"),
+        pytest.param(["NET_ADMIN", "CHOWN"], ["NET_ADMIN"], ["CHOWN"], id="one in both"),
+        pytest.param(["CAP_NET_ADMIN"], ["net_admin"], [], id="one in both, in two spellings"),
+        pytest.param(["ALL"], ["CHOWN"], ["ALL"], id="all but one"),
+        pytest.param(["ALL", "CHOWN"], ["all"], ["CHOWN"], id="all in both"),
+        pytest.param(["CHOWN", "KILL"], ["ALL", "KILL"], ["CHOWN"], id="dropped alone and with all others"),
+    ],
+)
+def test_what_is_dropped_is_not_added(add: list[str], drop: list[str], expected: list[str]) -> None:
+    capability = cri.Capability(add_capabilities=add, drop_capabilities=drop)
+
+    assert to_capabilities(capability) == (expected, drop)
+
+
 def test_a_sandbox_with_a_group_alone_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="run_as_group: needs"):
         to_user(cri.LinuxSandboxSecurityContext(run_as_group=cri.Int64Value(value=1)))
@@ -246,8 +264,6 @@ def test_groups() -> None:
     assert to_group_add(container(supplemental_groups=[0, 2000])) == ["0", "2000"]
     with pytest.raises(InvalidArgument, match=r"supplemental_groups: -1"):
         to_group_add(container(supplemental_groups=[-1]))
-    with pytest.raises(Unsupported, match="supplemental_groups_policy"):
-        to_group_add(container(supplemental_groups_policy=cri.Strict))
 
 
 @pytest.mark.parametrize(
@@ -297,6 +313,7 @@ def test_namespaces_that_a_container_cannot_have(fields: dict[str, Any], error: 
     [
         pytest.param({"network": cri.CONTAINER}, InvalidArgument, "network", id="a container's network"),
         pytest.param({"ipc": cri.CONTAINER}, InvalidArgument, "ipc", id="a container's IPC"),
+        pytest.param({"pid": cri.TARGET, "target_id": "T"}, InvalidArgument, "pid", id="process ids of a container"),
         pytest.param({"userns_options": MAPPED}, Unsupported, "userns_options", id="mapped users"),
         pytest.param({"userns_options": cri.UserNamespace()}, Unsupported, "userns_options", id="users of the pod"),
     ],

@@ -1,0 +1,145 @@
+"""Reads the users and groups of images, for what the engine decides otherwise than the CRI."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import posixpath
+import secrets
+import tarfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Final
+
+from dockershim.common.background import when_answered
+from dockershim.common.rollback import rollback, run_to_completion
+from dockershim.common.single_flight import SingleFlight
+from dockershim.common.steps import step
+from dockershim.cri.engine_containers import EngineContainers
+from dockershim.engine.client import Engine
+from dockershim.errors import EngineFailure, FailedPrecondition, NotFound, ShimError
+from dockershim.translate.accounts import Account, find_account
+from dockershim.translate.image import ImageRecord
+
+logger = logging.getLogger(__name__)
+
+#: Ours: the state directory of the server that reads in the container, which never runs.
+READER_LABEL: Final = "io.dockershim.reader"
+_PREFIX: Final = "dockershim-users-"
+_UNDO_DEADLINE: Final = 60.0
+_LONGEST_FILE: Final = 1 << 20
+#: Headers of one member, and the archive's end.
+_TAR_OVERHEAD: Final = 64 << 10
+_MOST_LINKS: Final = 10
+_MOST_KNOWN: Final = 512
+_MOST_GROUPS_KEPT: Final = 100
+
+
+class ImageAccounts:
+    """What images say of users. Each is read once, in a container that is made for it and removed again.
+
+    ``owner`` is this server's state directory.
+    """
+
+    def __init__(self, engine: Engine, containers: EngineContainers, owner: Path) -> None:
+        self._engine = engine
+        self._containers = containers
+        self._owner = str(owner)
+        #: The names of containers that are being read.
+        self._own: set[str] = set()
+        self._reading: SingleFlight[tuple[str, int, str], Account] = SingleFlight("users of an image")
+        self._known: OrderedDict[tuple[str, int, str], Account] = OrderedDict()
+
+    async def find(self, image: ImageRecord, user: str) -> Account:
+        """The account of a user, by name or number. Raises ShimError.
+
+        The size is a part of the key, as in containerd's image store an id can come to stand for another platform.
+        """
+        key = (image.id, image.size, user)
+        account = self._known.get(key)
+        if account is None:
+            account = await self._reading.run(key, lambda: self._read(image.id, user))
+            if len(account.groups) <= _MOST_GROUPS_KEPT:
+                self._known[key] = account
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return account
+
+    async def _read(self, image_id: str, user: str) -> Account:
+        name = f"{_PREFIX}{secrets.token_hex(8)}"
+        body: dict[str, Any] = {
+            "Image": image_id,
+            "Entrypoint": ["/"],
+            "Labels": {READER_LABEL: self._owner},
+            "Healthcheck": {"Test": ["NONE"]},
+            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+        }
+        self._own.add(name)
+        try:
+            async with rollback("read the image's users", _UNDO_DEADLINE) as undo:
+                with step("create a container to read the image's users"):
+                    container_id = await self._containers.creator(name, body, undo)()
+                with step("read the image's users"):
+                    passwd = await self._file(container_id, "/etc/passwd")
+                    group = await self._file(container_id, "/etc/group")
+                with step("remove the container to read the image's users"):
+                    await run_to_completion(self._containers.remove(container_id), f"remove {name}")
+        finally:
+            self._own.discard(name)
+        return await asyncio.to_thread(find_account, user, passwd, group)
+
+    async def _file(self, container_id: str, path: str) -> str:
+        """The text of a file of the image; empty if it has none there."""
+        for _ in range(_MOST_LINKS):
+            member, content = await self._member(container_id, path)
+            if member is None or not (member.issym() or member.isreg()):
+                break
+            if member.isreg():
+                return content.decode(errors="replace")
+            path = posixpath.join(posixpath.dirname(path), member.linkname)
+        return ""
+
+    async def _member(self, container_id: str, path: str) -> tuple[tarfile.TarInfo | None, bytes]:
+        """What the image has at a path, and its content if it is a file."""
+        what = f"{path} of the image"
+        archive = bytearray()
+        async with self._engine.deadline(what):
+            try:
+                request = self._engine.stream("GET", f"/containers/{container_id}/archive", params={"path": path})
+                async with request as response:
+                    async for chunk in response.content.iter_any():
+                        archive += chunk
+                        if len(archive) > _LONGEST_FILE + _TAR_OVERHEAD:
+                            break
+            except NotFound:
+                return None, b""
+        try:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                member = tar.next()
+                if member is None or not member.isreg():
+                    return member, b""
+                if member.size > _LONGEST_FILE:
+                    raise FailedPrecondition(f"{what} is longer than {_LONGEST_FILE} bytes")
+                file = tar.extractfile(member)
+                return member, file.read() if file is not None else b""
+        except tarfile.TarError as error:
+            raise EngineFailure(f"{what}: the engine's archive cannot be read: {error}") from error
+
+    async def remove_leftovers(self) -> None:
+        """Remove what this server has left when it was killed, once the engine answers."""
+
+        async def listed() -> list[dict[str, Any]]:
+            params = {"all": "1", "filters": json.dumps({"label": [f"{READER_LABEL}={self._owner}"]})}
+            found: list[dict[str, Any]] = await self._engine.get("/containers/json", params=params)
+            return found
+
+        for container in await when_answered(listed):
+            # Anybody can write the label into an image; no image can choose the name.
+            names = {name.removeprefix("/") for name in container.get("Names") or ()}
+            if any(name.startswith(_PREFIX) for name in names) and not names & self._own:
+                logger.warning("a killed server has left container %s; removing it", container["Id"])
+                with contextlib.suppress(ShimError):
+                    await self._containers.remove(container["Id"])

@@ -1,4 +1,4 @@
-"""Reads the users and groups of images, for what the engine decides otherwise than the CRI."""
+"""Reads the users and groups of images, for the status, and for what the engine decides otherwise than the CRI."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import logging
 import posixpath
 import secrets
 import tarfile
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,10 @@ from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.engine.client import Engine
 from dockershim.errors import EngineFailure, FailedPrecondition, NotFound, ShimError
+from dockershim.state.image_records import ImageRecords
 from dockershim.translate.accounts import Account, find_account
 from dockershim.translate.image import ImageRecord
+from dockershim.translate.records import ContainerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,18 @@ _TAR_OVERHEAD: Final = 64 << 10
 _MOST_LINKS: Final = 10
 _MOST_KNOWN: Final = 512
 _MOST_GROUPS_KEPT: Final = 100
+#: Seconds that a status waits for a reading, and for which none is tried or waited for again that failed or was late.
+_PATIENCE: Final = 1.0
+_REST: Final = 10.0
+_AT_ONCE_FOR_STATUSES: Final = 2
+_MOST_FOR_STATUSES: Final = 20
+
+#: Id and bytes of an image, and a user: in containerd's image store an id can come to stand for another platform.
+_Key = tuple[str, int, str]
+
+
+def _key(image: ImageRecord, user: str) -> _Key:
+    return image.id, image.size, user
 
 
 class ImageAccounts:
@@ -44,21 +59,24 @@ class ImageAccounts:
     ``owner`` is this server's state directory.
     """
 
-    def __init__(self, engine: Engine, containers: EngineContainers, owner: Path) -> None:
+    def __init__(self, engine: Engine, containers: EngineContainers, images: ImageRecords, owner: Path) -> None:
         self._engine = engine
         self._containers = containers
+        self._images = images
         self._owner = str(owner)
         #: The names of containers that are being read.
         self._own: set[str] = set()
-        self._reading: SingleFlight[tuple[str, int, str], Account] = SingleFlight("users of an image")
-        self._known: OrderedDict[tuple[str, int, str], Account] = OrderedDict()
+        self._reading: SingleFlight[_Key, Account] = SingleFlight("users of an image")
+        self._known: OrderedDict[_Key, Account] = OrderedDict()
+        #: What is being read for statuses, and until when, by the monotonic clock, no status reads or waits again.
+        self._for_statuses: dict[_Key, asyncio.Task[None]] = {}
+        self._unreadable: dict[_Key, float] = {}
+        self._no_wait_until = 0.0
+        self._turns = asyncio.Semaphore(_AT_ONCE_FOR_STATUSES)
 
     async def find(self, image: ImageRecord, user: str) -> Account:
-        """The account of a user, by name or number. Raises ShimError.
-
-        The size is a part of the key, as in containerd's image store an id can come to stand for another platform.
-        """
-        key = (image.id, image.size, user)
+        """The account of a user, as in "1000", "app" or "app:staff". Raises ShimError."""
+        key = _key(image, user)
         account = self._known.get(key)
         if account is None:
             account = await self._reading.run(key, lambda: self._read(image.id, user))
@@ -67,6 +85,50 @@ class ImageAccounts:
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         return account
+
+    async def used_by(self, record: ContainerRecord) -> tuple[ImageRecord | None, Account | None]:
+        """A container's image, and what it says of the container's user, for the container's status.
+
+        The image is None if it is not listed any more. The account is None without an image, and if it cannot be read
+        soon; a later status reads it again.
+        """
+        image = await self._images.used(record.image_id)
+        if image is None:
+            return None, None
+        key = _key(image, record.user)
+        if key not in self._known and self._unreadable.get(key, 0.0) < time.monotonic():
+            await self._read_for_status(key, image)
+        return image, self._known.get(key)
+
+    async def _read_for_status(self, key: _Key, image: ImageRecord) -> None:
+        task = self._for_statuses.get(key)
+        if task is None:
+            if len(self._for_statuses) >= _MOST_FOR_STATUSES:
+                return
+            task = self._for_statuses[key] = asyncio.create_task(self._try(key, image), name=f"users of {image.id}")
+            task.add_done_callback(lambda _: self._for_statuses.pop(key))
+        if self._no_wait_until < time.monotonic():
+            _, late = await asyncio.wait([task], timeout=_PATIENCE)
+            if late:
+                self._no_wait_until = time.monotonic() + _REST
+
+    async def _try(self, key: _Key, image: ImageRecord) -> None:
+        async with self._turns:
+            try:
+                await self.find(image, key[-1])
+            except ShimError as error:
+                logger.debug("the users of image %s cannot be read: %s", image.id, error)
+        if key not in self._known:
+            now = time.monotonic()
+            self._unreadable = {other: until for other, until in self._unreadable.items() if until > now}
+            self._unreadable[key] = now + _REST
+
+    async def close(self) -> None:
+        """Cancel what is being read for statuses."""
+        tasks = [*self._for_statuses.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, image_id: str, user: str) -> Account:
         name = f"{_PREFIX}{secrets.token_hex(8)}"

@@ -345,8 +345,9 @@ class Containers:
         if record.state == cri.CONTAINER_EXITED:
             # Clients that see the end read the log next, and only once: so it has to be complete now.
             await self._logs.finish(record, LAST_LINES_AT_A_READ)
-        image = await self._images.used(record.image_id)
-        wire = inventory.ready_made(record, ("ContainerStatus", image), functools.partial(_encoded_status, image=image))
+        image, account = await self._accounts.used_by(record)
+        encode = functools.partial(_encoded_status, image=image, account=account)
+        wire = inventory.ready_made(record, ("ContainerStatus", image, account), encode)
         if request.verbose:
             wire += cri.ContainerStatusResponse(info=_verbose(record)).SerializeToString()
         return Encoded(wire)
@@ -468,8 +469,8 @@ def _encoded_item(record: ContainerRecord) -> bytes:
     return cri.ListContainersResponse(containers=[to_cri_container(record)]).SerializeToString()
 
 
-def _encoded_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
-    return cri.ContainerStatusResponse(status=to_cri_container_status(record, image)).SerializeToString()
+def _encoded_status(record: ContainerRecord, image: ImageRecord | None, account: Account | None) -> bytes:
+    return cri.ContainerStatusResponse(status=to_cri_container_status(record, image, account)).SerializeToString()
 
 
 def _matches(record: ContainerRecord, wanted: cri.ContainerFilter) -> bool:

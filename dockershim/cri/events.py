@@ -16,10 +16,10 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
+from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.errors import ResourceExhausted, ShimError, Unavailable
 from dockershim.state.follower import EngineFollower
-from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory, Record
 from dockershim.translate.records import ContainerRecord, SandboxRecord, to_cri_container_status
 
@@ -69,11 +69,11 @@ class ContainerEvents:
     """Sends the same events to every client. While there is no client, it does nothing."""
 
     def __init__(
-        self, follower: EngineFollower, inventory: Inventory, images: ImageRecords, sandboxes: SandboxReads
+        self, follower: EngineFollower, inventory: Inventory, accounts: ImageAccounts, sandboxes: SandboxReads
     ) -> None:
         self._follower = follower
         self._inventory = inventory
-        self._images = images
+        self._accounts = accounts
         self._sandboxes = sandboxes
         self._clients: set[_Client] = set()
         self._changes: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
@@ -196,8 +196,8 @@ class ContainerEvents:
             status = self._sandboxes.describe_ended(sandbox) if gone else await self._status(sandbox)
             event.pod_sandbox_status.CopyFrom(status)
             for container in inventory.peek_containers(sandbox.id):
-                image = await self._images.used(container.image_id)
-                event.containers_statuses.append(to_cri_container_status(container, image))
+                image, account = await self._accounts.used_by(container)
+                event.containers_statuses.append(to_cri_container_status(container, image, account))
         event.created_at = time.time_ns()
         return event
 

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded, in_chunks
+from dockershim.cri.accounts import ImageAccounts
 from dockershim.errors import NotFound
-from dockershim.state.image_records import ImageRecords
 from dockershim.state.pods import Pod, Pods, limits_of, name_of
+from dockershim.translate.accounts import Account
 from dockershim.translate.checks import check_enums, require
 from dockershim.translate.image import ImageRecord
 from dockershim.translate.records import (
@@ -31,10 +32,10 @@ logger = logging.getLogger(__name__)
 class SandboxReads:
     """The calls that read pods."""
 
-    def __init__(self, pods: Pods, images: ImageRecords) -> None:
+    def __init__(self, pods: Pods, accounts: ImageAccounts) -> None:
         self._pods = pods
         self._inventory = pods.inventory
-        self._images = images
+        self._accounts = accounts
 
     async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
         """PodSandboxStatus. Raises NotFound."""
@@ -60,9 +61,9 @@ class SandboxReads:
         return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
 
     async def _container_status(self, record: ContainerRecord) -> bytes:
-        image = await self._images.used(record.image_id)
-        encode = functools.partial(_encoded_container_status, image=image)
-        return self._inventory.ready_made(record, ("PodSandboxStatus", image), encode)
+        image, account = await self._accounts.used_by(record)
+        encode = functools.partial(_encoded_container_status, image=image, account=account)
+        return self._inventory.ready_made(record, ("PodSandboxStatus", image, account), encode)
 
     async def describe(self, record: SandboxRecord) -> cri.PodSandboxStatus:
         """The status of a sandbox now. Raises NetworkFailure."""
@@ -137,8 +138,8 @@ def _encoded_status(ready: bool, addresses: tuple[str, ...] = ()) -> Callable[[S
     return encode
 
 
-def _encoded_container_status(record: ContainerRecord, image: ImageRecord | None) -> bytes:
-    status = to_cri_container_status(record, image)
+def _encoded_container_status(record: ContainerRecord, image: ImageRecord | None, account: Account | None) -> bytes:
+    status = to_cri_container_status(record, image, account)
     return cri.PodSandboxStatusResponse(containers_statuses=[status]).SerializeToString()
 
 

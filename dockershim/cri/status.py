@@ -61,7 +61,7 @@ class NodeStatus:
                     _condition("NetworkReady", "NetworkPluginNotReady", await failure_of(self._network.check())),
                 ]
             ),
-            features=cri.RuntimeFeatures(),
+            features=cri.RuntimeFeatures(supplemental_groups_policy=True),
         )
         if cgroup_problem := self._info.cgroup_problem:
             # A condition of its own, which kubelets ignore, so that pods whose cgroups are right go on.

@@ -136,15 +136,16 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         host_paths = await stack.enter_async_context(HostPaths())
         hooks = HooksInForce()
         containers = EngineContainers(engine, inventory, lambda: current.config.runtime_request_timeout)
-        accounts = ImageAccounts(engine, containers, config.state_directory)
+        accounts = ImageAccounts(engine, containers, image_records, config.state_directory)
         limits = Limits(config.state_directory / "starts", kept_limits, inventory, containers.kill)
         keeper = LogKeeper(logs, inventory, info, host_paths)
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=info.read)
         await stack.enter_async_context(follower)
+        stack.push_async_callback(accounts.close)
         await stack.enter_async_context(watchdog)
-        reads = SandboxReads(pods, image_records)
+        reads = SandboxReads(pods, accounts)
         end = SandboxEnd(pods, containers, keeper, hooks)
-        events = ContainerEvents(follower, inventory, image_records, reads)
+        events = ContainerEvents(follower, inventory, accounts, reads)
         runtime = RuntimeService(
             NodeStatus(info, follower, network, host_paths, infra_image),
             SandboxStart(

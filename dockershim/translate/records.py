@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.translate.accounts import Account, to_cri_user
 from dockershim.translate.image import ImageRecord, to_image_ref
 from dockershim.translate.labels import (
     CONTAINER_TYPE,
@@ -102,6 +103,7 @@ class SandboxRecord:
 class ContainerRecord:
     """An application container. Times are nanoseconds since the epoch, 0 for never.
 
+    ``user`` is the engine's, as in "1000", "app" or "app:staff"; empty for root.
     ``envs`` are the variables (``name=value``) of the request, without those of its image.
     ``upper_dir`` has the files of the writable layer, if the engine's storage driver keeps them in a folder.
     """
@@ -125,6 +127,7 @@ class ContainerRecord:
     engine_log_path: str = ""
     upper_dir: str = ""
     stop_signal: str = ""
+    user: str = ""
     envs: tuple[str, ...] = ()
     host_config: Mapping[str, Any] = field(default_factory=dict)
     extra: ContainerExtra = field(default_factory=ContainerExtra)
@@ -349,6 +352,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         engine_log_path=inspect.get("LogPath") or "",
         upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         stop_signal=config.get("StopSignal") or "",
+        user=config.get("User") or "",
         envs=tuple((config.get("Env") or ())[: extra.envs]),
         host_config=inspect["HostConfig"],
         extra=extra,
@@ -448,8 +452,12 @@ def _reason(record: ContainerRecord) -> str:
     return "Completed" if record.exit_code == 0 else "Error"
 
 
-def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) -> cri.ContainerStatus:
+def to_cri_container_status(
+    record: ContainerRecord, image: ImageRecord | None, account: Account | None = None
+) -> cri.ContainerStatus:
     """ContainerStatus. ``image`` is that of ``image_id``; None if the engine does not list it any more.
+
+    ``account`` is what the image says of the record's user; without it the status has no user.
 
     ``image_ref`` is the image's name by digest, which scanners and policies look for, or else its id. Other shims
     create containers by the image's id; the status of such a container has a name of the image instead.
@@ -477,6 +485,7 @@ def to_cri_container_status(record: ContainerRecord, image: ImageRecord | None) 
         log_path=record.log_path,
         resources=cri.ContainerResources(linux=to_current_resources(record)),
         stop_signal=to_cri_signal(record.stop_signal or "SIGTERM"),
+        user=to_cri_user(account, record.host_config.get("GroupAdd") or ()),
     )
 
 

@@ -235,12 +235,15 @@ def make_image(engine_api: DockerClient) -> Iterator[Callable[..., str]]:
 
 
 async def ids(cri: CRI, engine_api: DockerClient, image: str, **context: Any) -> tuple[int, int, set[int]]:
-    """The user, the group and the other groups of a container's process."""
+    """The user, the group and the other groups of a container's process, which are those of its status."""
     config = container_config(image=api.ImageSpec(image=image), linux=linux_container(**context))
     async with container(cri, config) as container_id:
         found = process_status(process(engine_api, container_id))
+        shown = (await status(cri, container_id)).user.linux
     user, group = (int(found[name].split()[0]) for name in ("Uid", "Gid"))
-    return user, group, set(map(int, found["Groups"].split())) - {group}
+    groups = set(map(int, found["Groups"].split()))
+    assert (shown.uid, shown.gid, sorted(shown.supplemental_groups)) == (user, group, sorted(groups))
+    return user, group, groups - {group}
 
 
 ADD_ALICE = "echo alice:x:1234:1235::/: >>/etc/passwd; echo extra:x:50000:alice >>/etc/group"
@@ -253,9 +256,11 @@ async def test_groups_of_the_image_are_merged_or_not_as_the_policy_says(
 ) -> None:
     """The engine merges them if no group is asked for beside the user, and else not."""
     image, with_group = make_image(ADD_ALICE), make_image(ADD_ALICE, "alice:3000")
+    named_group = make_image(ADD_ALICE, "alice:extra")
     before = len(engine_api.api.containers(all=True))
     cases: list[tuple[str, dict[str, Any], int, tuple[int, int, set[int]]]] = [
         (image, {"run_as_username": "alice"}, api.Merge, (1234, 1235, {50000})),
+        (named_group, {}, api.Strict, (1234, 50000, set())),
         (image, {"run_as_user": ALICE, "run_as_group": GROUP}, api.Merge, (1234, 3000, {50000})),
         (with_group, {}, api.Merge, (1234, 3000, {50000})),
         (image, {"run_as_user": ALICE}, api.Strict, (1234, 1235, set())),

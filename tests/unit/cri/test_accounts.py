@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from dockershim.cri.engine_containers import EngineContainers
 from dockershim.errors import EngineFailure, FailedPrecondition, NotFound, ShimError
 from dockershim.translate.accounts import Account
 from dockershim.translate.image import ImageRecord
+from dockershim.translate.records import ContainerRecord
 
 OWNER = Path("/run/dockershim")
 IMAGE = ImageRecord(id="sha256:" + "1b" * 32, tags=(), digests=(), size=1)
@@ -92,7 +94,12 @@ def engine() -> Engine:
 def accounts(engine: Engine) -> ImageAccounts:
     inventory: Any = SimpleNamespace(forget=lambda _: None)
     asked: Any = engine
-    return ImageAccounts(asked, EngineContainers(asked, inventory, lambda: 5.0), OWNER)
+
+    async def used(image_id: str) -> ImageRecord | None:
+        return IMAGE if image_id == IMAGE.id else None
+
+    images: Any = SimpleNamespace(used=used)
+    return ImageAccounts(asked, EngineContainers(asked, inventory, lambda: 5.0), images, OWNER)
 
 
 async def test_those_who_ask_at_the_same_time_and_later_share_one_container(
@@ -104,10 +111,10 @@ async def test_those_who_ask_at_the_same_time_and_later_share_one_container(
     assert [labels[READER_LABEL] for labels in engine.containers.values()] == [str(OWNER)]
     engine.hold.set()
 
-    assert await asyncio.gather(*asking) == [Account("app", 2, (3,))] * 5
-    assert await accounts.find(IMAGE, "app") == Account("app", 2, (3,))
+    assert await asyncio.gather(*asking) == [Account("app", 1, 2, (3,))] * 5
+    assert await accounts.find(IMAGE, "app") == Account("app", 1, 2, (3,))
     assert (engine.made, engine.containers) == (1, {})
-    assert await accounts.find(IMAGE, "other") == Account("other", None, ())
+    assert await accounts.find(IMAGE, "other") == Account("other", None, None, ())
     assert engine.made == 2
 
 
@@ -124,14 +131,14 @@ async def test_a_caller_that_goes_leaves_no_container(engine: Engine, accounts: 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        pytest.param({"/etc/passwd": "users", "/etc/users": FILES["/etc/passwd"]}, (2, (3,)), id="a link beside it"),
+        pytest.param({"/etc/passwd": "users", "/etc/users": FILES["/etc/passwd"]}, (1, 2, (3,)), id="a link beside it"),
         pytest.param(
-            {"/etc/passwd": "/usr/users", "/usr/users": FILES["/etc/passwd"]}, (2, (3,)), id="an absolute link"
+            {"/etc/passwd": "/usr/users", "/usr/users": FILES["/etc/passwd"]}, (1, 2, (3,)), id="an absolute link"
         ),
-        pytest.param({"/etc/passwd": "nowhere"}, (None, ()), id="a link to nothing"),
-        pytest.param({"/etc/passwd": "passwd"}, (None, ()), id="a link to itself"),
-        pytest.param({"/etc/group": b"video:x:3:app\n" + b"#" * (1 << 19)}, (2, (3,)), id="a long file"),
-        pytest.param({"/etc/group": b"\xff:x:4:app\nvideo:x:3:app\n"}, (2, (4, 3)), id="no UTF-8"),
+        pytest.param({"/etc/passwd": "nowhere"}, (None, None, ()), id="a link to nothing"),
+        pytest.param({"/etc/passwd": "passwd"}, (None, None, ()), id="a link to itself"),
+        pytest.param({"/etc/group": b"video:x:3:app\n" + b"#" * (1 << 19)}, (1, 2, (3,)), id="a long file"),
+        pytest.param({"/etc/group": b"\xff:x:4:app\nvideo:x:3:app\n"}, (1, 2, (4, 3)), id="no UTF-8"),
     ],
 )
 async def test_files_of_images(
@@ -169,5 +176,73 @@ async def test_what_a_killed_server_left_is_removed_and_nothing_else(engine: Eng
 
     assert len(engine.containers) == 2
     engine.hold.set()
-    assert await asking == Account("app", 2, (3,))
+    assert await asking == Account("app", 1, 2, (3,))
     assert list(engine.containers) == ["k8s_app_of_a_hostile_image"]
+
+
+def container(user: str = "app", image_id: str = IMAGE.id) -> ContainerRecord:
+    record: Any = SimpleNamespace(user=user, image_id=image_id)
+    found: ContainerRecord = record
+    return found
+
+
+async def test_statuses_share_one_reading(engine: Engine, accounts: ImageAccounts) -> None:
+    found = await asyncio.gather(*(accounts.used_by(container()) for _ in range(20)))
+    assert found == [(IMAGE, Account("app", 1, 2, (3,)))] * 20
+    assert await accounts.used_by(container()) == found[0]
+    assert engine.made == 1
+
+
+async def test_a_status_without_its_image_has_no_user(engine: Engine, accounts: ImageAccounts) -> None:
+    assert await accounts.used_by(container(image_id="sha256:0")) == (None, None)
+    assert engine.made == 0
+
+
+async def test_statuses_wait_only_once_for_an_engine_that_hangs(
+    engine: Engine, accounts: ImageAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.cri.accounts._PATIENCE", 0.05)
+    engine.hold = asyncio.Event()
+    begun = asyncio.get_running_loop().time()
+    for number in range(100):
+        assert await accounts.used_by(container(str(number))) == (IMAGE, None)
+    assert asyncio.get_running_loop().time() - begun < 5
+    await asyncio.sleep(0.1)
+    assert engine.made == 2, "so many are read at once"
+    assert sum("users of sha256" in task.get_name() for task in asyncio.all_tasks()) == 20
+
+    await accounts.close()
+    assert engine.containers == {}
+
+
+async def test_what_was_late_is_there_for_the_next_status(
+    engine: Engine, accounts: ImageAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.cri.accounts._PATIENCE", 0.05)
+    engine.hold = asyncio.Event()
+    assert await accounts.used_by(container()) == (IMAGE, None)
+    engine.hold.set()
+    await asyncio.wait([task for task in asyncio.all_tasks() if "users of sha256" in task.get_name()])
+    assert await accounts.used_by(container()) == (IMAGE, Account("app", 1, 2, (3,)))
+    assert engine.made == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"x" * 1024, id="no archive"),
+        pytest.param(archive("/etc/group", b"".join(b"g%d:x:%d:app\n" % (n, n) for n in range(1, 200))), id="too many"),
+    ],
+)
+async def test_what_cannot_be_read_is_not_read_for_each_status(
+    engine: Engine, accounts: ImageAccounts, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.archives["/etc/group"] = answer
+    for _ in range(5):
+        assert await accounts.used_by(container()) == (IMAGE, None)
+    assert (engine.made, engine.containers) == (1, {})
+
+    engine.archives["/etc/group"] = archive("/etc/group", FILES["/etc/group"])
+    clock = time.monotonic() + 60
+    monkeypatch.setattr("dockershim.cri.accounts.time.monotonic", lambda: clock)
+    assert await accounts.used_by(container()) == (IMAGE, Account("app", 1, 2, (3,)))

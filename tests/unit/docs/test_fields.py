@@ -117,7 +117,7 @@ def made_of_container(request: cri.CreateContainerRequest) -> Any:
         image=lookup_name(config.image.image),
         profiles={path: path},
         volumes=AnyFile(),
-        account=Account(user, 7, (8,)) if user else None,
+        account=Account(user, 5, 7, (8,)) if user else None,
     )
     name = container_name(config.metadata.name, config.metadata.attempt, POD)
     return name, body, log_path(config, request.sandbox_config)

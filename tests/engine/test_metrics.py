@@ -21,6 +21,7 @@ import aiohttp
 import grpc
 import pytest
 import trustme
+import yaml
 from docker import DockerClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -46,7 +47,9 @@ from tests.processes import log_processes
 from tests.streaming_client import forwarding, open_forward, spdy_command, websocket_command
 
 ADDRESS = "127.0.0.1:9323"
-DASHBOARD = Path(__file__).parents[2] / "deploy/grafana-dashboard.json"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = DEPLOY / "grafana-dashboard.json"
+ALERTS = DEPLOY / "alerts.yaml"
 LINES = 1000
 #: A network that its plugin refuses to attach to, and detaches from: a bridge can be only one of these.
 BROKEN = {
@@ -272,6 +275,19 @@ def test_every_query_of_the_dashboard_finds_something(day: Day, expression: str)
     assert [sample for sample in samples if math.isfinite(float(sample["value"][1]))], samples
 
 
+def raised(prometheus: Prometheus) -> set[str]:
+    """The alerts whose condition holds now, for however short a time."""
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    return {rule["alert"] for rule in rules if prometheus.query(rule["expr"])}
+
+
+def test_alerts_are_rules_and_tell_what_failed_on_this_node_and_nothing_else(day: Day) -> None:
+    checked = subprocess.run(["promtool", "check", "rules", ALERTS], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    # Every other RunPodSandbox was refused by its plugin.
+    assert raised(day.prometheus) == {"DockershimCallsFail", "DockershimPluginsFail"}
+
+
 def test_the_variable_of_the_dashboard_lists_the_node(day: Day) -> None:
     (query,) = [
         variable["definition"]
@@ -286,6 +302,7 @@ async def test_an_engine_that_goes_is_seen_and_so_is_its_return(day: Day, engine
     assert (value("engine_up"), value("inventory_current")) == (1, 1)
     engine.kill()
     await comes(lambda: (value("engine_up"), value("inventory_current")) == (0, 0))
+    await comes(lambda: "DockershimEngineDown" in raised(day.prometheus))
     assert (value("engine_calls_total", "GET /_ping", "UNAVAILABLE") or 0) > 0
     engine.start()
     await comes(lambda: (value("engine_up"), value("inventory_current")) == (1, 1))
@@ -298,6 +315,7 @@ async def test_a_log_process_that_stands_still_or_ends_is_seen(day: Day) -> None
     os.kill(follower, signal.SIGSTOP)
     try:
         await comes(lambda: (value("log_process_up"), value("log_lines_total")) == (0, None))
+        await comes(lambda: "DockershimLogProcessDown" in raised(day.prometheus))
         assert value("engine_up") == 1, "the rest is told"
     finally:
         os.kill(follower, signal.SIGKILL)

@@ -82,15 +82,25 @@ def names_of(family: Family) -> set[str]:
 
 
 def test_panels_have_a_place_of_their_own() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    shown, *folded = [DASHBOARD["panels"], *(panel["panels"] for panel in DASHBOARD["panels"] if "panels" in panel)]
+    for panels in (shown, *folded):
+        taken: set[tuple[int, int]] = set()
+        for panel in panels:
+            at = panel["gridPos"]
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            assert not cells & taken, panel["title"]
+            assert at["x"] + at["w"] <= 24
+            taken |= cells
+    ids = [panel["id"] for panels in (shown, *folded) for panel in panels]
     assert len(ids) == len(set(ids))
+    assert [panel["title"] for panel in sum(folded, shown) if panel["type"] != "row" and not panel["description"]] == []
+
+
+def test_trouble_turns_a_panel_of_the_first_row_red() -> None:
+    first = [panel for panel in DASHBOARD["panels"] if panel["gridPos"]["y"] == 1]
+    assert [panel["title"] for panel in first if "red" in json.dumps(panel["fieldConfig"])] == [
+        *("Engine", "Network", "Calls failing", "Pod start, 99 %", "Engine outages, 1 h", "Log lag", "Logs blocked"),
+    ]
 
 
 def test_rows() -> None:
@@ -99,3 +109,4 @@ def test_rows() -> None:
         *("Node at a glance", "Calls of the kubelet", "Pods: start and end", "Engine", "Network", "Logs"),
         *("Streams", "Process"),
     ]
+    assert [panel["collapsed"] for panel in DASHBOARD["panels"] if panel["type"] == "row"] == [False] + 7 * [True]

@@ -23,7 +23,10 @@ FAILED: Final = 1
 USAGE_ERROR: Final = 2
 SERVE: Final = ["serve"]
 CONFIG_DEFAULT: Final = ["config", "default"]
+CONFIG_SHOW: Final = ["config", "show"]
 INFO: Final = ["info"]
+
+COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO)
 
 #: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
 #: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
@@ -38,7 +41,8 @@ The CRI server that makes a Docker Engine a Kubernetes runtime.
 
 commands:
   serve            serve the CRI (also meant by flags without a command)
-  config default   print the defaults as a configuration file
+  config default   print a configuration file with the defaults as comments
+  config show      print the values that flags, environment and files give, with their sources
   info             print what kernel, engine and runtimes can do, as the running server has found it
 """
 
@@ -53,8 +57,12 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         sys.stdout.write(config.default_file())
         return 0
     flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
-    load = partial(config.load, flags, dict(os.environ), _config_file(arguments.config, os.environ))
+    sources = (flags, dict(os.environ), _config_file(arguments.config, os.environ))
+    load = partial(config.load, *sources)
     try:
+        if arguments.command == CONFIG_SHOW:
+            sys.stdout.write(config.effective_file(*sources))
+            return 0
         settings = load()
     except config.ConfigError as error:
         for problem in error.problems:
@@ -108,8 +116,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_intermixed_args(_explicit_switches(argv))
     arguments.command = arguments.command or SERVE
-    if arguments.command not in (SERVE, CONFIG_DEFAULT, INFO):
-        parser.error(f"unknown command: {' '.join(arguments.command)}")
+    if arguments.command not in COMMANDS:
+        name = " ".join(arguments.command)
+        parser.error(f"unknown command: {name}{config.did_you_mean(name, map(' '.join, COMMANDS))}")
     if arguments.json and arguments.command != INFO:
         parser.error("--json: only info prints JSON")
     return arguments
@@ -121,8 +130,17 @@ def _explicit_switches(argv: Sequence[str]) -> list[str]:
     return [f"{argument}=true" if argument in switches else argument for argument in argv]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line: the usage has more flags than a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        hint = config.did_you_mean(unknown.split("=")[0].split(" ")[0], self._option_string_actions) if unknown else ""
+        self.exit(USAGE_ERROR, f"dockershim: {log.escape(message)}{hint} (dockershim --help lists all)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "dockershim",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

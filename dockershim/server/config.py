@@ -4,18 +4,19 @@ The fields of ``Config`` are the table. Each field has the function that reads i
 and whether SIGHUP applies it to the running server. The rest of this module works on that table.
 
 A value comes from the first source that has it: flag, environment (``DOCKERSHIM_`` and the key in capitals),
-configuration file (TOML), default. Flags of cri-dockerd keep their names and meanings, so that its unit files only
+configuration files (TOML), default. Flags of cri-dockerd keep their names and meanings, so that its unit files only
 need another program name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -455,14 +456,19 @@ class _Entry:
 
 
 def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> Config:
-    """The configuration from ``flags`` (by any key of an option, as text), environment and file.
+    """The configuration from ``flags`` (by any key of an option, as text), environment and files.
 
-    A ``file`` must exist; without one, the default file is read if it exists. Raises ConfigError with every value that
-    cannot be used.
+    A ``file`` must exist; without one, the default file is read if it exists. The files ``*.toml`` in the folder beside
+    it, with its name and ``.d``, are read after it in the order of their names. Raises ConfigError with every value
+    that cannot be used.
     """
+    return _load(flags, environ, file)[0]
+
+
+def _load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None) -> tuple[Config, dict[str, _Entry]]:
     problems: list[str] = []
     entries: dict[str, _Entry] = {}
-    for source in (_from_file(file, problems), _from_environment(environ, problems), _from_flags(flags)):
+    for source in (_from_files(file, problems), _from_environment(environ, problems), _from_flags(flags)):
         entries.update(source)
     values: dict[str, Any] = {}
     for option in OPTIONS:
@@ -476,7 +482,7 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None
     config = _settled(Config(**values), environ)
     if problems := list(_incomplete(config)):
         raise ConfigError(problems)
-    return config
+    return config, entries
 
 
 def _incomplete(config: Config) -> Iterator[str]:
@@ -518,21 +524,43 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
     for name, value in environ.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _NOT_OPTIONS or _SERVICE_LINK.fullmatch(name):
             continue
-        option = _BY_KEY.get(name.removeprefix(ENVIRONMENT_PREFIX).lower())
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        option = _BY_KEY.get(key)
         if option is None:
-            problems.append(f"{name} (environment): no such option")
+            problems.append(f"{name} (environment): no such option{did_you_mean(key, _BY_KEY)}")
         else:
             entries[option.key] = _Entry(value, f"environment {name}")
     return entries
 
 
-def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Entry]:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known one that is most like it, or nothing."""
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def _from_files(file: Path | None, problems: list[str]) -> dict[str, _Entry]:
     path = file or DEFAULT_FILE
+    entries = _from_file(path, problems, must_exist=file is not None)
+    folder = path.with_name(f"{path.name}.d")
+    try:
+        drop_ins = sorted(child for child in folder.iterdir() if child.suffix == ".toml")
+    except FileNotFoundError:
+        return entries
+    except OSError as error:
+        problems.append(f"config ({folder}): {error.strerror}")
+        return entries
+    for drop_in in drop_ins:
+        entries |= _from_file(drop_in, problems, must_exist=True)
+    return entries
+
+
+def _from_file(path: Path, problems: list[str], *, must_exist: bool) -> dict[str, _Entry]:
     try:
         with path.open("rb") as stream:
             table = tomllib.load(stream)
     except FileNotFoundError as error:
-        if file is not None:
+        if must_exist:
             problems.append(f"config ({path}): {error.strerror}")
         return {}
     except OSError as error:
@@ -541,7 +569,7 @@ def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Entry]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"config ({path}): {error}")
         return {}
-    problems += [f"{key} ({path}): no such option" for key in table if key not in _BY_KEY]
+    problems += [f"{key} ({path}): no such option{did_you_mean(key, _BY_KEY)}" for key in table if key not in _BY_KEY]
     return {_BY_KEY[key].key: _Entry(value, str(path)) for key, value in table.items() if key in _BY_KEY}
 
 
@@ -549,8 +577,20 @@ def _from_file(file: Path | None, problems: list[str]) -> dict[str, _Entry]:
 
 
 def default_file() -> str:
-    """The defaults as a TOML file with an explanation of every key."""
-    return "\n".join(f"{_comment(option)}\n{option.key} = {to_toml(option.default)}\n" for option in OPTIONS)
+    """A TOML file with an explanation of every key, and its default as a comment."""
+    return "\n".join(f"{_comment(option)}\n# {option.key} = {to_toml(option.default)}\n" for option in OPTIONS)
+
+
+def effective_file(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> str:
+    """What ``load`` gives, as a TOML file: each value with its source as a comment. Raises ConfigError."""
+    config, entries = _load(flags, environ, file)
+    lines = []
+    for option in OPTIONS:
+        value = getattr(config, option.key)
+        entry = entries.get(option.key)
+        origin = entry.origin if entry is not None else "default"
+        lines.append(f"{option.key} = {to_toml(value)}  # {origin}\n")
+    return "".join(lines)
 
 
 def _comment(option: Option) -> str:

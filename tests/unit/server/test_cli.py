@@ -82,7 +82,9 @@ def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        pytest.param(["--nope"], "--nope", id="an unknown flag"),
+        pytest.param(["--nope"], "arguments: --nope (dockershim --help lists all)\n", id="an unknown flag"),
+        pytest.param(["--log-levle=x", "-y"], "did you mean --log-level? (", id="a misspelt flag"),
+        pytest.param(["inof"], "unknown command: inof; did you mean info? (", id="a misspelt command"),
         pytest.param(["--log-lev=debug"], "--log-lev", id="an abbreviated flag"),
         pytest.param(["start"], "unknown command: start", id="an unknown command"),
         pytest.param(["config"], "unknown command: config", id="half a command"),
@@ -96,7 +98,9 @@ def test_a_wrong_command_line_ends_with_2(
     with pytest.raises(SystemExit) as ended:
         cli.main(argv)
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
     assert served == []
 
 
@@ -112,7 +116,15 @@ def test_a_wrong_value_ends_with_2_and_its_name(served: list[Config], capsys: py
 
 def test_the_defaults_are_printed_as_toml(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "default"]) == 0
-    assert tomllib.loads(capsys.readouterr().out)["root_directory"] == "/var/lib/dockershim"
+    assert '\n# root_directory = "/var/lib/dockershim"\n' in capsys.readouterr().out
+
+
+def test_effective_values_are_printed_as_toml(served: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "show", "--log-level=debug"]) == 0
+    shown = capsys.readouterr().out
+    assert tomllib.loads(shown)["pod_cidr"] == "10.1.0.0/24"
+    assert 'log_level = "debug"  # flag --log-level\n' in shown
+    assert cli.main(["config", "show", "--cni-timeout=soon"]) == 2
 
 
 @pytest.mark.parametrize(

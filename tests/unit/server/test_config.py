@@ -268,8 +268,64 @@ def test_half_a_client_certificate_is_refused(file: Path) -> None:
 
 def test_the_printed_defaults_are_the_defaults(file: Path) -> None:
     file.write_text(config.default_file())
+    assert (file.read_text().count("\n# "), tomllib.loads(file.read_text())) == (2 * len(OPTIONS) - 1, {})
+    file.write_text(re.sub("^# ([a-z0-9_]+ = )", r"\1", file.read_text(), flags=re.MULTILINE))
     assert load({}, {}, file) == Config()
-    assert list(tomllib.loads(config.default_file())) == [option.key for option in OPTIONS]
+    assert list(tomllib.loads(file.read_text())) == [option.key for option in OPTIONS]
+
+
+def test_drop_ins_come_after_the_file_in_the_order_of_their_names(file: Path) -> None:
+    file.write_text('pod_cidr = "10.1.0.0/24"\nlog_level = "debug"\nlog_format = "json"')
+    folder = file.with_name("config.toml.d")
+    folder.mkdir()
+    (folder / "20-site.toml").write_text('pod_cidr = "10.3.0.0/24"')
+    (folder / "10-vendor.toml").write_text('pod_cidr = "10.2.0.0/24"\nlog_level = "error"')
+    (folder / "30-old.toml.bak").write_text("nonsense")
+
+    loaded = load({"log_format": "text"}, {}, file)
+
+    assert (loaded.pod_cidr, loaded.log_level, loaded.log_format) == ("10.3.0.0/24", "error", "text")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("log_levle = 'info'", "log_levle ({file}): no such option; did you mean log_level?", id="a key"),
+        pytest.param("log_level = 7", "log_level ({file}): must be a text, not 7", id="a value"),
+        pytest.param("log_level =", "config ({file}): ", id="no TOML"),
+    ],
+)
+def test_a_wrong_drop_in_is_named(text: str, problem: str, file: Path) -> None:
+    drop_in = file.with_name("config.toml.d") / "a.toml"
+    drop_in.parent.mkdir()
+    drop_in.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load({}, {}, file)
+    assert refused.value.problems[0].startswith(problem.format(file=drop_in))
+
+
+def test_a_folder_of_drop_ins_that_is_none_is_refused(file: Path) -> None:
+    file.with_name("config.toml.d").touch()
+    with pytest.raises(ConfigError, match="Not a directory"):
+        load({}, {}, file)
+
+
+def test_a_name_that_is_like_one_of_ours_is_told(file: Path) -> None:
+    with pytest.raises(ConfigError, match="no such option; did you mean log_level"):
+        load({}, {"DOCKERSHIM_LOG_LEVLE": "info"}, file)
+    with pytest.raises(ConfigError, match=r"no such option$"):
+        load({}, {"DOCKERSHIM_XYZ": "info"}, file)
+
+
+def test_effective_values_are_shown_with_their_sources(file: Path) -> None:
+    file.write_text('pod_cidr = "10.1.0.0/24"')
+    shown = config.effective_file({"log_level": "debug"}, {"DOCKERSHIM_CNI_TIMEOUT": "9s"}, file)
+    assert f'pod_cidr = "10.1.0.0/24"  # {file}\n' in shown
+    assert 'log_level = "debug"  # flag --log-level\n' in shown
+    assert 'cni_timeout = "9s"  # environment DOCKERSHIM_CNI_TIMEOUT\n' in shown
+    assert 'log_format = "text"  # default\n' in shown
+    file.write_text(shown)
+    assert load({}, {}, file) == load({"log_level": "debug"}, {"DOCKERSHIM_CNI_TIMEOUT": "9s"}, file)
 
 
 def test_every_flag_of_cri_dockerd_is_known() -> None:

@@ -1,7 +1,7 @@
 """The serving process: lock, sockets, gRPC servers, signals, service manager.
 
-After SIGTERM and SIGINT, calls in flight may still end within ``shutdown_grace``. SIGHUP reads the configuration again.
-Signals may come at any time, even while the server starts.
+After SIGTERM and SIGINT, calls in flight may still end within ``shutdown_grace``. SIGHUP reads the configuration again,
+SIGUSR1 logs what the process is doing. Signals may come at any time, even while the server starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import quote
 
 import grpc
@@ -24,9 +24,13 @@ from dockershim.server import log
 from dockershim.server.config import Config, ConfigError, flag_name, merge_reload, without_effect
 from dockershim.server.grpc_server import Journal, OpenStreams, make_server
 from dockershim.server.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instance_lock
+from dockershim.server.stacks import dump_at
 from dockershim.server.systemd import Notifier, PassedFd, take_passed_fds
 
 logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at what the service manager shows beside the unit.
+_STATUS_INTERVAL: Final = 5.0
 
 
 class Services(Protocol):
@@ -42,6 +46,8 @@ class Services(Protocol):
     def calls(self) -> Calls | None: ...
     @property
     def journal(self) -> Journal | None: ...
+    @property
+    def summary(self) -> Callable[[], str]: ...
 
 
 Compose = Callable[[Config], AbstractAsyncContextManager[Services]]
@@ -81,6 +87,7 @@ class _Process:
         serving = asyncio.create_task(self._serve(), name="serve")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._signals.put_nowait, signal.SIGHUP)
+        dump_at(signal.SIGUSR1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number, serving)
         await asyncio.wait([serving])
@@ -106,10 +113,10 @@ class _Process:
             for name, endpoint in endpoints.items():
                 await servers[name].start()
                 await endpoint.open()
-            watchdog = asyncio.create_task(self._watchdog(), name="watchdog")
-            stack.callback(watchdog.cancel)
             self._ready = True
             self._notifier.ready()
+            for name, work in (("watchdog", self._watchdog()), ("status", self._tell_status(services.summary))):
+                stack.callback(asyncio.create_task(work, name=name).cancel)
             logger.info("serving on %s", ", ".join(endpoints))
             while await self._signals.get() == signal.SIGHUP:
                 self._reload(services)
@@ -167,6 +174,14 @@ class _Process:
             self._notifier.watchdog()
             # Half of the interval, as sd_watchdog_enabled(3) advises: one late turn does not mean a dead process.
             await asyncio.sleep(self._notifier.watchdog_interval / 2)
+
+    async def _tell_status(self, summary: Callable[[], str]) -> None:
+        told = ""
+        while self._notifier.address:
+            if (text := summary()) != told:
+                self._notifier.status(text)
+                told = text
+            await asyncio.sleep(_STATUS_INTERVAL)
 
     def _reload(self, services: Services) -> None:
         self._notifier.reloading()

@@ -45,6 +45,10 @@ class Notifier:
         """Report that the process has begun to stop."""
         self._send("STOPPING=1")
 
+    def status(self, text: str) -> None:
+        """Report what ``systemctl status`` shows beside the unit, in one line."""
+        self._send(f"STATUS={' '.join(text.split())}")
+
     def watchdog(self) -> None:
         """Report that the event loop still runs."""
         self._send("WATCHDOG=1")

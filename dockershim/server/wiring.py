@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ from dockershim.state.watchdog import Watchdog
 from dockershim.stats.disk import DiskUsage
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
+from dockershim.translate.records import SandboxRecord
 
 if TYPE_CHECKING:
     from dockershim.metrics.instruments import Instruments
@@ -79,12 +81,13 @@ class Services:
     ``runtime`` and ``images`` have one coroutine method per implemented RPC, in snake case
     (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. RPCs without a method
     answer UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` measures every
-    call; ``journal`` has what the log says about it.
+    call; ``journal`` has what the log says about it. ``summary`` says in a line how things are.
     """
 
     runtime: object
     images: object
     reload: Callable[[Config], None]
+    summary: Callable[[], str]
     calls: Calls | None = None
     journal: Journal | None = None
 
@@ -186,7 +189,17 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
         stack.push_async_callback(settle)
         journal = Journal(pods, follower.outage)
-        yield Services(runtime, images, current.replace, instruments.rpcs if instruments else None, journal)
+        summary = partial(_summary, follower, info, inventory)
+        yield Services(runtime, images, current.replace, summary, instruments.rpcs if instruments else None, journal)
+
+
+def _summary(follower: EngineFollower, info: EngineInfo, inventory: Inventory) -> str:
+    if follower.failure is not None:
+        return f"The engine cannot be used: {follower.failure}"
+    records = inventory.snapshot()
+    pods = sum(isinstance(record, SandboxRecord) for record in records)
+    engine = f"Docker Engine {info.last.version}" if info.last is not None else "the engine answers"
+    return f"{pods} pods, {len(records) - pods} containers; {engine}"
 
 
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:

@@ -63,6 +63,7 @@ class FakeServices:
     runtime: FakeRuntime
     images: FakeImages
     reload: Callable[[Config], None]
+    summary: Callable[[], str]
     calls: None = None
     journal: None = None
 
@@ -76,7 +77,7 @@ async def fake_compose(config: Config) -> AsyncIterator[FakeServices]:
     def reload(config: Config) -> None:
         runtime.config = config
 
-    yield FakeServices(runtime, FakeImages(), reload)
+    yield FakeServices(runtime, FakeImages(), reload, lambda: f"{runtime.running} calls,\nall fake")
     with log.fields(pod="none"):
         logger.info("parts have ended")
 

@@ -254,6 +254,7 @@ async def test_systemd_is_told_what_happens(node: Node) -> None:
 
         async with node.server(environ={"NOTIFY_SOCKET": manager.getsockname()}) as server:
             assert await told() == b"READY=1"
+            assert await told() == b"STATUS=0 calls, all fake"
             async with node.client() as cri:
                 await cri.runtime.Version(cri.api.VersionRequest())
             server.send(signal.SIGHUP)
@@ -270,9 +271,20 @@ async def test_the_watchdog_is_fed(node: Node) -> None:
         manager.setblocking(False)
         async with node.server(environ={"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "200000"}):
             told = [
-                await asyncio.wait_for(asyncio.get_running_loop().sock_recv(manager, 1000), SECONDS) for _ in range(4)
+                await asyncio.wait_for(asyncio.get_running_loop().sock_recv(manager, 1000), SECONDS) for _ in range(5)
             ]
-    assert sorted(told) == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+    assert sorted(told)[0] == b"READY=1"
+    assert sorted(told)[2:] == 3 * [b"WATCHDOG=1"]
+
+
+async def test_what_the_process_is_doing_is_logged(node: Node) -> None:
+    async with node.serving() as server, node.client() as cri:
+        call = await exec_sync(cri, 2)
+        server.send(signal.SIGUSR1)
+        await server.logged("tasks")
+        await server.logged("FakeRuntime.exec_sync")
+        assert "most recent call first" in server.log
+        assert (await call).stdout == b"done", "and it goes on"
 
 
 @pytest.mark.parametrize(

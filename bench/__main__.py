@@ -6,9 +6,8 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from bench import hooks, streaming
 from bench.comparison import LEGEND, Comparison, missed, speeds, table
 from bench.engine import BareEngine
+from bench.life import LIFE, READS_PER_LIFE, SETTLE, Samples, discarded
 from bench.node import measured_server, options
 from bench.pods import BarePod, OurPod, Pod
 from bench.reads import READS, BareReads, OurReads, pull
@@ -31,24 +31,8 @@ from tests.processes import cpu, resident_mib
 
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 
-#: The life of a pod in its order, and what our server may take of what the bare calls take.
-LIFE: Mapping[str, tuple[Callable[[Pod], Awaitable[None]], float | None]] = {
-    "RunPodSandbox": (lambda pod: pod.run_pod_sandbox(), 1.10),
-    "CreateContainer": (lambda pod: pod.create_container(), 1.30),
-    "StartContainer": (lambda pod: pod.start_container(), 1.10),
-    "ExecSync": (lambda pod: pod.exec_sync(), 1.10),
-    "StopContainer": (lambda pod: pod.stop_container(), 1.10),
-    "RemoveContainer": (lambda pod: pod.remove_container(), None),
-    "StopPodSandbox": (lambda pod: pod.stop_pod_sandbox(), 0.75),
-    "RemovePodSandbox": (lambda pod: pod.remove_pod_sandbox(), None),
-}
 #: The same stops of ours beside the longer of the bare parts alone, which is the bound of doing both at once.
 LONGER_PART = "StopPodSandbox, longer part"
-#: Before each call of a pod's life, for what the call before it set off in the engine: an exec right after a start
-#: takes a third longer than one a little later.
-SETTLE = 0.05  # seconds
-#: A read takes a thousandth of a pod's life.
-READS_PER_LIFE = 5
 #: Pods that are brought up to count the server's CPU, and how many of them at once.
 BURST, AT_ONCE = 60, 10
 
@@ -68,14 +52,6 @@ class Bench:
 
     def bare(self, name: str) -> BarePod:
         return BarePod(self.engine, self.features, self.workload, f"bare-{name}", self.image)
-
-
-class Samples:
-    """The durations of both sides by call."""
-
-    def __init__(self) -> None:
-        self.ours: dict[str, list[float]] = defaultdict(list)
-        self.bare: dict[str, list[float]] = defaultdict(list)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -137,7 +113,7 @@ async def _lives(bench: Bench, warm_up: int, repetitions: int) -> Samples:
     for turn in range(-warm_up, repetitions):
         ours, bare = bench.ours(str(turn)), bench.bare(str(turn))
         sides: list[tuple[Pod, dict[str, list[float]]]] = [(ours, samples.ours), (bare, samples.bare)]
-        async with _discarded([ours, bare]):
+        async with discarded([ours, bare]):
             for call, (step, _) in LIFE.items():
                 for pod, durations in in_turn(sides, turn):
                     await asyncio.sleep(SETTLE)
@@ -157,7 +133,7 @@ async def _bring_up_at_once(bench: Bench, server_pid: int) -> float:
         async with turns:
             await pod.bring_up()
 
-    async with _discarded(pods):
+    async with discarded(pods):
         begun = cpu(server_pid)
         await asyncio.gather(*map(bring_up, pods))
         return round((cpu(server_pid) - begun) * 1000 / BURST, 1)
@@ -191,19 +167,10 @@ async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> li
 @asynccontextmanager
 async def _pods(bench: Bench, count: int) -> AsyncIterator[list[OurPod]]:
     pods = [bench.ours(f"read-{number}") for number in range(count)]
-    async with _discarded(pods):
+    async with discarded(pods):
         for pod in pods:
             await pod.bring_up()
         yield pods
-
-
-@asynccontextmanager
-async def _discarded(pods: Sequence[Pod]) -> AsyncIterator[None]:
-    """Nothing of these pods is left at the end, whatever happened, and also when one cannot be discarded."""
-    async with AsyncExitStack() as stack:
-        for pod in pods:
-            stack.push_async_callback(pod.discard)
-        yield
 
 
 if __name__ == "__main__":

@@ -7,6 +7,12 @@ BENCH ?=
 bench: install ## Put each CRI call beside the bare engine calls that it needs (ENGINE=20|28, BENCH=options)
 	$(NODE) $(ENGINE) -- python -m bench $(BENCH)
 
+# Go builds cri-dockerd for a minute, once.
+.PHONY: bench-peer
+bench-peer: install ## Put each CRI call beside cri-dockerd's on the same engine (ENGINE=20|28, BENCH=options)
+	peer=$$($(BIN)/python -c 'from tests.kubernetes import programs; print(programs.provide("cri-dockerd"))'); \
+	$(NODE) $(ENGINE) -- python -m bench.peer "$$peer" $(BENCH)
+
 .PHONY: bench-relist
 bench-relist: install ## Measure relists at 10 to 200 pods beside the engine's reads (ENGINE=20|28, BENCH='--churn 1000')
 	$(NODE) $(ENGINE) -- python -m bench.relist $(BENCH)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 LEGEND = "milliseconds; more: ours less bare, the median over the turns; ratio and limit: of the medians"
-_HEADER = ("call", "ours p50", "p95", "bare p50", "p95", "more", "ratio", "limit", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ def percentile(samples: Sequence[float], percent: int) -> float:
     return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]
 
 
-def table(comparisons: Iterable[Comparison]) -> str:
-    """A text for people, times in milliseconds, one line a call."""
-    rows = [_HEADER, *map(_row, comparisons)]
+def table(comparisons: Iterable[Comparison], other: str = "bare") -> str:
+    """A text for people, times in milliseconds, one line a call. ``other`` is what ours is compared with."""
+    rows = [("call", "ours p50", "p95", f"{other} p50", "p95", "more", "ratio", "limit", ""), *map(_row, comparisons)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(_line(row, widths) for row in rows)
 

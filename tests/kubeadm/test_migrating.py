@@ -5,68 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kubeadm.cluster import KUBELET_CONFIGS, KUBELET_FLAGS, PROGRAMS, KubeadmCluster, cluster
 from tests.kubeadm.workloads import Deployment, deploy, restarts
-from tests.kubernetes.client import end, find
+from tests.kubernetes.client import find
+from tests.kubernetes.cri_dockerd import ENDPOINT, NAME, STATE, cri_dockerd, lenient_engine
 from tests.kubernetes.leftovers import nothing_left
-from tests.node.engine import Engine
 from tests.node.server import Server
 
 pytestmark = pytest.mark.timeout(600)
 
-OLD = "cri-dockerd"
-OLD_SOCKET, OLD_STATE = f"unix:///run/{OLD}.sock", Path("/var/lib", OLD)
 OUR_STATE = Path("/var/lib/dockershim")
-# cri-dockerd gives each infra container a score of -998, which root may be forbidden on a test node's machine.
-LENIENT_RUNC = """\
-#!/bin/sh
-option=
-for word; do
-  case $option in --bundle) sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$word/config.json" ;; esac
-  option=$word
-done
-exec runc "$@"
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The node's, which starts what cri-dockerd asks for."""
-    runtime = tmp_path_factory.mktemp("runtime") / "lenient-runc"
-    runtime.write_text(LENIENT_RUNC)
-    runtime.chmod(0o755)
-    Engine().restart(f"--add-runtime=lenient={runtime}", "--default-runtime=lenient")
-    yield
-    Engine().restart()
-
-
-@contextmanager
-def cri_dockerd(state: Path = OLD_STATE) -> Iterator[None]:
-    """A real one. Its pods go on when it ends."""
-    command = [
-        find(OLD, os.environ[PROGRAMS]),
-        f"--container-runtime-endpoint={OLD_SOCKET}",
-        f"--cri-dockerd-root-directory={state}",
-        "--network-plugin=cni",
-        "--pod-infra-container-image=registry.k8s.io/pause:3.10.2",
-    ]
-    with Path("/var/log/old-shim.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with lenient_engine(tmp_path_factory.mktemp("runtime")):
         yield
-    finally:
-        end(process)
+
+
+def old_shim(state: Path = STATE) -> AbstractContextManager[int]:
+    """Another cri-dockerd than the one before."""
+    return cri_dockerd(find(NAME, os.environ[PROGRAMS]), state)
 
 
 @contextmanager
 def dockershim(name: str, *flags: str) -> Iterator[Server]:
     """Ours, which takes the other one's pods over; it serves on the socket /run/``name``.sock."""
-    server = Server(name, (f"--adopt-from={OLD_STATE}", *flags))
+    server = Server(name, (f"--adopt-from={STATE}", *flags))
     server.start()
     try:
         yield server
@@ -91,33 +61,33 @@ def meets_a_new_one(made: KubeadmCluster, web: Deployment) -> None:
 
 def test_a_node_moves_and_its_kubelet_is_told_of_our_socket() -> None:
     with nothing_left(), ExitStack() as shim:
-        shim.enter_context(cri_dockerd())
-        with cluster(OLD_SOCKET) as made:
+        shim.enter_context(old_shim())
+        with cluster(ENDPOINT) as made:
             web = deploy(made, "web", replicas=2)
             with no_container_is_restarted(made):
                 shim.close()
                 made.runtime = shim.enter_context(dockershim("dockershim")).target
                 for path in (KUBELET_FLAGS, *KUBELET_CONFIGS):
-                    path.write_text(path.read_text().replace(OLD_SOCKET, made.runtime))
+                    path.write_text(path.read_text().replace(ENDPOINT, made.runtime))
                 made.stop_kubelet()
                 made.start_kubelet()
                 meets_a_new_one(made, web)
-        assert list((OLD_STATE / "sandbox").iterdir()) == []
+        assert list((STATE / "sandbox").iterdir()) == []
 
 
 def test_a_node_moves_while_the_kubelet_keeps_its_socket_and_moves_back() -> None:
     with nothing_left(), ExitStack() as shim:
-        shim.enter_context(cri_dockerd())
-        with cluster(OLD_SOCKET) as made:
+        shim.enter_context(old_shim())
+        with cluster(ENDPOINT) as made:
             web = deploy(made, "web", replicas=2)
             with no_container_is_restarted(made):
                 shim.close()
-                shim.enter_context(dockershim(OLD, f"--root-directory={OUR_STATE}"))
+                shim.enter_context(dockershim(NAME, f"--root-directory={OUR_STATE}"))
                 meets_a_new_one(made, web)
             ours = deploy(made, "ours", replicas=1)
             with no_container_is_restarted(made):
                 shim.close()
-                shim.enter_context(cri_dockerd(OUR_STATE))
+                shim.enter_context(old_shim(OUR_STATE))
                 # A kubelet of 1.36 cannot exec through cri-dockerd 0.4.3, whose addresses have no scheme.
                 deploy(made, "old", replicas=1)
             made.kubectl("delete", "pod", *ours.pods(), "--wait")

@@ -13,6 +13,7 @@ from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.server.config import Config
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.cdi import NO_EDITS
 from dockershim.translate.container import EngineLog, to_engine_container
 from dockershim.translate.labels import SANDBOX_ID_LABEL, TYPE_LABEL
 from dockershim.translate.names import SandboxName, container_name, sandbox_container_name
@@ -148,6 +149,7 @@ class BarePod:
             profiles={},
             volumes={},
             account=None,
+            cdi_edits=NO_EDITS,
             lowest_oom_score=self._lowest_oom_score,
             features=self._can,
             engine_log=_ENGINE_LOG,

@@ -17,6 +17,7 @@ from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.cri.accounts import ImageAccounts
+from dockershim.cri.cdi import CdiSpecs
 from dockershim.cri.engine_containers import EngineContainers, remove_application
 from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
@@ -36,6 +37,7 @@ from dockershim.state.image_records import ImageRecords
 from dockershim.state.pods import Pods
 from dockershim.translate.accounts import Account, has_user, unsettled_user
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.cdi import NO_EDITS, cdi_names
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import EngineLog, check_container, to_engine_container
 from dockershim.translate.image import ImageRecord
@@ -93,6 +95,7 @@ class Containers:
         self._info = info
         self._hooks = hooks
         self._host_paths = host_paths
+        self._cdi = CdiSpecs(host_paths)
         self._images = images
         self._accounts = accounts
         self._limits = limits
@@ -169,6 +172,7 @@ class Containers:
             profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
             volumes=await self._image_ids(request.config.mounts),
             account=await self._account(request.config),
+            cdi_edits=NO_EDITS if features.cdi else await self._cdi.edits(cdi_names(request.config)),
             lowest_oom_score=self._info.lowest_oom_score(),
             features=features,
             engine_log=self._engine_log,

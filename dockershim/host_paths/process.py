@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dockershim.host_paths import operations
+from dockershim.host_paths import cdi, operations
 
 #: Seconds until a request is answered with "the file system does not answer".
 PATIENCE: Final = 10.0
@@ -139,6 +139,10 @@ class Process:
                     operations.link(job.path, request["target"], request["temporary"], touch)
                 case "unlink":
                     operations.unlink(job.path, request["target"], touch)
+                case "find CDI specifications":
+                    results.append(cdi.find(job.path, request["devices"], touch))
+                case "look at":
+                    results.append(cdi.look_at(job.path, touch))
         return made or results
 
     # -- What hangs.

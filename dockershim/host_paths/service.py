@@ -16,12 +16,13 @@ from typing import Any, Final, Self
 
 from dockershim.common.child import Requests, environment, send
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
+from dockershim.translate.cdi import HostPath, SpecFile
 
 logger = logging.getLogger(__name__)
 
 #: Seconds after which the process counts as broken: it answers sooner, even if file systems hang.
 _DEADLINE: Final = 20.0
-#: Bytes of an answer: a seccomp profile in JSON with each byte escaped.
+#: Bytes of an answer: a seccomp profile in JSON with each byte escaped, or the CDI specifications of two folders.
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 #: Seconds that the process may take to end. One that hangs in the kernel is left behind.
 _END: Final = 1.0
@@ -87,6 +88,17 @@ class HostPaths:
     async def unlink(self, path: str, target: str) -> None:
         """Remove a link to ``target``; anything else stays."""
         await self._ask("unlink", [path], target=target)
+
+    async def cdi_specs(self, folders: Sequence[str], devices: Sequence[tuple[str, str]]) -> list[SpecFile]:
+        """The CDI specifications in the folders, the least important first, that may have one of the devices, each a
+        kind and a name."""
+        found = await self._ask("find CDI specifications", folders, devices=devices)
+        return [SpecFile(priority, *file) for priority, files in enumerate(found) for file in files]
+
+    async def look_at(self, paths: Sequence[str]) -> dict[str, HostPath]:
+        """What is at each of the paths that lead to something."""
+        found = await self._ask("look at", paths)
+        return {path: HostPath(**there) for path, there in zip(paths, found, strict=True) if there is not None}
 
     # -- Requests.
 

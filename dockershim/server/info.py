@@ -68,7 +68,7 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "rootless", _yes(engine["rootless"])
     yield "userns-remap", _yes(engine["userNamespaceRemap"])
     yield "image volumes", _yes(engine["imageVolumes"])
-    yield "CDI", _yes(engine["cdi"])
+    yield "CDI", "yes" if engine["cdi"] else "without hooks"
     yield "image store", f"{facts['images']['store']}, {facts['images']['storageDriver']}"
     yield "cgroups", f"v{cgroups['version']}, {cgroups['driver']}"
     yield "missing limits", ", ".join(cgroups["missingLimits"]) or "none"

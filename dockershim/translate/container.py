@@ -11,6 +11,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
 from dockershim.translate.accounts import Account
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.cdi import NO_EDITS, Edits, cdi_names, to_device_requests, with_edits
 from dockershim.translate.checks import check_enums, check_text, reject, require
 from dockershim.translate.labels import (
     CONTAINER_TYPE,
@@ -22,7 +23,6 @@ from dockershim.translate.labels import (
 )
 from dockershim.translate.mounts import (
     check_mounts,
-    to_device_requests,
     to_engine_binds,
     to_engine_devices,
     to_engine_mounts,
@@ -164,6 +164,7 @@ def to_engine_container(
     profiles: Mapping[str, str],
     volumes: Mapping[str, str],
     account: Account | None,
+    cdi_edits: Edits,
     lowest_oom_score: int,
     features: Capabilities,
     engine_log: EngineLog | None,
@@ -171,8 +172,9 @@ def to_engine_container(
     """The body of POST /containers/create. ``config`` has passed ``check_container``.
 
     ``image`` is the id of the image that ``config.image`` names; ``volumes`` are the ids of the images that mounts
-    name, by those names; ``account`` is that of ``unsettled_user``, if there is one; ``runtime`` is the sandbox's
-    runtime handler; ``engine_log`` is None if the log path will be a link to the engine's json-file.
+    name, by those names; ``account`` is that of ``unsettled_user``, if there is one; ``cdi_edits`` are those of its CDI
+    devices if the engine has no CDI, else none; ``runtime`` is the sandbox's runtime handler; ``engine_log`` is None if
+    the log path will be a link to the engine's json-file.
     """
     security = config.linux.security_context
     resources = config.linux.resources
@@ -186,7 +188,7 @@ def to_engine_container(
         "Binds": to_engine_binds(config.mounts, features),
         "Sysctls": uts_sysctls(sandbox_config),
         "Devices": to_engine_devices(config.devices),
-        "DeviceRequests": to_device_requests(config.CDI_devices, config.annotations, features),
+        "DeviceRequests": to_device_requests(cdi_names(config)) if features.cdi else [],
         "Privileged": security.privileged,
         "CapAdd": added,
         "CapDrop": dropped,
@@ -225,7 +227,7 @@ def to_engine_container(
         body["Entrypoint"] = list(config.command)
     if config.args:
         body["Cmd"] = list(config.args)
-    return body
+    return body if cdi_edits == NO_EDITS else with_edits(body, cdi_edits, features)
 
 
 def _labels(

@@ -14,9 +14,6 @@ from dockershim.translate.checks import check_text, reject, require
 
 _API_NON_RECURSIVE_READ_ONLY = (1, 44)
 
-#: The rest of an annotation's key is unique for each plugin and device.
-_CDI_PREFIX = "cdi.k8s.io/"
-
 _PROPAGATION = {
     cri.PROPAGATION_PRIVATE: "rprivate",
     cri.PROPAGATION_HOST_TO_CONTAINER: "rslave",
@@ -135,32 +132,45 @@ def _to_engine_mount(mount: cri.Mount, runtime_handler: str, features: Capabilit
             f"mounts[{mount.container_path}].recursive_read_only: needs Docker 25, Linux 5.12 and an OCI runtime that"
             f" says it can; {features.runtime_of(runtime_handler) or features.default_runtime} does not"
         )
-    options: dict[str, Any] = {"Propagation": _propagation(mount, features)}
-    if mount.readonly and features.api >= _API_NON_RECURSIVE_READ_ONLY:
+    return bind_mount(
+        mount.host_path,
+        container_path(mount.container_path),
+        _PROPAGATION[mount.propagation],
+        features,
+        readonly=mount.readonly,
+        recursive_read_only=mount.recursive_read_only,
+    )
+
+
+def bind_mount(
+    source: str,
+    target: str,
+    propagation: str,
+    features: Capabilities,
+    *,
+    readonly: bool,
+    recursive_read_only: bool = False,
+) -> dict[str, Any]:
+    """A bind mount of HostConfig.Mounts; ``propagation`` is rprivate and so on."""
+    options: dict[str, Any] = {"Propagation": _allowed_propagation(source, propagation, features)}
+    if readonly and features.api >= _API_NON_RECURSIVE_READ_ONLY:
         # Since Docker 25 a read-only bind is recursive by default.
-        options["ReadOnlyForceRecursive" if mount.recursive_read_only else "ReadOnlyNonRecursive"] = True
-    return {
-        "Type": "bind",
-        "Source": mount.host_path,
-        "Target": container_path(mount.container_path),
-        "ReadOnly": mount.readonly,
-        "BindOptions": options,
-    }
+        options["ReadOnlyForceRecursive" if recursive_read_only else "ReadOnlyNonRecursive"] = True
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": readonly, "BindOptions": options}
 
 
-def _propagation(mount: cri.Mount, features: Capabilities) -> str:
-    """The mount's propagation; empty, the engine's default, where the engine refuses private ones: at its data root, as
+def _allowed_propagation(source: str, propagation: str, features: Capabilities) -> str:
+    """The propagation; empty, the engine's default, where the engine refuses private ones: at its data root, as
     a private copy of a mount there would keep the engine from unmounting it. The default is as private as it allows:
     the container sees mounts of the host, and the host does not see those of the container.
 
     The engine compares the texts of the paths, and so does this: it also refuses a path beside the root that begins
     with the same text, and does not refuse a symlink into the root.
     """
-    private = mount.propagation == cri.PROPAGATION_PRIVATE
-    root, source = features.root_dir, mount.host_path
-    if private and root and (source.startswith(root) or root.startswith(source)):
+    root = features.root_dir
+    if propagation in ("private", "rprivate") and root and (source.startswith(root) or root.startswith(source)):
         return ""
-    return _PROPAGATION[mount.propagation]
+    return propagation
 
 
 def to_engine_binds(mounts: Iterable[cri.Mount], features: Capabilities) -> list[str]:
@@ -173,7 +183,8 @@ def to_engine_binds(mounts: Iterable[cri.Mount], features: Capabilities) -> list
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not for a path with ':'")
         if mount.recursive_read_only:
             raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not with recursive_read_only")
-        mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", _propagation(mount, features))))
+        propagation = _allowed_propagation(mount.host_path, _PROPAGATION[mount.propagation], features)
+        mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", propagation)))
         binds.append(f"{mount.host_path}:{container_path(mount.container_path)}:{mode}")
     return binds
 
@@ -248,24 +259,3 @@ def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
             }
         )
     return result
-
-
-def to_device_requests(
-    devices: Iterable[cri.CDIDevice], annotations: Mapping[str, str], features: Capabilities
-) -> list[dict[str, Any]]:
-    """HostConfig.DeviceRequests of CDI devices. Raises Unsupported if CDI is not enabled in the engine.
-
-    A device plugin can also name them in annotations of the container, as other runtimes know them, too:
-    ``cdi.k8s.io/plugin_0: vendor.com/gpu=0,vendor.com/gpu=1`` (CDI specification, "Kubernetes").
-    """
-    annotated = (
-        name for key in sorted(annotations) if key.startswith(_CDI_PREFIX) for name in annotations[key].split(",")
-    )
-    # Each once: a kubelet may name a device in both.
-    names = list(dict.fromkeys((*(device.name for device in devices), *annotated)))
-    if not names:
-        return []
-    if not all(names):
-        raise InvalidArgument("CDI_devices: a device has no name")
-    reject(not features.cdi, "CDI_devices", "the engine has no CDI; enable it in its daemon.json (Docker 25 or newer)")
-    return [{"Driver": "cdi", "DeviceIDs": names}]

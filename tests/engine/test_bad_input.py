@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -283,27 +282,6 @@ class TestContainersThatCannotBe:
         async with refused("INVALID_ARGUMENT", mentions):
             await create(cri, sandbox_id, config, sandbox)
         assert await containers(cri) == {}
-
-
-@pytest.mark.every_engine
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"CDI_devices": [api.CDIDevice(name="vendor.com/gpu=0")]}, id="field"),
-        pytest.param({"annotations": {"cdi.k8s.io/plugin_0": "vendor.com/gpu=0"}}, id="annotation"),
-    ],
-)
-async def test_a_cdi_device_that_nobody_knows(cri: CRI, fields: dict[str, Any]) -> None:
-    """Docker 20.10 has no CDI; a newer one looks for the device when the container starts."""
-    config = container_config(**fields)
-    async with pod(cri) as sandbox_id:
-        if os.environ["TEST_NODE_ENGINE"] == "20":
-            async with refused("INVALID_ARGUMENT", "CDI"):
-                await create(cri, sandbox_id, config)
-            assert await containers(cri) == {}
-        else:
-            async with refused("INTERNAL", "vendor.com/gpu=0"):
-                await start(cri, sandbox_id, config)
 
 
 @pytest.mark.every_engine

@@ -653,38 +653,6 @@ async def test_devices(cri: CRI, permissions: str, writes: bool) -> None:
         assert ((await run(cri, container_id, "sh", "-c", ": >/dev/mine")).exit_code == 0) is writes
 
 
-@pytest.fixture
-def cdi_devices() -> Iterator[str]:
-    """The kind of CDI devices ``0`` and ``1``, each a device and a variable of its name."""
-    devices = [
-        {
-            "name": str(number),
-            "containerEdits": {
-                "env": [f"DEVICE_{number}=there"],
-                "deviceNodes": [{"path": f"/dev/cdi-{number}", "hostPath": "/dev/null"}],
-            },
-        }
-        for number in range(2)
-    ]
-    path = Path("/var/run/cdi/tests.json")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "tests.example/device", "devices": devices}))
-    yield "tests.example/device"
-    path.unlink()
-
-
-@pytest.mark.skipif(ENGINE == "20", reason="Docker 25 was the first with CDI")
-async def test_cdi_devices_of_the_field_and_of_annotations(
-    cri: CRI, engine_api: DockerClient, cdi_devices: str
-) -> None:
-    config = container_config(
-        "test -c /dev/cdi-0 && test -c /dev/cdi-1 && echo $DEVICE_0 $DEVICE_1",
-        CDI_devices=[api.CDIDevice(name=f"{cdi_devices}=0")],
-        annotations={"cdi.k8s.io/plugin_0": f"{cdi_devices}=0,{cdi_devices}=1"},
-    )
-    assert await output(cri, engine_api, config) == "there there\n"
-
-
 # Resources
 
 

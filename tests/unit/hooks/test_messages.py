@@ -14,6 +14,7 @@ from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
 from dockershim.errors import InvalidArgument
 from dockershim.hooks import messages
 from dockershim.hooks.messages import Pod
+from dockershim.translate.cdi import NO_EDITS
 from dockershim.translate.container import to_engine_container
 from dockershim.translate.labels import ContainerExtra, SandboxExtra
 from dockershim.translate.names import ContainerName, SandboxName
@@ -145,6 +146,7 @@ def test_the_same_is_told_of_a_container_once_it_is_there(features: Any) -> None
         profiles={},
         volumes={},
         account=None,
+        cdi_edits=NO_EDITS,
         lowest_oom_score=-1000,
         features=features,
         engine_log=None,

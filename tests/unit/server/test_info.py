@@ -104,7 +104,7 @@ def test_what_is_missing_is_named_and_nothing_reaches_a_terminal() -> None:
         "huge pages": "none",
         "SELinux": "yes",
         "AppArmor": "no",
-        "CDI": "no",
+        "CDI": "without hooks",
     }
     assert lines["image store"].strip() == "containerd, overlay\\x1b[31m"
     assert lines["live-restore"].strip() == "yes"

@@ -11,6 +11,7 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.cdi import NO_EDITS
 from dockershim.translate.container import check_container, to_engine_container
 from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.names import SandboxName
@@ -58,6 +59,7 @@ def to_engine(config: cri.ContainerConfig, features: Capabilities, **fields: Any
         "profiles": {},
         "volumes": {},
         "account": None,
+        "cdi_edits": NO_EDITS,
         "lowest_oom_score": -1000,
         "engine_log": None,
         **fields,

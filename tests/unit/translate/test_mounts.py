@@ -15,7 +15,6 @@ from dockershim.translate.mounts import (
     check_mounts,
     container_path,
     to_cri_mounts,
-    to_device_requests,
     to_engine_binds,
     to_engine_devices,
     to_engine_mounts,
@@ -349,37 +348,3 @@ def test_devices() -> None:
 def test_a_device_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"devices.*{message}"):
         to_engine_devices([cri.Device(**fields)])
-
-
-def test_cdi_devices_need_an_engine_with_cdi() -> None:
-    devices = [cri.CDIDevice(name="nvidia.com/gpu=0"), cri.CDIDevice(name="nvidia.com/gpu=1")]
-
-    assert to_device_requests(devices, {}, ENGINE_28) == [
-        {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}
-    ]
-    assert to_device_requests([], {}, ENGINE_20) == []
-    with pytest.raises(Unsupported, match=r"CDI_devices: .*daemon\.json"):
-        to_device_requests(devices, {}, ENGINE_20)
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [
-        pytest.param(
-            {"cdi.k8s.io/b": "v.com/c=2,v.com/c=3", "cdi.k8s.io/a": "v.com/c=1"}, ["1", "2", "3"], id="several"
-        ),
-        pytest.param({"cdi.k8s.io/a": "v.com/c=0"}, [], id="one that the field has, too"),
-        pytest.param({"cdi.k8s.io": "v.com/c=1", "x/cdi.k8s.io/a": "v.com/c=1"}, [], id="other keys"),
-    ],
-)
-def test_cdi_devices_of_annotations(annotations: dict[str, str], expected: list[str]) -> None:
-    requests = to_device_requests([cri.CDIDevice(name="v.com/c=0")], annotations, ENGINE_28)
-
-    assert requests == [{"Driver": "cdi", "DeviceIDs": [f"v.com/c={name}" for name in ("0", *expected)]}]
-
-
-def test_cdi_devices_without_a_name_or_an_engine_with_cdi_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="CDI_devices: a device has no name"):
-        to_device_requests([], {"cdi.k8s.io/a": "v.com/c=1,"}, ENGINE_28)
-    with pytest.raises(Unsupported, match="CDI_devices: "):
-        to_device_requests([], {"cdi.k8s.io/a": "v.com/c=1"}, ENGINE_20)

@@ -12,8 +12,8 @@ from dockershim.translate.cdi import FOLDERS, NO_EDITS, Edits, check_host, kind_
 
 logger = logging.getLogger(__name__)
 
-#: Files of which we know that we have told what is wrong with them.
-_MOST_TOLD: Final = 1000
+#: Files of which we remember what we have told; two folders have fewer.
+_MOST_TOLD: Final = 10_000
 
 
 class CdiSpecs:

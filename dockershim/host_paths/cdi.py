@@ -12,11 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from dockershim.host_paths.operations import Touch, reach, read
 
-#: Bounds of a folder: its files, bytes of one, characters of all that are read, and of the answer.
+#: Bounds of a folder: its files, bytes of one, characters of all that are read and of those that are answered (as JSON
+#: in JSON) or are no YAML.
 _MOST_FILES: Final = 4096
 _LONGEST_FILE: Final = 1024 * 1024
 _MOST_READ: Final = 64 * 1024 * 1024
 _LONGEST_ANSWER: Final = 3 * 1024 * 1024
+_LONG_ANSWER: Final = "its CDI specifications of these devices are longer than {} characters"
 #: Mappings and lists inside of each other; a specification has five.
 _DEEPEST: Final = 16
 #: The names that CDI's own library and so the other runtimes read; a ``.yml`` is none.
@@ -38,7 +40,7 @@ def find(folder: str, devices: Sequence[tuple[str, str]], touch: Touch) -> list[
     A file that names none of them is not parsed. Raises OSError if the folder cannot be read, or passes a bound.
     """
     found: list[Found] = []
-    read_bytes = answer_bytes = 0
+    length = answer_length = 0
     for path in _files(folder, touch):
         try:
             text = read(path, _LONGEST_FILE, touch)
@@ -47,13 +49,16 @@ def find(folder: str, devices: Sequence[tuple[str, str]], touch: Touch) -> list[
         except OSError as error:
             found.append(Found(path, problem=error.strerror or str(error)))
         else:
-            read_bytes += len(text)
-            _bound(read_bytes, _MOST_READ, "its CDI specifications are longer than {} characters together")
+            length += len(text)
+            _bound(length, _MOST_READ, "its CDI specifications are longer than {} characters together")
             if not _may_have(text, devices):
                 continue
+            # Before a long time goes into YAML that may be none.
+            _bound(answer_length + len(text), _LONGEST_ANSWER, _LONG_ANSWER)
             found.append(_in_json(path, text))
-        answer_bytes += len(json.dumps(found[-1]))
-        _bound(answer_bytes, _LONGEST_ANSWER, "its CDI specifications of these devices are longer than {} bytes")
+            answer_length += len(text) if found[-1].problem else 0
+        answer_length += len(json.dumps(found[-1]))
+        _bound(answer_length, _LONGEST_ANSWER, _LONG_ANSWER)
     return found
 
 

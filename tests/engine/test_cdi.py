@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.hung import hung
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -26,11 +29,14 @@ from tests.engine.pods import (
     refused,
     start,
 )
+from tests.node.engine import Engine
+from tests.node.server import Server
 
 KIND = "tests.example/device"
 ETC, RUN = Path("/etc/cdi"), Path("/var/run/cdi")
+ENGINE = os.environ.get("TEST_NODE_ENGINE")
 #: Docker 25 was the first with CDI.
-ENGINE_HAS_CDI = os.environ.get("TEST_NODE_ENGINE") != "20"
+ENGINE_HAS_CDI = ENGINE != "20"
 
 Write = Callable[[Path, str], None]
 
@@ -151,11 +157,67 @@ async def test_a_container_gets_what_its_devices_say(
     assert await output(cri, engine_api, config) == SEEN
 
 
+@pytest.fixture
+def engine_without_cdi(engine: Engine) -> Iterator[None]:
+    """An engine with its CDI turned off, if it has any."""
+    engine.restart(*(["--feature=cdi=false"] if ENGINE_HAS_CDI else []))
+    yield
+    engine.restart()
+
+
+async def test_an_engine_whose_cdi_is_off_gives_the_same(
+    engine_without_cdi: None, cri: CRI, engine_api: DockerClient, write: Write, tmp_path: Path
+) -> None:
+    assert not engine_api.info().get("CDISpecDirs")
+    await test_a_container_gets_what_its_devices_say(cri, engine_api, write, tmp_path)
+
+
+async def test_a_folder_of_specifications_that_hangs_concerns_only_who_needs_it(
+    engine_without_cdi: None, start_server: Callable[..., Server], write: Write
+) -> None:
+    write(RUN / "tests.json", spec(device()))
+    async with CRI(start_server("--network-plugin=docker").target) as cri, pod(cri) as sandbox_id:
+        with hung(ETC):
+            calls = [asyncio.create_task(create(cri, sandbox_id, asking("0", name=name))) for name in ("a", "b")]
+            async with asyncio.timeout(8):
+                await start(cri, sandbox_id)
+            for call in calls:
+                with pytest.raises(grpc.aio.AioRpcError, match="the file system at /etc/cdi does not answer") as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            async with asyncio.timeout(8), refused("FAILED_PRECONDITION", "'/etc/cdi'", "does not answer"):
+                await create(cri, sandbox_id, asking("0", name="c"))
+        assert await create(cri, sandbox_id, asking("0", name="d"))
+
+
+FLAGS = ["nosuid", "nodev", "noexec"]
+
+
+@pytest.mark.every_engine
+async def test_flags_of_the_hosts_mount_are_kept(
+    cri: CRI, engine_api: DockerClient, write: Write, tmp_path: Path
+) -> None:
+    """An engine without CDI cannot set them, and has no way to keep them for a mount that it makes read-only."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(FLAGS), "none", tmp_path], check=True)
+    try:
+        mount = {"hostPath": str(tmp_path), "containerPath": "/given", "options": ["rbind", "rw", *FLAGS]}
+        read_only = mount | {"options": ["rbind", "ro", *FLAGS]}
+        write(ETC / "tests.json", spec(device(mounts=[mount]), device("ro", mounts=[read_only])))
+        look = asking("0", command="grep ' /given ' /proc/self/mountinfo | cut -d' ' -f6")
+        assert await output(cri, engine_api, look) == "rw,nosuid,nodev,noexec,relatime\n"
+        if not ENGINE_HAS_CDI:
+            refusal = refused("INVALID_ARGUMENT", "cannot set nosuid of a read-only mount")
+            async with pod(cri) as sandbox_id, refusal:
+                await create(cri, sandbox_id, asking("ro"))
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
 @pytest.mark.every_engine
 async def test_groups_and_mounts_of_devices_meet_those_of_the_pod(
     cri: CRI, engine_api: DockerClient, write: Write, tmp_path: Path
 ) -> None:
-    """Ours count as in other runtimes. Docker 28 sets groups and mounts of its own after those of its CDI."""
+    """Ours count as in other runtimes. Engines with CDI make the mounts of the pod after it, and 28 its groups, too."""
     for name in "device", "pod":
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -167,8 +229,9 @@ async def test_groups_and_mounts_of_devices_meet_those_of_the_pod(
         mounts=[api.Mount(host_path=str(tmp_path / "pod"), container_path="/data")],
         linux=linux_container(supplemental_groups=[815]),
     )
-    expected = "pod\n815\n" if ENGINE_HAS_CDI else "device\n815\n4711\n"
-    assert await output(cri, engine_api, config) == expected
+    mounted = "pod" if ENGINE_HAS_CDI else "device"
+    groups = "815" if ENGINE == "28" else "815\n4711"
+    assert await output(cri, engine_api, config) == f"{mounted}\n{groups}\n"
 
 
 MISSING: dict[str, Any] = {"deviceNodes": [{"path": "/dev/none"}]}

@@ -97,6 +97,11 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / f"{number}.json").write_text(TEXT + "\\" * 1_000_000)
     with pytest.raises(OSError, match="of these devices are longer than"):
         found(tmp_path)
+    for number in range(4):
+        (tmp_path / f"{number}.json").unlink()
+        (tmp_path / f"{number}.yaml").write_text('"v.com/c gpu0 \\q' + " " * 1_000_000)
+    with pytest.raises(OSError, match="of these devices are longer than"):
+        found(tmp_path)
     monkeypatch.setattr(cdi, "_MOST_READ", 1_500_000)
     with pytest.raises(OSError, match="longer than 1500000 characters together"):
         found(tmp_path)

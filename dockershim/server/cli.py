@@ -25,8 +25,9 @@ SERVE: Final = ["serve"]
 CONFIG_DEFAULT: Final = ["config", "default"]
 CONFIG_SHOW: Final = ["config", "show"]
 INFO: Final = ["info"]
+DOCTOR: Final = ["doctor"]
 
-COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO)
+COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR)
 
 #: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
 #: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
@@ -44,6 +45,7 @@ commands:
   config default   print a configuration file with the defaults as comments
   config show      print the values that flags, environment and files give, with their sources
   info             print what kernel, engine and runtimes can do, as the running server has found it
+  doctor           say what is wrong on this node, and what mends it; 1 if something is
 """
 
 
@@ -56,12 +58,10 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
     if arguments.command == CONFIG_DEFAULT:
         sys.stdout.write(config.default_file())
         return 0
-    flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
-    sources = (flags, dict(os.environ), _config_file(arguments.config, os.environ))
-    load = partial(config.load, *sources)
+    load = partial(_load, arguments, dict(os.environ))
     try:
         if arguments.command == CONFIG_SHOW:
-            sys.stdout.write(config.effective_file(*sources))
+            sys.stdout.write(config.effective_file(*_sources(arguments, dict(os.environ))))
             return 0
         settings = load()
     except config.ConfigError as error:
@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         return USAGE_ERROR
     if arguments.command == INFO:
         return _print_info(settings, as_json=arguments.json)
+    if arguments.command == DOCTOR:
+        return _doctor(settings, pod=arguments.pod, as_json=arguments.json)
     return _serve(settings, load, compose)
 
 
@@ -77,18 +79,48 @@ def _print_info(settings: config.Config, *, as_json: bool) -> int:
     set_up_grpc()
     from dockershim.server import info
 
-    endpoint = settings.container_runtime_endpoint
-    if endpoint.startswith("fd://"):
-        # systemd has made the socket; our unit file makes this one.
-        endpoint = config.Config().container_runtime_endpoint
     try:
-        facts = info.read(endpoint)
+        facts = info.read(_callers_endpoint(settings))
         text = json.dumps(facts, indent=2) + "\n" if as_json else info.render(facts)
     except info.NoInfo as error:
         sys.stderr.write(f"dockershim: {error}\n")
         return FAILED
     sys.stdout.write(text)
     return 0
+
+
+def _doctor(settings: config.Config, *, pod: bool, as_json: bool) -> int:
+    set_up_grpc()
+    from dockershim.doctor.checks import Question
+    from dockershim.doctor.command import doctor
+
+    question = Question(settings, _callers_endpoint(settings), dict(os.environ), _config_of)
+    return doctor(question, pod=pod, as_json=as_json)
+
+
+def _config_of(argv: Sequence[str], environ: Mapping[str, str]) -> config.Config:
+    """The configuration of a server with these arguments and this environment. Raises ConfigError and SystemExit."""
+    return _load(_parse(argv), environ)
+
+
+def _load(arguments: argparse.Namespace, environ: Mapping[str, str]) -> config.Config:
+    """Raises ConfigError."""
+    return config.load(*_sources(arguments, environ))
+
+
+def _sources(
+    arguments: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str], Path | None]:
+    """The flags, the environment and the file that a configuration comes from."""
+    flags = {key: value for key, value in vars(arguments).items() if key in _flag_keys() and value is not None}
+    return flags, environ, _config_file(arguments.config, environ)
+
+
+def _callers_endpoint(settings: config.Config) -> str:
+    """Where callers find the server."""
+    endpoint = settings.container_runtime_endpoint
+    # systemd has made the socket; our unit file makes this one.
+    return config.Config().container_runtime_endpoint if endpoint.startswith("fd://") else endpoint
 
 
 def _serve(settings: config.Config, load: Callable[[], config.Config], compose: Compose | None) -> int:
@@ -119,8 +151,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.command not in COMMANDS:
         name = " ".join(arguments.command)
         parser.error(f"unknown command: {name}{config.did_you_mean(name, map(' '.join, COMMANDS))}")
-    if arguments.json and arguments.command != INFO:
-        parser.error("--json: only info prints JSON")
+    if arguments.json and arguments.command not in (INFO, DOCTOR):
+        parser.error("--json: only info and doctor print JSON")
+    if arguments.pod and arguments.command != DOCTOR:
+        parser.error("--pod: only doctor runs a pod")
     return arguments
 
 
@@ -148,7 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
-    parser.add_argument("--json", action="store_true", help="let info print JSON")
+    parser.add_argument("--json", action="store_true", help="let info or doctor print JSON")
+    parser.add_argument("--pod", action="store_true", help="let doctor run a pod, and remove it")
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
     parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
     for option in config.OPTIONS:

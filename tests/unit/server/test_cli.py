@@ -88,7 +88,8 @@ def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: 
         pytest.param(["--log-lev=debug"], "--log-lev", id="an abbreviated flag"),
         pytest.param(["start"], "unknown command: start", id="an unknown command"),
         pytest.param(["config"], "unknown command: config", id="half a command"),
-        pytest.param(["--json"], "--json: only info prints JSON", id="JSON of nothing"),
+        pytest.param(["--json"], "--json: only info and doctor print JSON", id="JSON of nothing"),
+        pytest.param(["info", "--pod"], "--pod: only doctor runs a pod", id="a pod of another command"),
         pytest.param(["--log-level"], "expected one argument", id="a flag without its value"),
     ],
 )

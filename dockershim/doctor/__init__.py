@@ -1,0 +1,6 @@
+"""``dockershim doctor``: what is wrong on this node, each with the command that mends it.
+
+``checks`` is the list of all checks. Each is a function of what it looks at, so that tests need no node. ``process``
+runs them where a hung mount or engine cannot hold up the command; ``pod`` runs a real pod; ``report`` prints. Nothing
+that is read is trusted: all readings are bounded, and all texts are escaped before they are printed.
+"""

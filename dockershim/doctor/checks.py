@@ -1,0 +1,248 @@
+"""The list of all checks, and what they look at on a real node."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dockershim.doctor import engine, kubelet, network, node, server, state
+from dockershim.doctor.findings import Finding, fail
+from dockershim.doctor.node_files import TABLE, answers, output, text
+from dockershim.hooks.config import Reading, read_folder
+from dockershim.network.netns import Pins
+from dockershim.server.config import Config
+from dockershim.translate.capabilities import Capabilities
+
+T = TypeVar("T")
+
+#: Makes a configuration from flags and environment. May raise anything.
+Load = Callable[[Sequence[str], Mapping[str, str]], Config]
+
+#: Seconds for which a check waits for what another one asks; longer than the deadlines of engine and server.
+_PATIENCE: Final = 8.0
+_SYS: Final = Path("/proc/sys")
+_PROC: Final = Path("/proc")
+_POD_LOGS: Final = Path("/var/log/pods")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the command was asked: ``endpoint`` is where the server should be, ``config`` what it should run with."""
+
+    config: Config
+    endpoint: str
+    environ: Mapping[str, str]
+    load: Load
+
+
+class Node:
+    """What several checks need. Each thing is asked for once, in a thread of its own that may hang."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.config = question.config
+        self._engine = _begin(lambda: engine.ask(self.config), "ask the engine")
+        self._server = _begin(lambda: server.ask(question.endpoint), "ask the server")
+        self._kubelet = _begin(kubelet.read_kubelet, "read the kubelet's files")
+
+    @property
+    def engine(self) -> engine.EngineAnswer:
+        """Raises TimeoutError."""
+        return self._engine.result(_PATIENCE)
+
+    @property
+    def features(self) -> Capabilities | None:
+        """What the engine can do; None if it does not answer."""
+        try:
+            return self.engine.features
+        except Exception:  # the check of the engine itself tells what it was
+            return None
+
+    @property
+    def server(self) -> server.ServerAnswer:
+        """Raises TimeoutError."""
+        return self._server.result(_PATIENCE)
+
+    @property
+    def kubelet(self) -> kubelet.Kubelet | None:
+        """Raises TimeoutError."""
+        return self._kubelet.result(_PATIENCE)
+
+    @cached_property
+    def network(self) -> network.PodNetwork | None:
+        return network.choose(self.config)
+
+
+def _begin(work: Callable[[], T], name: str) -> Future[T]:
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    # A daemon: Python must not wait for it at its end.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def _check_server(at: Node) -> Iterator[Finding]:
+    yield from server.check_server(at.server, at.question.endpoint)
+
+
+def _check_process(at: Node) -> Iterator[Finding]:
+    pid = at.server.pid
+    running, flags = server.running_config(pid, at.question.load)
+    yield from server.check_flags(running, at.config, flags)
+    found, who = server.privileges_of(pid)
+    yield from server.check_privileges(found, who, os.geteuid())
+    yield from server.check_mount_namespace(server.namespace_of(pid), server.namespace_of(1))
+
+
+def _check_engine(at: Node) -> Iterator[Finding]:
+    endpoint = at.config.docker_endpoint
+    others = engine.other_sockets(endpoint, at.question.environ.get("DOCKER_HOST", ""))
+    yield from engine.check_engine(at.engine, endpoint, others)
+
+
+def _check_engines_node(at: Node) -> Iterator[Finding]:
+    if (features := at.features) is not None:
+        yield from engine.check_cgroups(features, at.config.cgroup_driver)
+        yield from engine.check_lsms(features, node.kernel_lsms())
+
+
+def _check_kubelet(at: Node) -> Iterator[Finding]:
+    yield from kubelet.check_kubelet(at.kubelet, at.question.endpoint, at.features)
+    yield from kubelet.check_swap(text(_PROC / "swaps") or "", at.kubelet)
+
+
+def _check_cni(at: Node) -> Iterator[Finding]:
+    yield from network.check_configuration(at.network, at.config.cni_conf_dir)
+    yield from network.check_plugins(at.network, at.config.cni_bin_dir)
+
+
+def _check_forwarding(at: Node) -> Iterator[Finding]:
+    yield from network.check_sysctls(_SYS, ipv6=network.has_ipv6(at.network, at.config.pod_cidr))
+    yield from network.check_forward(output(["iptables", "-S", "FORWARD"]), at.network)
+
+
+def _check_streaming(at: Node) -> Iterator[Finding]:
+    yield from network.check_streaming(at.config, at.server.pid)
+
+
+def _check_propagation(at: Node) -> Iterator[Finding]:
+    folders = [Path("/"), *([node.KUBELET] if node.KUBELET.exists() else [])]
+    yield from node.check_propagation(text(_PROC / "self/mountinfo", TABLE) or "", folders)
+
+
+def _check_space(at: Node) -> Iterator[Finding]:
+    folders = {"checkpoints": at.config.root_directory, "pins": at.config.state_directory, "logs": _POD_LOGS}
+    if (features := at.features) is not None and features.root_dir:
+        folders["images"] = Path(features.root_dir)
+    yield from node.check_space({name: (folder, node.measure(folder)) for name, folder in folders.items()})
+
+
+def _check_inotify(at: Node) -> Iterator[Finding]:
+    yield from node.check_inotify(_SYS, node.try_to_watch())
+
+
+def _check_checkpoints(at: Node) -> Iterator[Finding]:
+    yield from state.check_checkpoints(at.config.root_directory)
+
+
+def _check_pods(at: Node) -> Iterator[Finding]:
+    yield from state.check_stuck(at.server.sandboxes, at.server.containers, time.time())
+    yield from state.check_pins(*_pins(at))
+
+
+def _pins(at: Node) -> tuple[set[str], set[str], set[str] | None]:
+    pins = Pins(at.config.state_directory)
+    before = pins.pinned()
+    if at.features is None:
+        return before, before, None
+    # Asked anew: a pod that was made since the first answer has a pin as well.
+    again = engine.ask(at.config)
+    known = None if again.failure is not None else {*again.containers, *(one.id for one in at.server.sandboxes or ())}
+    return before, pins.pinned(), known
+
+
+def _check_hooks(at: Node) -> Iterator[Finding]:
+    reading = read_folder(at.config.runtime_hooks_dir, Reading())
+    yield from state.check_hooks(reading, state.reachable(reading.servers), at.config.runtime_hooks_dir)
+
+
+def _check_cri_dockerd(at: Node) -> Iterator[Finding]:
+    told = (output(["systemctl", "is-active", *state.CRI_DOCKERD_UNITS]) or "").split()
+    units = [unit for unit, word in zip(state.CRI_DOCKERD_UNITS, told, strict=False) if word == "active"]
+    ours = Path(at.question.endpoint.removeprefix("unix://"))
+    sockets = [path for path in state.CRI_DOCKERD_SOCKETS if not _same(path, ours) and answers(str(path))]
+    folder = state.CRI_DOCKERD_ROOT / "sandbox"
+    checkpoints = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+    adopts = state.CRI_DOCKERD_ROOT in (*at.config.adopt_from, at.config.root_directory)
+    yield from state.check_cri_dockerd(units, sockets, checkpoints, adopts=adopts)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+#: By the names under which a check is reported if it does not end. The report has this order.
+CHECKS: Final[Mapping[str, Callable[[Node], Iterator[Finding]]]] = {
+    "engine": _check_engine,
+    "cgroups": _check_engines_node,
+    "server": _check_server,
+    "privileges": _check_process,
+    "kubelet": _check_kubelet,
+    "CNI configuration": _check_cni,
+    "forwarding": _check_forwarding,
+    "streaming address": _check_streaming,
+    "mount propagation": _check_propagation,
+    "disk space": _check_space,
+    "inotify": _check_inotify,
+    "checkpoints": _check_checkpoints,
+    "pods": _check_pods,
+    "hook servers": _check_hooks,
+    "cri-dockerd": _check_cri_dockerd,
+}
+
+
+def run(question: Question, report: Callable[[str, list[Finding]], None]) -> None:
+    """Run all checks at once, and ``report`` the findings of each. Returns when all have ended, which may be never."""
+    at = Node(question)
+    lock = threading.Lock()
+
+    def one(name: str) -> None:
+        findings = _findings(name, at)
+        with lock:
+            report(name, findings)
+
+    threads = [threading.Thread(target=one, args=(name,), name=name, daemon=True) for name in CHECKS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _findings(name: str, at: Node) -> list[Finding]:
+    try:
+        return list(CHECKS[name](at))
+    except NotInTime:
+        return [unanswered(name)]
+    except Exception as error:
+        # What is read may have any content; the other checks must be told all the same.
+        return [fail(name, f"the check failed: {type(error).__name__}: {error}", "report this with the line itself")]
+
+
+def unanswered(name: str) -> Finding:
+    """The finding for a check that does not end."""
+    found = "the check does not end: a mount, a device or a program hangs"
+    return fail(name, found, "look for processes in state D and what they wait for: ps -eo pid,stat,wchan:32,args")

@@ -1,0 +1,167 @@
+"""The engine: whether it answers, and whether it is set up for a kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dockershim.doctor.findings import ENGINE, Finding, fail, ok, warn
+from dockershim.doctor.node_files import answers
+from dockershim.engine.client import TLS, Engine
+from dockershim.errors import DeadlineExceeded, ShimError, Unavailable
+from dockershim.server.config import DEFAULT_DOCKER_ENDPOINT, Config
+from dockershim.translate.capabilities import Capabilities, read_capabilities
+
+#: Seconds. The server takes an engine that is silent for 3.5 s for a hung one.
+_DEADLINE: Final = 4.0
+_SLOW: Final = 1.0
+_USUAL_SOCKETS: Final = (DEFAULT_DOCKER_ENDPOINT, "unix:///run/docker.sock", "unix:///run/user/0/docker.sock")
+#: Drivers that copy whole layers, or that engines have given up.
+_POOR_DRIVERS: Final = frozenset({"vfs", "native", "aufs", "devicemapper", "overlay"})
+_NEEDED_LIMITS: Final = ("memory", "cpuShares", "cpuQuota", "pids")
+_DAEMON_JSON: Final = "/etc/docker/daemon.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """``features`` is None if the engine could not be asked; ``failure`` says why. ``seconds`` it took to answer.
+
+    ``containers`` are the ids of all containers, running or not.
+    """
+
+    features: Capabilities | None = None
+    failure: ShimError | None = None
+    seconds: float = 0.0
+    containers: frozenset[str] = field(default_factory=frozenset)
+
+
+def ask(config: Config) -> EngineAnswer:
+    """Ask the engine, for 4 s at most. Never raises a ShimError."""
+    return asyncio.run(_ask(config))
+
+
+async def _ask(config: Config) -> EngineAnswer:
+    tls = None
+    if config.docker_tls_ca or config.docker_tls_cert:
+        tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(_DEADLINE):
+            async with Engine(config.docker_endpoint, request_timeout=lambda: _DEADLINE, tls=tls) as engine:
+                api = await engine.api_version()
+                features = read_capabilities(api, _object(await engine.get("/info")))
+                seconds = time.monotonic() - began
+                listed = await engine.get("/containers/json", params={"all": "true"})
+                return EngineAnswer(features, None, seconds, frozenset(_ids(listed)))
+    except ShimError as error:
+        return EngineAnswer(failure=error)
+    except TimeoutError:
+        return EngineAnswer(failure=DeadlineExceeded(f"no answer within {_DEADLINE:g} s"))
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    return answer if isinstance(answer, dict) else {}
+
+
+def _ids(listed: Any) -> Iterator[str]:
+    for item in listed if isinstance(listed, list) else ():
+        identity = item.get("Id") if isinstance(item, dict) else None
+        if isinstance(identity, str):
+            yield identity
+
+
+def check_engine(answer: EngineAnswer, endpoint: str, other_sockets: Iterable[str]) -> Iterator[Finding]:
+    """``other_sockets`` are endpoints at which an engine may be instead."""
+    if answer.failure is not None:
+        yield fail(ENGINE, str(answer.failure), _mend_of(answer.failure, endpoint, next(iter(other_sockets), None)))
+        return
+    features = answer.features
+    assert features is not None, "an engine that has answered has features"
+    major, minor = features.api
+    milliseconds = answer.seconds * 1000
+    found = f"Docker {features.version}, API {major}.{minor}, answers in {milliseconds:.0f} ms on {endpoint}"
+    if answer.seconds > _SLOW:
+        yield warn(ENGINE, f"{found}, which is slow", "journalctl -u docker.service -n 100")
+    else:
+        yield ok(ENGINE, found)
+    yield _storage(features)
+    if features.live_restore:
+        yield ok("live-restore", "on")
+    else:
+        found = "off: a restart of the engine ends all containers"
+        edit = f'add "live-restore": true to {_DAEMON_JSON}, then: systemctl reload docker.service'
+        yield warn("live-restore", found, edit)
+
+
+def _mend_of(failure: ShimError, endpoint: str, other: str | None) -> str:
+    number = _errno_of(failure)
+    if isinstance(failure, DeadlineExceeded):
+        return "systemctl restart docker.service"
+    if number in (errno.EACCES, errno.EPERM):
+        return "sudo dockershim doctor"
+    if isinstance(failure, Unavailable) and number in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
+        if other is not None:
+            return f"let the server use the socket that is there: --docker-endpoint={other}"
+        return "systemctl start docker.service"
+    if "or newer is needed" in str(failure):
+        return "install Docker 20.10 or newer"
+    return f"docker -H {endpoint} version"
+
+
+def _errno_of(failure: BaseException) -> int | None:
+    cause = getattr(failure.__cause__, "os_error", failure.__cause__)
+    return cause.errno if isinstance(cause, OSError) else None
+
+
+def _storage(features: Capabilities) -> Finding:
+    store = "containerd's store" if features.containerd_store else "the engine's own store"
+    found = f"{features.storage_driver} in {store}, below {features.root_dir}"
+    if features.storage_driver not in _POOR_DRIVERS:
+        return ok("image store", found)
+    good = "overlayfs" if features.containerd_store else "overlay2"
+    edit = f'"storage-driver": "{good}" in {_DAEMON_JSON} (images are pulled anew), then: systemctl restart docker'
+    return warn("image store", f"{found}: slow, and needs much space", edit)
+
+
+def other_sockets(endpoint: str, environ_host: str, answers: Callable[[str], bool] = answers) -> list[str]:
+    """The usual endpoints, other than ``endpoint``, at which somebody answers."""
+    usual = dict.fromkeys((environ_host, *_USUAL_SOCKETS))
+    return [name for name in usual if name.startswith("unix:///") and name != endpoint and answers(name[7:])]
+
+
+def check_cgroups(features: Capabilities, wanted: str) -> Iterator[Finding]:
+    """``wanted`` is --cgroup-driver; empty means the engine's."""
+    found = f"v{features.cgroup_version}, driver {features.cgroup_driver}"
+    missing = [name for name in features.missing_limits if name in _NEEDED_LIMITS]
+    if wanted not in ("", features.cgroup_driver):
+        edit = f"leave --cgroup-driver out of the server's flags, or set it to {features.cgroup_driver}"
+        yield fail("cgroups", f"{found}, but --cgroup-driver is {wanted}", edit)
+    elif missing:
+        found = f"{found}; the kernel cannot limit {', '.join(missing)}"
+        yield warn(
+            "cgroups", found, "boot with cgroup_enable=memory and the other controllers on the kernel's command line"
+        )
+    else:
+        yield ok("cgroups", found)
+
+
+def check_lsms(features: Capabilities, kernel: Iterable[str]) -> Iterator[Finding]:
+    """``kernel`` are the security modules that the kernel has turned on."""
+    active = set(kernel) & {"apparmor", "selinux"}
+    engines = {name for name in ("apparmor", "selinux") if getattr(features, name)}
+    if not active - engines:
+        yield ok("security modules", f"kernel: {_list(active)}; engine: {_list(engines)}")
+    if "apparmor" in active - engines:
+        found = "the kernel has AppArmor, but the engine starts containers without it"
+        yield warn("security modules", found, "apt-get install apparmor && systemctl restart docker.service")
+    if "selinux" in active - engines:
+        edit = f'add "selinux-enabled": true to {_DAEMON_JSON}, then: systemctl restart docker.service'
+        yield warn("security modules", "the kernel has SELinux, but the engine starts containers without it", edit)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,90 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from dockershim.server.log import escape
+
+#: In characters. A path has 4096 at most; an engine's or plugin's message can be much longer.
+_LONGEST_TEXT: Final = 600
+
+ENGINE: Final = "engine"
+CNI_CONFIGURATION: Final = "CNI configuration"
+CNI_PLUGINS: Final = "CNI plugins"
+RUNTIME_READY: Final = "RuntimeReady"
+NETWORK_READY: Final = "NetworkReady"
+
+#: A finding that is a consequence of others: mending those mends it.
+_FOLLOWS: Final[Mapping[str, tuple[str, ...]]] = {
+    RUNTIME_READY: (ENGINE,),
+    NETWORK_READY: (CNI_CONFIGURATION, CNI_PLUGINS),
+}
+
+
+class Level(StrEnum):
+    """``FAIL``: pods fail because of it. ``WARN``: pods run, but the operator should know."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. ``mend`` is the one command or edit that mends it; empty if all is well.
+
+    ``seconds`` is how long a step of the pod took; None for all else.
+    """
+
+    level: Level
+    title: str
+    found: str
+    mend: str = ""
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; ``seconds`` only if there are some."""
+        fields = dataclasses.asdict(self)
+        if self.seconds is None:
+            del fields["seconds"]
+        return fields
+
+
+def ok(title: str, found: str, seconds: float | None = None) -> Finding:
+    return Finding(Level.OK, clean(title), clean(found), "", seconds)
+
+
+def warn(title: str, found: str, mend: str) -> Finding:
+    return Finding(Level.WARN, clean(title), clean(found), clean(mend))
+
+
+def fail(title: str, found: str, mend: str, seconds: float | None = None) -> Finding:
+    return Finding(Level.FAIL, clean(title), clean(found), clean(mend), seconds)
+
+
+def clean(text: str) -> str:
+    """Foreign text as one short line that cannot steer a terminal."""
+    short = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
+    return escape(short)
+
+
+def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, with failures that only follow from another one as warnings that name it.
+
+    So one cause is red once, and the operator sees where to begin.
+    """
+    every = list(findings)
+    failed = {finding.title for finding in every if finding.level is Level.FAIL}
+    return [_as_consequence(finding, failed) for finding in every]
+
+
+def _as_consequence(finding: Finding, failed: set[str]) -> Finding:
+    causes = [title for title in _FOLLOWS.get(finding.title, ()) if title in failed]
+    if finding.level is not Level.FAIL or not causes:
+        return finding
+    return dataclasses.replace(finding, level=Level.WARN, mend=f"mend {causes[0]} first: this follows from it")

@@ -1,0 +1,158 @@
+"""The kubelet's configuration beside ours. Only files are read: the kubelet need not run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from dockershim.doctor.findings import Finding, fail, ok, warn
+from dockershim.doctor.node_files import text
+from dockershim.translate.capabilities import Capabilities
+
+CONFIGURATION: Final = Path("/var/lib/kubelet/config.yaml")
+#: Files of flags, in the order in which kubeadm's unit gives them to the kubelet: the last one wins.
+FLAG_FILES: Final = (
+    Path("/var/lib/kubelet/kubeadm-flags.env"),
+    Path("/etc/default/kubelet"),
+    Path("/etc/sysconfig/kubelet"),
+)
+_RESTART: Final = "then: systemctl restart kubelet"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value, and the file that has it."""
+
+    value: str
+    source: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """What the files say; None for what they do not say. ``problem`` is why one of them cannot be used."""
+
+    endpoint: Setting | None = None
+    cgroup_driver: Setting | None = None
+    fail_swap_on: bool = True
+    problem: str = ""
+
+
+def read_kubelet(configuration: Path = CONFIGURATION, flag_files: tuple[Path, ...] = FLAG_FILES) -> Kubelet | None:
+    """The kubelet's settings: a flag wins over the configuration. None if the node has no kubelet."""
+    flags: dict[str, Setting] = {}
+    for path in flag_files:
+        flags |= {name: Setting(value, path) for name, value in _flags(text(path) or "")}
+    document: Mapping[str, Any] = {}
+    problem = ""
+    if configuration.exists():
+        try:
+            document = _parse(text(configuration))
+        except ValueError as error:
+            problem = f"{configuration}: {error}"
+    elif not flags:
+        return None
+    return Kubelet(
+        endpoint=flags.get("container-runtime-endpoint")
+        or _setting(document, "containerRuntimeEndpoint", configuration),
+        cgroup_driver=flags.get("cgroup-driver") or _setting(document, "cgroupDriver", configuration),
+        fail_swap_on=_fails_on_swap(flags, document),
+        problem=problem,
+    )
+
+
+def _parse(content: str | None) -> Mapping[str, Any]:
+    """Raises ValueError with the reason."""
+    if content is None:
+        raise ValueError("cannot be read, or is no short file")
+    try:
+        document = yaml.safe_load(content)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ValueError(f"not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(document, dict):
+        raise ValueError("not a YAML mapping")
+    return document
+
+
+def _setting(document: Mapping[str, Any], key: str, source: Path) -> Setting | None:
+    value = document.get(key)
+    return Setting(value, source) if isinstance(value, str) and value else None
+
+
+def _flags(content: str) -> Iterator[tuple[str, str]]:
+    """The flags in the values of a file of variables, as systemd's EnvironmentFile= reads it."""
+    for line in content.splitlines():
+        name, equals, value = line.partition("=")
+        if not equals or name.lstrip().startswith("#"):
+            continue
+        try:
+            words = shlex.split(" ".join(shlex.split(value)))
+        except ValueError:
+            continue
+        for word, following in zip(words, [*words, ""][1:], strict=True):
+            if word.startswith("--"):
+                flag, joined, own = word[2:].partition("=")
+                yield flag, own if joined else following
+
+
+def _fails_on_swap(flags: Mapping[str, Setting], document: Mapping[str, Any]) -> bool:
+    if (flag := flags.get("fail-swap-on")) is not None:
+        return flag.value != "false"
+    return document.get("failSwapOn") is not False
+
+
+def check_kubelet(kubelet: Kubelet | None, endpoint: str, features: Capabilities | None) -> Iterator[Finding]:
+    """``endpoint`` is the server's; ``features`` the engine's, None if it could not be asked."""
+    if kubelet is None:
+        yield ok("kubelet", f"no configuration of a kubelet at {CONFIGURATION}")
+        return
+    if kubelet.problem:
+        yield fail("kubelet", kubelet.problem, f"mend the file {CONFIGURATION}, {_RESTART}")
+        return
+    yield _endpoint(kubelet.endpoint, endpoint)
+    if features is not None:
+        yield _driver(kubelet.cgroup_driver, features.cgroup_driver)
+
+
+def _endpoint(setting: Setting | None, endpoint: str) -> Finding:
+    title = "kubelet's endpoint"
+    if setting is None:
+        edit = f"set containerRuntimeEndpoint: {endpoint} in {CONFIGURATION}, {_RESTART}"
+        return warn(title, "no file of the kubelet names the runtime's socket", edit)
+    found = f"{setting.value} ({setting.source})"
+    if _plain(setting.value) == _plain(endpoint):
+        return ok(title, found)
+    edit = f"set it to {endpoint} in {setting.source}, {_RESTART}"
+    return fail(title, f"{found}, but the server's is {endpoint}", edit)
+
+
+def _plain(endpoint: str) -> str:
+    path = endpoint.removeprefix("unix://")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+def _driver(setting: Setting | None, engines: str) -> Finding:
+    title = "kubelet's cgroup driver"
+    if setting is None:
+        return ok(title, f"not set: a kubelet since 1.31 asks for the engine's, which is {engines}")
+    found = f"{setting.value} ({setting.source})"
+    if setting.value == engines:
+        return ok(title, found)
+    edit = f"set cgroupDriver: {engines} in {setting.source}, {_RESTART}"
+    return fail(title, f"{found}, but the engine's is {engines}", edit)
+
+
+def check_swap(swaps: str, kubelet: Kubelet | None) -> Iterator[Finding]:
+    """``swaps`` is /proc/swaps, proc(5)."""
+    areas = [line.split()[0] for line in swaps.splitlines()[1:] if line.strip()]
+    if not areas:
+        yield ok("swap", "off")
+    elif kubelet is None or not kubelet.fail_swap_on:
+        yield ok("swap", f"on: {', '.join(areas[:4])}; the kubelet {'may use it' if kubelet else 'is not there'}")
+    else:
+        found = f"on: {', '.join(areas[:4])}; the kubelet does not start with it (failSwapOn)"
+        yield fail("swap", found, "swapoff -a (and remove it from /etc/fstab)")

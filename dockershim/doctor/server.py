@@ -1,0 +1,256 @@
+"""Our own server: whether it answers, what it says of itself, and what its process may do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.doctor.cri_calls import call, connect, reason
+from dockershim.doctor.findings import NETWORK_READY, RUNTIME_READY, Finding, fail, ok, warn
+from dockershim.doctor.node_files import SHORT, output, text
+from dockershim.server.config import Config
+
+SERVER: Final = "server"
+#: Seconds, of one call and of all.
+_DEADLINE: Final = 4.0
+_ALL_CALLS: Final = 7.0
+_MENDS: Final[Mapping[str, str]] = {
+    RUNTIME_READY: "systemctl restart docker.service",
+    NETWORK_READY: "journalctl -u dockershim.service -n 50",
+    "CgroupDriverMatches": "leave --cgroup-driver out of the flags, then: systemctl restart dockershim.service",
+}
+#: The options of the server by which this command finds what it looks at.
+_LOOKED_AT: Final = (
+    "docker_endpoint",
+    "root_directory",
+    "state_directory",
+    "adopt_from",
+    "network_plugin",
+    "cni_conf_dir",
+    "cni_bin_dir",
+    "pod_cidr",
+    "streaming_bind_addr",
+    "runtime_hooks_dir",
+    "cgroup_driver",
+)
+#: capabilities(7): number, name, what does not work without it.
+_NEEDED: Final = (
+    (1, "CAP_DAC_OVERRIDE", "files of the engine and of pods"),
+    (12, "CAP_NET_ADMIN", "networks of pods"),
+    (21, "CAP_SYS_ADMIN", "network namespaces of pods"),
+)
+_USEFUL: Final = ((24, "CAP_SYS_RESOURCE", "OOM scores below the server's own, and privileged containers"),)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """What the server on the CRI socket says; ``failure`` is why it says nothing. ``seconds`` Version took.
+
+    ``pid`` is its process, also if it hangs; None if nobody listens.
+    """
+
+    version: cri.VersionResponse | None = None
+    status: cri.StatusResponse | None = None
+    sandboxes: Sequence[cri.PodSandbox] | None = None
+    containers: Sequence[cri.Container] | None = None
+    failure: str = ""
+    seconds: float = 0.0
+    pid: int | None = None
+
+    @property
+    def info(self) -> Mapping[str, Any] | None:
+        """What only our server tells; None if another one answers."""
+        try:
+            info = json.loads(self.status.info["config"]) if self.status is not None else None
+        except (ValueError, RecursionError):
+            return None
+        return info if isinstance(info, dict) and "dockershim" in info else None
+
+
+def ask(endpoint: str) -> ServerAnswer:
+    """Ask the server on ``unix:///path``, for 7 s at most. Never raises for what the server does."""
+    pid, problem = peer(endpoint)
+    if problem:
+        return ServerAnswer(failure=problem)
+    began = time.monotonic()
+
+    def left() -> float:
+        return max(0.1, min(_DEADLINE, began + _ALL_CALLS - time.monotonic()))
+
+    with connect(endpoint) as channel:
+        version = None
+        try:
+            version = call(channel, cri.VersionRequest(), cri.VersionResponse, left())
+        except grpc.RpcError as error:
+            # A server that never saw its engine has no version, but a status.
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or pid is None:
+                return ServerAnswer(failure=reason(error), pid=pid)
+        seconds = time.monotonic() - began
+        try:
+            status = call(channel, cri.StatusRequest(verbose=True), cri.StatusResponse, left())
+        except grpc.RpcError as error:
+            return ServerAnswer(failure=reason(error), pid=pid)
+        try:
+            sandboxes = call(channel, cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse, left()).items
+            containers = call(channel, cri.ListContainersRequest(), cri.ListContainersResponse, left()).containers
+        except grpc.RpcError:
+            # The engine is away, which the conditions tell.
+            return ServerAnswer(version, status, None, None, "", seconds, pid)
+        return ServerAnswer(version, status, sandboxes, containers, "", seconds, pid)
+
+
+def peer(endpoint: str) -> tuple[int | None, str]:
+    """The process that listens on ``unix:///path``, None if it is not visible; and why nobody can be reached there."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(endpoint.removeprefix("unix://"))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except TimeoutError:
+            return None, "its queue of connections is full"
+        except OSError as error:
+            return None, os.strerror(error.errno) if error.errno else str(error)
+    pid: int = struct.unpack("3i", credentials)[0]
+    if pid == 1:
+        # systemd holds the socket for the service.
+        told = (output(["systemctl", "show", "--property=MainPID", "--value", "dockershim.service"]) or "").strip()
+        pid = int(told) if told.isascii() and told.isdecimal() else 0
+    return pid or None, ""
+
+
+def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
+    """Whether a server answers, and whether it is ours."""
+    if answer.failure:
+        if answer.pid is None:
+            yield fail(SERVER, f"nobody answers on {endpoint}: {answer.failure}", "systemctl start dockershim.service")
+        else:
+            found = f"process {answer.pid} holds {endpoint} and does not answer ({answer.failure})"
+            yield fail(SERVER, found, "systemctl restart dockershim.service")
+        return
+    if answer.info is None:
+        found = f"what answers on {endpoint} is no dockershim"
+        yield fail(SERVER, found, "name our socket: dockershim doctor --container-runtime-endpoint=unix:///path")
+        return
+    milliseconds = answer.seconds * 1000
+    behind = f", in front of Docker {answer.version.runtime_version}" if answer.version is not None else ""
+    version = answer.info["dockershim"]
+    yield ok(SERVER, f"dockershim {version}{behind}, answers in {milliseconds:.0f} ms on {endpoint}")
+    yield from _conditions(answer.status or cri.StatusResponse())
+    yield from _hanging(answer.status or cri.StatusResponse())
+
+
+def _conditions(status: cri.StatusResponse) -> Iterator[Finding]:
+    for condition in status.status.conditions:
+        if condition.status:
+            yield ok(condition.type, "true")
+        else:
+            mend = _MENDS.get(condition.type, "journalctl -u dockershim.service -n 50")
+            yield fail(condition.type, condition.message or condition.reason or "false", mend)
+
+
+def _hanging(status: cri.StatusResponse) -> Iterator[Finding]:
+    try:
+        paths = json.loads(status.info["hostPaths"])["hanging"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    for path in list(paths)[:5] if isinstance(paths, list | dict) else ():
+        found = f"{path} does not answer: pods that mount it cannot start"
+        yield fail("hanging host path", found, f"umount --force --lazy {shlex.quote(str(path))}")
+
+
+def check_flags(running: Config | None, ours: Config, flags: Sequence[str]) -> Iterator[Finding]:
+    """Whether this command looks at what the server uses. ``running`` is None if the server's is not known."""
+    if running is None:
+        return
+    differing = [key for key in _LOOKED_AT if getattr(running, key) != getattr(ours, key)]
+    if not differing:
+        yield ok("configuration", "the server runs with what this command looks at")
+        return
+    found = f"the server runs with other values of {', '.join(differing)}"
+    mend = f"dockershim doctor {shlex.join(flags)}" if flags else "give this command the environment of the server"
+    yield warn("configuration", found, mend)
+
+
+def running_config(
+    pid: int | None, load: Callable[[Sequence[str], Mapping[str, str]], Config], proc: Path = Path("/proc")
+) -> tuple[Config | None, list[str]]:
+    """The configuration of a running server, and its flags. ``load`` makes it from flags and environment."""
+    words = (text(proc / str(pid) / "cmdline") or "").split("\0")[:-1]
+    if pid is None or "serve" not in words:
+        return None, []
+    flags = words[words.index("serve") + 1 :]
+    variables = (text(proc / str(pid) / "environ", 1 << 20) or "").split("\0")
+    environ = dict(pair.split("=", 1) for pair in variables if "=" in pair)
+    try:
+        return load(flags, environ), flags
+    except (Exception, SystemExit):  # a server of another version has other options
+        return None, flags
+
+
+def check_privileges(status: str, who: str, euid: int) -> Iterator[Finding]:
+    """``status`` is /proc/<pid>/status of ``who``, in words; ``euid`` is this command's user."""
+    if euid == 0:
+        yield ok("root", "this command runs as root")
+    else:
+        yield fail("root", f"this command runs as user {euid} and cannot see everything", "sudo dockershim doctor")
+    effective = _effective(status)
+    if effective is None:
+        return
+    missing = [row for row in _NEEDED if not effective >> row[0] & 1]
+    lacking = [row for row in _USEFUL if not effective >> row[0] & 1]
+    edit = "remove CapabilityBoundingSet= and User= from the unit (systemctl edit dockershim.service)"
+    for level, rows in ((fail, missing), (warn, lacking)):
+        for _, name, use in rows:
+            yield level("privileges", f"{who} has no {name}, which it needs for {use}", edit)
+    if not missing and not lacking:
+        yield ok("privileges", f"{who} has the capabilities that the server needs")
+
+
+def _effective(status: str) -> int | None:
+    for line in status.splitlines():
+        if line.startswith("CapEff:"):
+            try:
+                return int(line.split()[1], 16)
+            except (IndexError, ValueError):
+                return None
+    return None
+
+
+def privileges_of(pid: int | None, proc: Path = Path("/proc")) -> tuple[str, str]:
+    """/proc/<pid>/status of the server, or of this process if it does not run; and who that is."""
+    of_server = text(proc / str(pid) / "status", SHORT) if pid is not None else None
+    if of_server is not None:
+        return of_server, f"the server ({pid})"
+    if os.geteuid() != 0:
+        return "", ""  # that it is not root is enough
+    return text(proc / "self/status", SHORT) or "", "this command, as the server does not run,"
+
+
+def check_mount_namespace(servers: str | None, machines: str | None) -> Iterator[Finding]:
+    """The mount namespaces of the server and of process 1, as /proc/<pid>/ns/mnt links; None if not known."""
+    if servers is None or machines is None:
+        return
+    if servers == machines:
+        yield ok("mount namespace", "the server is in the machine's own")
+        return
+    found = "the server has one of its own: the engine and CNI daemons do not see its pins of network namespaces"
+    edit = "remove PrivateTmp=, ProtectSystem= and the like from the unit (systemctl edit dockershim.service)"
+    yield fail("mount namespace", found, edit)
+
+
+def namespace_of(pid: int | None, proc: Path = Path("/proc")) -> str | None:
+    try:
+        return os.readlink(proc / str(pid) / "ns/mnt")  # noqa: PTH115 - the link names no path
+    except OSError:
+        return None

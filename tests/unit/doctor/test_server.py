@@ -1,0 +1,164 @@
+"""What doctor says of the server, and of its process."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.doctor.findings import without_consequences
+from dockershim.doctor.server import (
+    ServerAnswer,
+    ask,
+    check_flags,
+    check_mount_namespace,
+    check_privileges,
+    check_server,
+    peer,
+    running_config,
+)
+from dockershim.server.cli import _config_of
+from dockershim.server.config import Config
+from tests.unit.doctor.levels import levels, mends
+
+ENDPOINT = "unix:///run/a.sock"
+ALL = f"CapEff:\t{(1 << 41) - 1:016x}\n"
+
+
+def answer(hanging: str = "{}", config: str = '{"dockershim": "1"}', **conditions: str) -> ServerAnswer:
+    told = [cri.RuntimeCondition(type=name, status=not text, message=text) for name, text in conditions.items()]
+    status = cri.StatusResponse(
+        status=cri.RuntimeStatus(conditions=told), info={"config": config, "hostPaths": hanging}
+    )
+    return ServerAnswer(cri.VersionResponse(runtime_version="28"), status, pid=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "mend"),
+    [
+        pytest.param(
+            answer(RuntimeReady="", NetworkReady=""),
+            {"server": "ok", "RuntimeReady": "ok", "NetworkReady": "ok"},
+            "",
+            id="good",
+        ),
+        pytest.param(
+            answer(RuntimeReady="away", NetworkReady=""),
+            {"server": "ok", "RuntimeReady": "fail", "NetworkReady": "ok"},
+            "systemctl restart docker",
+            id="the engine is away",
+        ),
+        pytest.param(
+            answer(CgroupDriverMatches="differs"),
+            {"server": "ok", "CgroupDriverMatches": "fail"},
+            "--cgroup-driver",
+            id="cgroups",
+        ),
+        pytest.param(
+            answer(hanging=json.dumps({"hanging": ["/mnt; true"]})),
+            {"server": "ok", "hanging host path": "fail"},
+            "umount --force --lazy '/mnt; true'",
+            id="a path that a pod has chosen",
+        ),
+        pytest.param(answer(hanging='{"hanging": 1}'), {"server": "ok"}, "", id="odd paths"),
+        pytest.param(answer(config="{}"), {"server": "fail"}, "--container-runtime-endpoint", id="another server"),
+        pytest.param(answer(config="[" * 99_999), {"server": "fail"}, "--container-runtime-endpoint", id="nested"),
+        pytest.param(ServerAnswer(failure="no"), {"server": "fail"}, "systemctl start dockershim", id="not there"),
+        pytest.param(ServerAnswer(failure="no", pid=7), {"server": "fail"}, "systemctl restart dockershim", id="hangs"),
+    ],
+)
+def test_what_it_answers(given: ServerAnswer, expected: dict[str, str], mend: str) -> None:
+    findings = list(check_server(given, ENDPOINT))
+    assert levels(findings) == expected
+    assert mend in mends(findings)
+
+
+def test_one_cause_is_red_once() -> None:
+    from dockershim.doctor.findings import fail
+
+    told = list(check_server(answer(RuntimeReady="away", NetworkReady="no network"), ENDPOINT))
+    causes = [fail("engine", "away", "start it"), fail("CNI plugins", "missing", "install it")]
+    assert levels(without_consequences([*causes, *told])) == {
+        "engine": "fail",
+        "CNI plugins": "fail",
+        "server": "ok",
+        "RuntimeReady": "warn",
+        "NetworkReady": "warn",
+    }
+    assert levels(without_consequences(told))["NetworkReady"] == "fail"
+
+
+def test_nobody_at_the_socket(tmp_path: Path) -> None:
+    assert peer(f"unix://{tmp_path / 'none'}") == (None, "No such file or directory")
+    assert ask(f"unix://{tmp_path / 'none'}").failure == "No such file or directory"
+
+
+def test_the_peer_is_who_listens(tmp_path: Path) -> None:
+    import os
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "a"))
+        listener.listen()
+        assert peer(f"unix://{tmp_path / 'a'}") == (os.getpid(), "")
+    assert peer(f"unix://{tmp_path / 'a'}") == (None, "Connection refused")
+
+
+def processes(folder: Path, command: str, environ: str = "") -> Path:
+    (folder / "7").mkdir()
+    (folder / "7/cmdline").write_text(command)
+    (folder / "7/environ").write_text(environ)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "mend"),
+    [
+        pytest.param("python\0dockershim\0serve\0", "", "", id="the same"),
+        pytest.param("dockershim\0serve\0--root-directory=/a b\0", "", "doctor '--root-directory=/a b'", id="flags"),
+        pytest.param("dockershim\0serve\0", "DOCKERSHIM_POD_CIDR=10.0.0.0/8\0", "environment", id="environment"),
+        pytest.param("dockershim\0serve\0--log-level=debug\0", "", "", id="nothing that matters"),
+    ],
+)
+def test_what_the_server_runs_with(
+    command: str, environ: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.server.config.DEFAULT_FILE", tmp_path / "none.toml")
+    running, flags = running_config(7, _config_of, processes(tmp_path, command, environ))
+    findings = list(check_flags(running, Config(), flags))
+    assert levels(findings) == {"configuration": "warn" if mend else "ok"}
+    assert mend in mends(findings)
+
+
+@pytest.mark.parametrize("command", ["", "init\0", "dockershim\0serve\0--of-a-later-version\0", "\xff\0serve\0x\0y\0"])
+def test_a_server_that_cannot_be_read_is_left_out(command: str, tmp_path: Path) -> None:
+    def load(flags: Sequence[str], environ: Mapping[str, str]) -> Config:
+        raise SystemExit(2)
+
+    running, flags = running_config(7, load, processes(tmp_path, command))
+    assert list(check_flags(running, Config(), flags)) == []
+    assert running_config(None, load) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("status", "euid", "expected"),
+    [
+        pytest.param(ALL, 0, {"root": "ok", "privileges": "ok"}, id="all"),
+        pytest.param(ALL, 1000, {"root": "fail", "privileges": "ok"}, id="not root"),
+        pytest.param(f"CapEff:\t{~(1 << 24) & (1 << 41) - 1:x}", 0, {"root": "ok", "privileges": "warn"}, id="useful"),
+        pytest.param(f"CapEff:\t{~(1 << 21) & (1 << 41) - 1:x}", 0, {"root": "ok", "privileges": "fail"}, id="needed"),
+        pytest.param("CapEff:\n", 0, {"root": "ok"}, id="odd"),
+        pytest.param("", 0, {"root": "ok"}, id="not known"),
+    ],
+)
+def test_privileges(status: str, euid: int, expected: dict[str, str]) -> None:
+    assert levels(check_privileges(status, "the server (7)", euid)) == expected
+
+
+def test_mount_namespaces() -> None:
+    assert levels(check_mount_namespace("mnt:[1]", "mnt:[1]")) == {"mount namespace": "ok"}
+    assert levels(check_mount_namespace("mnt:[1]", "mnt:[2]")) == {"mount namespace": "fail"}
+    assert levels(check_mount_namespace(None, "mnt:[2]")) == {}

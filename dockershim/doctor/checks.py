@@ -233,13 +233,17 @@ def run(question: Question, report: Callable[[str, list[Finding]], None]) -> Non
 
 
 def _findings(name: str, at: Node) -> list[Finding]:
+    findings: list[Finding] = []
     try:
-        return list(CHECKS[name](at))
+        # One by one: what was found before an error is told, too.
+        for finding in CHECKS[name](at):
+            findings.append(finding)  # noqa: PERF402
     except NotInTime:
-        return [unanswered(name)]
+        findings.append(unanswered(name))
     except Exception as error:
         # What is read may have any content; the other checks must be told all the same.
-        return [fail(name, f"the check failed: {type(error).__name__}: {error}", "report this with the line itself")]
+        findings.append(fail(name, f"the check failed: {type(error).__name__}: {error}", "report this line as a bug"))
+    return findings
 
 
 def unanswered(name: str) -> Finding:

@@ -109,6 +109,8 @@ def _mend_of(failure: ShimError, endpoint: str, other: str | None) -> str:
         return "systemctl start docker.service"
     if "or newer is needed" in str(failure):
         return "install Docker 20.10 or newer"
+    if "a newer dockershim" in str(failure):
+        return "install a newer dockershim"
     return f"docker -H {endpoint} version"
 
 

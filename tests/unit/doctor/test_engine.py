@@ -45,6 +45,7 @@ def because(error: ShimError, number: int) -> ShimError:
         pytest.param(
             FailedPrecondition("API 1.40; Docker 20.10 (API 1.41) or newer is needed"), [], "install Docker", id="old"
         ),
+        pytest.param(FailedPrecondition("a newer dockershim is needed"), [], "a newer dockershim", id="new"),
         pytest.param(EngineFailure("no version"), [], f"docker -H {ENDPOINT} version", id="something else"),
     ],
 )

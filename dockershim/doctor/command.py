@@ -53,9 +53,12 @@ def _one_interrupt() -> Iterator[None]:
         nonlocal raised
         if not raised:
             raised = True
+            sys.stderr.write("dockershim: interrupted, cleaning up\n")
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    # One that the caller lets us ignore, as nohup does, stays ignored.
+    wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in wanted}
     try:
         yield
     finally:

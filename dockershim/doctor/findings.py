@@ -56,7 +56,7 @@ class Finding:
 
 
 def ok(title: str, found: str, seconds: float | None = None) -> Finding:
-    return Finding(Level.OK, clean(title), clean(found), "", seconds)
+    return Finding(Level.OK, clean(title), clean(found), "", _rounded(seconds))
 
 
 def warn(title: str, found: str, mend: str) -> Finding:
@@ -64,7 +64,11 @@ def warn(title: str, found: str, mend: str) -> Finding:
 
 
 def fail(title: str, found: str, mend: str, seconds: float | None = None) -> Finding:
-    return Finding(Level.FAIL, clean(title), clean(found), clean(mend), seconds)
+    return Finding(Level.FAIL, clean(title), clean(found), clean(mend), _rounded(seconds))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def clean(text: str) -> str:

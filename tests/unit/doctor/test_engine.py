@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,8 +119,6 @@ def test_nobody_at_the_socket_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_hung_engine_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     monkeypatch.setattr(engine, "_DEADLINE", 0.2)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "hung.sock"))

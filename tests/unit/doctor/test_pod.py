@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -172,5 +171,4 @@ def test_pods_of_killed_commands_are_removed(node: Node) -> None:
     ],
 )
 def test_the_choice_of_an_image(tags: list[str], expected: tuple[str, bool]) -> None:
-    found: Callable[[list[str]], tuple[str, bool]] = choose_image
-    assert found(tags) == expected
+    assert choose_image(tags) == expected

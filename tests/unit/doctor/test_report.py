@@ -72,7 +72,7 @@ def test_json_has_the_same() -> None:
         "found": "on\\nand on",
         "mend": "swapoff -a",
     }
-    assert document["findings"][2]["seconds"] == 0.0123
+    assert document["findings"][2]["seconds"] == 0.012
 
 
 @pytest.mark.parametrize(

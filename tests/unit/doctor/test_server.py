@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.doctor.findings import without_consequences
+from dockershim.doctor.findings import fail, without_consequences
 from dockershim.doctor.server import (
     ServerAnswer,
     ask,
@@ -78,8 +79,6 @@ def test_what_it_answers(given: ServerAnswer, expected: dict[str, str], mend: st
 
 
 def test_one_cause_is_red_once() -> None:
-    from dockershim.doctor.findings import fail
-
     told = list(check_server(answer(RuntimeReady="away", NetworkReady="no network"), ENDPOINT))
     causes = [fail("engine", "away", "start it"), fail("CNI plugins", "missing", "install it")]
     assert levels(without_consequences([*causes, *told])) == {
@@ -98,8 +97,6 @@ def test_nobody_at_the_socket(tmp_path: Path) -> None:
 
 
 def test_the_peer_is_who_listens(tmp_path: Path) -> None:
-    import os
-
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "a"))
         listener.listen()

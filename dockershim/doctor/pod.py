@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.doctor.cri_calls import call, connect, reason
 from dockershim.doctor.findings import Finding, fail, ok
+from dockershim.doctor.interrupts import Interrupts
 
 Response = TypeVar("Response", bound=Message)
 
@@ -64,13 +65,14 @@ class StepFailed(Exception):
     """A call of the pod's life failed; the run has its finding."""
 
 
-def run_pod(endpoint: str, findings: list[Finding]) -> None:
+def run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> None:
     """Run a pod and remove it; add the ``findings``. If a signal raises KeyboardInterrupt, the pod is removed first."""
     with connect(endpoint) as channel:
         run = Run(channel, findings)
         try:
-            _sweep(channel)
-            _live(run)
+            with interrupts.allowed():
+                _sweep(channel)
+                _live(run)
         except StepFailed:
             pass  # its finding is there
         except grpc.RpcError as error:

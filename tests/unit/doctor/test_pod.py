@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.doctor import pod
 from dockershim.doctor.findings import Finding
+from dockershim.doctor.interrupts import Interrupts
 from dockershim.doctor.pod import LABEL, choose_image, run_pod
 from tests.unit.doctor.levels import levels
 
@@ -84,7 +87,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def findings_of() -> list[Finding]:
     findings: list[Finding] = []
-    run_pod("unix:///a", findings)
+    with Interrupts() as interrupts:
+        run_pod("unix:///a", findings, interrupts)
     return findings
 
 
@@ -119,6 +123,34 @@ def test_the_pod_is_removed_whatever_breaks(breaks: str, error: BaseException, n
         failed = [finding for finding in findings_of() if finding.level == "fail"]
         assert [finding.found for finding in failed] == ["INTERNAL: no\\n"]
     assert node.pods == {}
+
+
+@pytest.mark.parametrize("call", ["RunPodSandbox", "ExecSync", "StopPodSandbox", "RemovePodSandbox"])
+def test_no_signal_keeps_the_pod(call: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = 0
+
+    def and_signal(channel: object, request: Any, response: type[Any], seconds: float) -> Any:
+        nonlocal sent
+        if request.DESCRIPTOR.name == f"{call}Request" or sent:
+            sent += 1
+            signal.raise_signal(signal.SIGINT)
+        return node.call(channel, request, response, seconds)
+
+    monkeypatch.setattr(pod, "call", and_signal)
+    findings: list[Finding] = []
+    with Interrupts() as interrupts, contextlib.suppress(KeyboardInterrupt):
+        run_pod("unix:///a", findings, interrupts)
+    assert (interrupts.seen, sent > 1, node.pods) == (True, True, {})
+    assert findings[-1].title == "pod: removal"
+
+
+def test_a_signal_that_came_before_ends_the_next_step() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), interrupts.allowed():
+            raise AssertionError("it was begun")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_removal_is_tried_again(node: Node) -> None:

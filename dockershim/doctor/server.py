@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -29,6 +30,11 @@ _MENDS: Final[Mapping[str, str]] = {
     RUNTIME_READY: "systemctl restart docker.service",
     NETWORK_READY: "journalctl -u dockershim.service -n 50",
     "CgroupDriverMatches": "leave --cgroup-driver out of the flags, then: systemctl restart dockershim.service",
+}
+_QUEUE_FULL: Final = "its queue of connections is full"
+_MENDS_OF_CONNECTING: Final[Mapping[str, str]] = {
+    _QUEUE_FULL: "systemctl restart dockershim.service",
+    os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
 #: The options of the server by which this command finds what it looks at.
 _LOOKED_AT: Final = (
@@ -117,8 +123,8 @@ def peer(endpoint: str) -> tuple[int | None, str]:
         try:
             connection.connect(endpoint.removeprefix("unix://"))
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except TimeoutError:
-            return None, "its queue of connections is full"
+        except (TimeoutError, BlockingIOError):
+            return None, _QUEUE_FULL
         except OSError as error:
             return None, os.strerror(error.errno) if error.errno else str(error)
     pid: int = struct.unpack("3i", credentials)[0]
@@ -133,7 +139,8 @@ def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
     """Whether a server answers, and whether it is ours."""
     if answer.failure:
         if answer.pid is None:
-            yield fail(SERVER, f"nobody answers on {endpoint}: {answer.failure}", "systemctl start dockershim.service")
+            mend = _MENDS_OF_CONNECTING.get(answer.failure, "systemctl start dockershim.service")
+            yield fail(SERVER, f"nobody answers on {endpoint}: {answer.failure}", mend)
         else:
             found = f"process {answer.pid} holds {endpoint} and does not answer ({answer.failure})"
             yield fail(SERVER, found, "systemctl restart dockershim.service")

@@ -69,6 +69,7 @@ def answer(hanging: str = "{}", config: str = '{"dockershim": "1"}', **condition
         pytest.param(answer(config="{}"), {"server": "fail"}, "--container-runtime-endpoint", id="another server"),
         pytest.param(answer(config="[" * 99_999), {"server": "fail"}, "--container-runtime-endpoint", id="nested"),
         pytest.param(ServerAnswer(failure="no"), {"server": "fail"}, "systemctl start dockershim", id="not there"),
+        pytest.param(ServerAnswer(failure="Permission denied"), {"server": "fail"}, "sudo", id="not allowed"),
         pytest.param(ServerAnswer(failure="no", pid=7), {"server": "fail"}, "systemctl restart dockershim", id="hangs"),
     ],
 )
@@ -94,6 +95,15 @@ def test_one_cause_is_red_once() -> None:
 def test_nobody_at_the_socket(tmp_path: Path) -> None:
     assert peer(f"unix://{tmp_path / 'none'}") == (None, "No such file or directory")
     assert ask(f"unix://{tmp_path / 'none'}").failure == "No such file or directory"
+
+
+def test_a_server_that_takes_no_connections_hangs(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(tmp_path / "a"))
+        listener.listen(0)
+        first.connect(str(tmp_path / "a"))
+        findings = list(check_server(ask(f"unix://{tmp_path / 'a'}"), ENDPOINT))
+    assert "systemctl restart dockershim" in mends(findings)
 
 
 def test_the_peer_is_who_listens(tmp_path: Path) -> None:

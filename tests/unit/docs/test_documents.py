@@ -15,7 +15,7 @@ from dockershim.server import config
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/socket.conf"]
+UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/10-socket.conf"]
 # Not options of a configuration, or flags of other programs that a document shows.
 OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint"}
 OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}

@@ -14,10 +14,25 @@ $(RELEASE)/.installed: deploy/locks/release.txt
 
 # The oldest Python decides: a lock for all later ones too, on Linux only (pyproject.toml, tool.uv).
 # What is younger than a week may not have been looked at by anybody yet.
-LOCK = $(RELEASE)/bin/uv pip compile -q --exclude-newer '7 days' --universal --python-version 3.11 --generate-hashes --upgrade \
-  --custom-compile-command 'make lock' --no-annotate
+LOCK = $(RELEASE)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+  --exclude-newer '7 days' --custom-compile-command 'make lock' --no-annotate
 
 .PHONY: lock
 lock: $(RELEASE)/.installed ## Renew deploy/locks: the newest versions that pyproject.toml allows, with hashes
 	$(LOCK) pyproject.toml -o deploy/locks/server.txt
 	$(LOCK) --group release -o deploy/locks/release.txt
+
+# SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64: the machine's own if left out. REVISION counts packages of a version.
+REVISION ?= 1
+DEB = $(RELEASE)/bin/python -m deploy.deb --revision $(REVISION) \
+  $(if $(SUITE),--suite $(SUITE)) $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE))
+
+.PHONY: deb
+deb: $(RELEASE)/.installed debian-tools ## Build the Debian package in dist (SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64)
+	$(DEB)
+
+.PHONY: debian-tools
+debian-tools:
+	@type dh scdoc lintian >/dev/null 2>&1 || { \
+	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
+	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends debhelper scdoc lintian; }

@@ -145,7 +145,7 @@ def _real_parts() -> Compose:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_intermixed_args(_explicit_switches(argv))
     arguments.command = arguments.command or SERVE
     if arguments.command not in COMMANDS:
@@ -173,7 +173,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"dockershim: {log.escape(message)}{hint} (dockershim --help lists all)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line, made from the option table."""
     parser = _Parser(
         "dockershim",
         description=DESCRIPTION,

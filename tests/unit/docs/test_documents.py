@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/10-socket.conf"]
 # Not options of a configuration, or flags of other programs that a document shows.
-OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint"}
+OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint", "--version", "--buildinfo"}
 OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
 OTHER_FLAGS |= {"--overwrite", "--container-runtime", "--cri-socket", "--json"}
 OTHER_FLAGS |= {"--pod", "--force", "--lazy", "--make-rshared", "--all"}

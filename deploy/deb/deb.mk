@@ -36,3 +36,15 @@ debian-tools:
 	@type dh scdoc lintian >/dev/null 2>&1 || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends debhelper scdoc lintian; }
+
+##@ Test
+
+# Of the other architecture only the command is started, by an emulator.
+.PHONY: test-deb
+test-deb: install deb ## Install, upgrade and purge the package on a clean Debian (SUITE=, ENGINE=28, FOCUS=name, ARCHITECTURE=arm64)
+ifeq ($(ARCHITECTURE),arm64)
+	$(BIN)/python -m tests.deb.foreign $(if $(SUITE),--suite $(SUITE))
+else
+	$(BIN)/python -m tests.deb $(if $(SUITE),--suite $(SUITE)) --focus "$$FOCUS" \
+	  --engine $(if $(filter command line,$(origin ENGINE)),$(ENGINE),$(NEWEST))
+endif

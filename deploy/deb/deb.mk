@@ -31,6 +31,10 @@ DEB = $(RELEASE)/bin/python -m deploy.deb --revision $(REVISION) \
 deb: $(RELEASE)/.installed debian-tools ## Build the Debian package in dist (SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64)
 	$(DEB)
 
+.PHONY: release-check
+release-check: $(RELEASE)/.installed debian-tools ## Say what keeps this checkout from being a release; build all its files in dist
+	$(RELEASE)/bin/python -m deploy.release
+
 .PHONY: debian-tools
 debian-tools:
 	@type dh scdoc lintian >/dev/null 2>&1 || { \

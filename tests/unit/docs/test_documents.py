@@ -14,7 +14,7 @@ from dockershim.cri.images import ImageService
 from dockershim.server import config
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d/10-socket.conf"]
 # Not options of a configuration, or flags of other programs that a document shows.
 OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint", "--version", "--buildinfo"}

@@ -19,15 +19,14 @@ COMPLETIONS = {
 }
 CONFIG_HEAD = """\
 # Configuration of dockershim, see dockershim-config(5). Every line is a comment that shows the default: take away the
-# "#" before a key and change its value. Then: systemctl restart dockershim
+# "# " before a key and change its value. Then: systemctl restart dockershim
 
 """
 
 
 def config_file() -> str:
     """The defaults as comments: a file that nobody edited leaves each default to the installed version."""
-    assignment = re.compile(r"^(?=[a-z0-9_]+ = )", re.MULTILINE)
-    return CONFIG_HEAD + assignment.sub("#", config.default_file())
+    return CONFIG_HEAD + config.default_file()
 
 
 def manual_page(template: str) -> str:
@@ -76,7 +75,7 @@ def completion(shell: str) -> str:
     kinds = {config.flag_name(key): _completes(option) for option in config.OPTIONS for key in option.keys}
     for action in parser._actions:
         if action.dest == "command":
-            action.choices = list(dict.fromkeys([*cli.SERVE, *cli.CONFIG_DEFAULT, *cli.INFO]))
+            action.choices = list(dict.fromkeys(word for command in cli.COMMANDS for word in command))
             action.help = "command"
         elif kind := next((kinds[name] for name in action.option_strings if name in kinds), None):
             action.complete = kind  # type: ignore[attr-defined]

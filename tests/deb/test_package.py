@@ -27,7 +27,7 @@ def files(debian: Debian) -> set[str]:
 def test_a_pod_is_the_same_after_an_upgrade(debian: Debian, tmp_path: Path) -> None:
     debian.install(debian.old_package)
     settings = debian.root / CONFIG
-    settings.write_text(settings.read_text().replace('#log_level = "info"', 'log_level = "debug"'))
+    settings.write_text(settings.read_text().replace('# log_level = "info"', 'log_level = "debug"'))
     debian.run("systemctl", "start", "dockershim.service")
     assert re.search(r"^RuntimeName: +docker$", answers(), re.MULTILINE)
     assert {item["type"] for item in json.loads(crictl("info"))["status"]["conditions"] if item["status"]} >= {

@@ -100,11 +100,14 @@ async def _sandbox(cri: CRI, listed: api.PodSandbox, real: Truth) -> list[str]:
 
 def _status(real: Truth, container_id: str, shown: api.ContainerStatus) -> api.ContainerStatus:
     """The state to show. A container that ran and that another program then failed to start again gets a new exit code
-    and message from the engine, without an event or a change in a list; only these may be out of date."""
+    and message from the engine, without an event or a change in a list; only these may be out of date. The user is in
+    no inspect; tests of its own compare it with the process."""
     record = real.containers[container_id]
     status = to_cri_container_status(record, real.images.get(record.image_id))
     if record.started_at and record.error and record.state == api.CONTAINER_EXITED == shown.state:
         status.exit_code, status.message, status.reason = shown.exit_code, shown.message, shown.reason
+    if shown.HasField("user"):
+        status.user.CopyFrom(shown.user)
     return status
 
 

@@ -228,7 +228,8 @@ async def test_a_command_that_takes_too_long_is_killed_with_its_children(
     async with refused("DEADLINE_EXCEEDED", "1 s"):
         await run(cri, running, "sh", "-c", command, timeout=1)
     assert time.monotonic() - begun < 4
-    assert others(first) == []
+    # They have got SIGKILL; a busy machine takes a moment to end them.
+    await until(lambda: others(first) == [], 2)
     assert (await status(cri, running)).state == api.CONTAINER_RUNNING
 
 

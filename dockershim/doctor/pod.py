@@ -12,9 +12,9 @@ import grpc
 from google.protobuf.message import Message
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.doctor.cri_calls import call, connect, reason
 from dockershim.doctor.findings import Finding, fail, ok
 from dockershim.doctor.interrupts import Interrupts
+from dockershim.server.cri_calls import call, connect, reason
 
 Response = TypeVar("Response", bound=Message)
 

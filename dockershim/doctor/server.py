@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import shlex
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +15,11 @@ from typing import Any, Final
 import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.doctor.cri_calls import call, connect, reason
+from dockershim.common.listener import listener
 from dockershim.doctor.findings import NETWORK_READY, RUNTIME_READY, Finding, fail, ok, warn
 from dockershim.doctor.node_files import SHORT, output, text
 from dockershim.server.config import Config
+from dockershim.server.cri_calls import call, connect, reason
 
 SERVER: Final = "server"
 #: Seconds, of one call and of all.
@@ -118,16 +117,12 @@ def ask(endpoint: str) -> ServerAnswer:
 
 def peer(endpoint: str) -> tuple[int | None, str]:
     """The process that listens on ``unix:///path``, None if it is not visible; and why nobody can be reached there."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(1.0)
-        try:
-            connection.connect(endpoint.removeprefix("unix://"))
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except (TimeoutError, BlockingIOError):
-            return None, _QUEUE_FULL
-        except OSError as error:
-            return None, os.strerror(error.errno) if error.errno else str(error)
-    pid: int = struct.unpack("3i", credentials)[0]
+    try:
+        pid = listener(endpoint.removeprefix("unix://"))
+    except (TimeoutError, BlockingIOError):
+        return None, _QUEUE_FULL
+    except OSError as error:
+        return None, os.strerror(error.errno) if error.errno else str(error)
     if pid == 1:
         # systemd holds the socket for the service.
         told = (output(["systemctl", "show", "--property=MainPID", "--value", "dockershim.service"]) or "").strip()

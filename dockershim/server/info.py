@@ -9,9 +9,9 @@ from typing import Any, Final
 import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.server.cri_calls import call, connect, reason
 from dockershim.server.log import escape
 
-_STATUS: Final = "/runtime.v1.RuntimeService/Status"
 _KEY: Final = "capabilities"
 _DEADLINE: Final = 10.0
 _FOREIGN: Final = "the server that answers does not tell this: it is no dockershim, or of another version"
@@ -23,18 +23,13 @@ class NoInfo(Exception):
 
 def read(endpoint: str) -> dict[str, Any]:
     """Ask the server on this endpoint (``unix:///path``). See ``to_node_facts`` for the answer. Raises NoInfo."""
-    with grpc.insecure_channel(endpoint) as channel:
-        call = channel.unary_unary(
-            _STATUS,
-            request_serializer=cri.StatusRequest.SerializeToString,
-            response_deserializer=cri.StatusResponse.FromString,
-        )
+    with connect(endpoint) as channel:
         try:
-            return facts_of(call(cri.StatusRequest(verbose=True), timeout=_DEADLINE))
+            return facts_of(call(channel, cri.StatusRequest(verbose=True), cri.StatusResponse, _DEADLINE))
         except grpc.RpcError as error:
-            why = escape(f"{error.code().name}: {error.details()}")
             raise NoInfo(
-                f"no server answers on {endpoint}: start it, or name its --container-runtime-endpoint ({why})"
+                f"no server answers on {endpoint}: start it, or name its --container-runtime-endpoint"
+                f" ({escape(reason(error))})"
             ) from error
 
 

@@ -28,21 +28,11 @@ def measured_server() -> Iterator[Server]:
     """The server, for the length of a block. Raises RuntimeError where the node is not as before at its end."""
     with closing(docker.from_env()) as api:
         before = capture(api)
-        with _images_removed(api), _running_server() as server:
+        with _images_removed(api), Server() as server:
             yield server
         left = capture(api).gained(before)
     if left:
         raise RuntimeError(f"the run left behind: {left}")
-
-
-@contextmanager
-def _running_server() -> Iterator[Server]:
-    server = Server()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @contextmanager

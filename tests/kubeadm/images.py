@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.kubernetes import programs
-from tests.node import image_files
-from tests.node.cache import CACHE, appearing, locked
+from tests.kubernetes import programs, registry
 from tests.node.image_files import Entry, Image, Layers, folders, libraries, program
 from tests.node.supplies import BOOKWORM
 
@@ -26,22 +23,14 @@ BUILT: Final = (*COMMANDS, "coredns", "etcd", "kube-proxy")
 
 def provide() -> Path:
     """The storage folder of a registry that has the images, made once."""
-    built = {name: programs.provide(name) for name in BUILT}
-    content = b"".join(Path(path).read_bytes() for path in (__file__, image_files.__file__))
-    made_of = (*PACKAGES, *(path.parent.name for path in built.values()))
-    key = hashlib.sha256(content + " ".join(made_of).encode()).hexdigest()[:8]
-    target = CACHE / f"kubeadm-registry-{key}"
-    with locked("kubeadm-registry"):
-        packages = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
-        source = BOOKWORM.unpack(PACKAGES, CACHE / f"kubeadm-source-{packages}", with_dependencies=True)
-        if not target.is_dir():
-            layers: Layers = {
-                "iptables": partial(_iptables, source),
-                **{name: partial(_program, name, path) for name, path in built.items()},
-            }
-            with appearing(target) as storage:
-                image_files.write(storage, IMAGES, layers)
-    return target
+    return registry.provide("kubeadm", __file__, IMAGES, _layers, suite=BOOKWORM, packages=PACKAGES, built=BUILT)
+
+
+def _layers(source: Path, built: Mapping[str, Path]) -> Layers:
+    return {
+        "iptables": partial(_iptables, source),
+        **{name: partial(_program, name, path) for name, path in built.items()},
+    }
 
 
 def _program(name: str, path: Path) -> Iterator[Entry]:

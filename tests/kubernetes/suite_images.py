@@ -5,7 +5,6 @@ They are those of k8s.io/kubernetes 1.36 (test/utils/image/manifest.go). The rea
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.kubernetes import programs
-from tests.node import image_files
-from tests.node.cache import CACHE, appearing, locked
+from tests.kubernetes import programs, registry
 from tests.node.image_files import (
     SHELL,
     Blobs,
@@ -56,21 +53,11 @@ PROGRAMS: Final = ("agnhost", "nmeter", "nonewprivs", "pause")
 
 def provide() -> Path:
     """The storage folder of a registry that has the images, made once."""
-    built = {name: programs.provide(name) for name in PROGRAMS}
-    content = b"".join(Path(path).read_bytes() for path in (__file__, image_files.__file__))
-    made_of = (*PACKAGES, *(path.parent.name for path in built.values()))
-    key = hashlib.sha256(content + " ".join(made_of).encode()).hexdigest()[:8]
-    target = CACHE / f"e2e-node-registry-{key}"
-    with locked("e2e-node-registry"):
-        packages = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
-        source = FORKY.unpack(PACKAGES, CACHE / f"e2e-node-source-{packages}", with_dependencies=True)
-        if not target.is_dir():
-            with appearing(target) as storage:
-                image_files.write(storage, IMAGES, _layers(source, built, programs.sources()))
-    return target
+    return registry.provide("e2e-node", __file__, IMAGES, _layers, suite=FORKY, packages=PACKAGES, built=PROGRAMS)
 
 
-def _layers(source: Path, built: Mapping[str, Path], kubernetes: Path) -> Layers:
+def _layers(source: Path, built: Mapping[str, Path]) -> Layers:
+    kubernetes = programs.sources()
     made: Layers = {
         "busybox": partial(_busybox, source),
         "nmeter": lambda: [_built(built["nmeter"], "bin/nmeter")],

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import grpc
 
@@ -72,6 +73,13 @@ class Server:
                 self.kill()
                 raise ServerError(f"{self.name} does not answer; the end of {self.log}:\n{self.log_end()}")
             time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self, timeout: float = 40.0) -> int:
         """End the server with SIGTERM and give its exit code; ServerError when it is still there after `timeout` s."""

@@ -1,0 +1,41 @@
+"""A registry's storage folder with images that are made of Debian packages and of Kubernetes' own programs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tests.kubernetes import programs
+from tests.node import image_files
+from tests.node.cache import CACHE, appearing, locked
+from tests.node.image_files import Image, Layers
+from tests.node.packages import Suite
+
+
+def provide(
+    name: str,
+    made_by: str,
+    images: Iterable[Image],
+    layers: Callable[[Path, Mapping[str, Path]], Layers],
+    *,
+    suite: Suite,
+    packages: tuple[str, ...],
+    built: Iterable[str],
+) -> Path:
+    """The folder, made once for each content of ``made_by``, the file of the module that describes the images.
+
+    ``layers`` gets the unpacked packages, with all they depend on, and the programs by the names in ``built``.
+    """
+    paths = {program: programs.provide(program) for program in built}
+    content = b"".join(Path(path).read_bytes() for path in (made_by, image_files.__file__))
+    made_of = (*packages, *(path.parent.name for path in paths.values()))
+    key = hashlib.sha256(content + " ".join(made_of).encode()).hexdigest()[:8]
+    target = CACHE / f"{name}-registry-{key}"
+    with locked(f"{name}-registry"):
+        unpacked = CACHE / f"{name}-source-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}"
+        source = suite.unpack(packages, unpacked, with_dependencies=True)
+        if not target.is_dir():
+            with appearing(target) as storage:
+                image_files.write(storage, images, layers(source, paths))
+    return target

@@ -19,11 +19,8 @@ if os.environ.get("TEST_NODE") != "1" or PROGRAMS not in os.environ:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Our server. Its pods leave nothing."""
-    with nothing_left():
-        started = Server()
-        started.start()
+    with nothing_left(), Server() as started:
         yield started
-        started.stop()
 
 
 @pytest.fixture(scope="session")

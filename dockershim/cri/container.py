@@ -237,18 +237,12 @@ class Containers:
             raise disk_error(f"{where}: {error}", error) from error
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        create = self._containers.creator(name, body, undo)
-        try:
-            return await create()
-        except FailedPrecondition:
-            await self._clear_half_made(name)
-            return await create()
+        return await self._containers.create_in_place(
+            name, self._containers.creator(name, body, undo), self._clear_half_made
+        )
 
-    async def _clear_half_made(self, name: str) -> None:
-        """Remove a container of this name if it was never started: no caller has its id. Else raise AlreadyExists."""
-        container_id = await self._containers.id_of(name)
-        if container_id is None:
-            return
+    async def _clear_half_made(self, container_id: str) -> None:
+        """Remove a container of the same name if it was never started: no caller has its id. Else AlreadyExists."""
         record = await self._inventory.refresh_container(container_id)
         if record is None or record.state != cri.CONTAINER_CREATED:
             raise AlreadyExists(f"container {container_id} with the same metadata exists")

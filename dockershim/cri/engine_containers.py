@@ -98,6 +98,28 @@ class EngineContainers:
         except NotFound:
             return None
 
+    async def create_in_place(
+        self, name: str, create: Callable[[], Awaitable[str]], clear: Callable[[str], Awaitable[None]]
+    ) -> str:
+        """Create a container, as ``create`` does it; what holds its name is removed first by ``clear``, given its id.
+
+        An engine that hung, or is slow, still makes the container of a create that was given up. Until that has its
+        end it holds the name, and the engine has no container by that name: this waits for it. Raises what ``create``
+        and ``clear`` raise.
+        """
+        end = time.monotonic() + self.request_timeout()
+        while True:
+            try:
+                return await create()
+            except FailedPrecondition as error:
+                holder = await self.id_of(name)
+                if holder is not None:
+                    await clear(holder)
+                elif f'"/{name}"' not in str(error) or time.monotonic() > end:
+                    raise
+                else:
+                    await asyncio.sleep(_POLL)
+
     async def start(self, container_id: str) -> None:
         """Start a container. Raises ShimError; after a timeout the engine may still start it."""
         await self._engine.post(f"/containers/{container_id}/start")

@@ -138,13 +138,10 @@ class SandboxStart:
         create = self._containers.creator(name, body, undo)
         with step("create the infra container"):
             try:
-                return await create()
+                return await self._containers.create_in_place(name, create, self._clear_half_made)
             except NotFound:
                 await self._ensure_infra_image()
-                return await create()
-            except FailedPrecondition:
-                await self._clear_half_made(name)
-                return await create()
+                return await self._containers.create_in_place(name, create, self._clear_half_made)
 
     async def _clear_lost(self, name: str) -> None:
         """Remove what is left of earlier attempts with the same metadata that the engine does not have any more.
@@ -159,14 +156,11 @@ class SandboxStart:
                 )
                 await self._remove(pod.id)
 
-    async def _clear_half_made(self, name: str) -> None:
+    async def _clear_half_made(self, sandbox_id: str) -> None:
         """Remove a sandbox with the same metadata that is half-made or has ended. Raises AlreadyExists otherwise."""
-        sandbox_id = await self._containers.id_of(name)
-        if sandbox_id is None:
-            return
         record = await self._inventory.refresh_sandbox(sandbox_id)
         if record is None:
-            raise AlreadyExists(f"a container named {name} that is no sandbox is on the engine; remove it")
+            raise AlreadyExists(f"container {sandbox_id} has the name of this sandbox and is none; remove it")
         if await self._pods.not_ready_reason(record) is None and await self._is_used(record):
             raise AlreadyExists(f"sandbox {record.id} with the same metadata exists and is ready")
         logger.warning("sandbox %s of an unfinished or ended attempt has the same metadata; removing it", record.id)

@@ -9,6 +9,7 @@ import pytest
 
 from dockershim.common.rollback import rollback
 from dockershim.cri.engine_containers import EngineContainers
+from dockershim.errors import AlreadyExists, FailedPrecondition, NotFound
 
 
 class Engine:
@@ -39,3 +40,64 @@ async def test_what_the_engine_has_left_out_is_logged_once(
             assert await containers.creator("name", {"Labels": {}}, undo)() == "c0" * 32
 
     assert [record.getMessage().partition(", but: ")[2] for record in caplog.records] == (warnings or [])
+
+
+class Names:
+    """An engine on which a create that was given up holds the name "pod": for ``hidden`` answers nobody sees it."""
+
+    def __init__(self, hidden: int, conflict: str) -> None:
+        self.hidden = hidden
+        self.conflict = conflict
+        self.taken = True
+
+    async def get(self, path: str) -> dict[str, Any]:
+        assert path == "/containers/pod/json"
+        self.hidden -= 1
+        if self.hidden >= 0 or not self.taken:
+            raise NotFound("No such container: pod")
+        return {"Id": "c0" * 32}
+
+    async def create(self) -> str:
+        if self.taken:
+            raise FailedPrecondition(self.conflict)
+        return "c1" * 32
+
+    async def clear(self, container_id: str) -> None:
+        assert container_id == "c0" * 32
+        self.taken = False
+
+
+TAKEN = 'Conflict. The container name "/pod" is already in use by container "c0c0".'
+
+
+@pytest.mark.parametrize("hidden", [0, 1, 5])
+async def test_a_name_that_a_create_under_way_holds_is_waited_for_and_cleared(hidden: int) -> None:
+    engine: Any = Names(hidden, TAKEN)
+    containers = EngineContainers(engine, SimpleNamespace(), lambda: 5.0)  # type: ignore[arg-type]
+    assert await containers.create_in_place("pod", engine.create, engine.clear) == "c1" * 32
+
+
+@pytest.mark.parametrize(
+    ("conflict", "patience"),
+    [
+        pytest.param("cannot join the IPC namespace of a container that does not run", 600.0, id="no matter of names"),
+        pytest.param('The container name "/pod-2" is already in use', 600.0, id="another name"),
+        pytest.param(TAKEN, 0.2, id="a create that never ends"),
+    ],
+)
+async def test_a_conflict_without_a_holder_of_the_name_is_told(conflict: str, patience: float) -> None:
+    engine: Any = Names(10**9, conflict)
+    containers = EngineContainers(engine, SimpleNamespace(), lambda: patience)  # type: ignore[arg-type]
+    with pytest.raises(FailedPrecondition) as failure:
+        await containers.create_in_place("pod", engine.create, engine.clear)
+    assert str(failure.value) == conflict
+
+
+async def test_a_holder_that_may_not_be_removed_is_told() -> None:
+    async def refuse(container_id: str) -> None:
+        raise AlreadyExists(container_id)
+
+    engine: Any = Names(2, TAKEN)
+    containers = EngineContainers(engine, SimpleNamespace(), lambda: 5.0)  # type: ignore[arg-type]
+    with pytest.raises(AlreadyExists):
+        await containers.create_in_place("pod", engine.create, refuse)

@@ -858,9 +858,10 @@ async def test_a_container_that_takes_too_much_memory_is_oom_killed(cri: CRI) ->
     assert (found.exit_code, found.reason) == (137, "OOMKilled")
 
 
+@pytest.mark.alone
 @pytest.mark.every_engine
 async def test_no_oom_kill_is_missed(cri: CRI) -> None:
-    """Where four come at once, engine 20 misses one of twenty."""
+    """Where four come at once, engine 20 misses one of twenty. The kernel, all nodes', logs ten in five seconds."""
     config = with_resources(memory_limit_in_bytes=16 * MIB)
     config.command[:] = ["sh", "-c", "x=aaaaaaaa; while true; do x=$x$x; done"]
     turns = asyncio.Semaphore(4)
@@ -869,7 +870,7 @@ async def test_no_oom_kill_is_missed(cri: CRI) -> None:
         async with turns, container_and_pod(cri, config) as container_id:
             return (await ended(cri, container_id)).reason
 
-    assert await asyncio.gather(*(reason() for _ in range(12))) == ["OOMKilled"] * 12
+    assert await asyncio.gather(*(reason() for _ in range(8))) == ["OOMKilled"] * 8
 
 
 @pytest.mark.every_engine

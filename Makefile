@@ -74,9 +74,10 @@ format: install ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.PHONY: fields
-fields: install ## Write docs/fields.md, what becomes of each field of the CRI, from docs/fields.toml
+.PHONY: tables
+tables: install ## Write the tables of docs that are made of the code: fields.md (from fields.toml), configuration.md
 	$(BIN)/python -m tests.fields
+	$(BIN)/python -m tests.options
 
 .PHONY: clean
 clean: ## Remove everything that was built

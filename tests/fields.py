@@ -1,6 +1,6 @@
 """Writes docs/fields.md, what becomes of each field of a request, from docs/fields.toml.
 
-Run ``make fields`` after a change of docs/fields.toml; tests/unit/docs holds both to the API and to the code.
+Run ``make tables`` after a change of docs/fields.toml; tests/unit/docs holds both to the API and to the code.
 """
 
 from __future__ import annotations

@@ -354,7 +354,9 @@ class Config:
         4 * 3600.0, _positive_duration, "A stream of exec, attach or port-forward that is idle for so long is closed."
     )
     streaming_tls_cert: Path | None = _option(
-        None, _optional_path, "Certificate by which exec, attach and port-forward are served over TLS."
+        None,
+        _optional_path,
+        "Certificate by which exec, attach and port-forward are served over TLS; a new one is taken in seconds.",
     )
     streaming_tls_key: Path | None = _option(None, _optional_path, "Key of that certificate.")
     streaming_tls_client_ca: Path | None = _option(
@@ -366,7 +368,10 @@ class Config:
         "Where the server's own metrics are served over HTTP, under /metrics: address:port. Empty: nowhere.",
     )
     metrics_tls_cert: Path | None = _option(
-        None, _optional_path, "Certificate by which metrics are served over TLS.", also=("metrics_tls_cert_file",)
+        None,
+        _optional_path,
+        "Certificate by which metrics are served over TLS; a new one is taken in seconds.",
+        also=("metrics_tls_cert_file",),
     )
     metrics_tls_key: Path | None = _option(
         None, _optional_path, "Key of that certificate.", also=("metrics_tls_key_file",)

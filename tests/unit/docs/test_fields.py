@@ -66,7 +66,7 @@ def _tests_of(file: str) -> frozenset[str]:
 
 
 def test_the_document_is_made_of_the_rows() -> None:
-    assert DOCUMENT.read_text() == to_markdown(ROWS), "run make fields"
+    assert DOCUMENT.read_text() == to_markdown(ROWS), "run make tables"
 
 
 # What the code does with each field. A change of one field in a request has to show in what becomes of the request.

@@ -24,6 +24,8 @@ TIME_LIMIT: Final = 3600  # seconds for the whole suite
 CONFORMANCE: Final = r"\[NodeConformance\]"
 # What a conformant node need not do.
 LEFT_OUT: Final = (r"\[Flaky\]", r"\[Slow\]", r"\[Disruptive\]", r"\[Alpha\]", r"\[Feature:", r"\[FeatureGate")
+# What no run has: specs that fail now and then anywhere, and those that end or reconfigure the kubelet.
+UNFIT: Final = (r"\[Flaky\]", r"\[Disruptive\]")
 SERIAL: Final = "Serial"
 
 
@@ -32,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e_node", description=__doc__)
     parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
     parser.add_argument("--focus", metavar="REGEX", help="of the conformance specs run only those whose name matches")
+    parser.add_argument("--features", metavar="REGEX", help="run specs of features whose name matches, instead")
     parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")
     parser.add_argument("--feature-gates", default="", metavar="NAME=true,...", help="of the kubelet")
     parser.add_argument("--serial", action="store_true", help="run the specs that run alone, instead of all others")
@@ -49,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
             f"--time-limit={TIME_LIMIT}",
             f"--feature-gates={given.feature_gates}",
             f"--procs={given.processes}",
-            f"--focus={focus(given.focus)}",
-            f"--skip={'|'.join(LEFT_OUT)}",
+            f"--focus={given.features or focus(given.focus)}",
+            f"--skip={'|'.join(UNFIT if given.features else LEFT_OUT)}",
             f"--label-filter={SERIAL if given.serial else f'!{SERIAL}'}",
             *(["--units"] if given.serial else []),
         )
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     listed = EXPECTED_SERIAL if given.serial else EXPECTED
     expected = read_expectations(listed.read_text(), given.engine, given.feature_gates)
-    return run.judge(specs, expected, whole=not given.focus)
+    return run.judge(specs, expected, whole=not (given.focus or given.features))
 
 
 def focus(asked: str | None) -> str:

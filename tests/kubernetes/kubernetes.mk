@@ -8,7 +8,11 @@ CLUSTER_SPECS ?= 4
 GATES ?=
 # SERIAL=yes runs the specs that run alone, instead of all others.
 SERIAL ?=
+# FEATURES=regex runs specs of features, which no conformant node need have, instead of the conformance specs.
+FEATURES ?=
+export FEATURES
 E2E_NODE = $(BIN)/python -m tests.e2e_node $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \
+  $(if $(FEATURES),--features "$$FEATURES") \
   $(if $(SERIAL),--serial) --processes $(SPECS) --engine
 
 ##@ Test

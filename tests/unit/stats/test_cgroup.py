@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -343,9 +344,16 @@ def test_processes_of_a_cgroup_and_of_those_below_it(tmp_path: Path) -> None:
         files.close()
 
 
-def test_a_thousand_cgroups_in_each_other(tmp_path: Path) -> None:
+@pytest.fixture
+def bottomless(tmp_path: Path) -> Iterator[Path]:
+    """A folder that may become deeper than Python's rmtree can go, by which pytest clears its folders later."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path], check=True)
+
+
+def test_a_thousand_cgroups_in_each_other(bottomless: Path) -> None:
     """As deep as a container likes to have them, until they have no path any more."""
-    fd = os.open(tmp_path, os.O_RDONLY)
+    fd = os.open(bottomless, os.O_RDONLY)
     for number in range(3000):
         write_at(fd, "cgroup.procs", f"{number}\n")
         os.mkdir("c", dir_fd=fd)
@@ -353,11 +361,10 @@ def test_a_thousand_cgroups_in_each_other(tmp_path: Path) -> None:
         os.close(fd)
         fd = below
     os.close(fd)
-    files = Files(Group("/", 2, {"memory": str(tmp_path)}, ""), Budget(0))
+    files = Files(Group("/", 2, {"memory": str(bottomless)}, ""), Budget(0))
     found = files.processes()
     assert found == list(range(len(found)))
     assert 1000 < len(found) <= MOST_CGROUPS + 1
-    subprocess.run(["rm", "-rf", tmp_path / "c"], check=True)
 
 
 def test_no_more_cgroups_are_looked_at_than_take_a_moment(tmp_path: Path) -> None:

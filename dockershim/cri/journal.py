@@ -1,6 +1,6 @@
 """Facts for the log lines of calls: the names of the pod and container, and whether the call has nothing to do.
 
-They come from memory, current or not, because a log line must not wait.
+It also takes note of calls that fail. The facts come from memory, current or not, because a log line must not wait.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.inventory import Record, is_id
 from dockershim.state.outage import Outage
 from dockershim.state.pods import Pods
@@ -20,10 +21,11 @@ _WHOLE_ID: Final = 64
 class Journal:
     """The source of these facts for ``server``."""
 
-    def __init__(self, pods: Pods, outage: Outage) -> None:
+    def __init__(self, pods: Pods, outage: Outage, failed_calls: FailedCalls) -> None:
         self._pods = pods
         self._inventory = pods.inventory
         self._outage = outage
+        self._failed_calls = failed_calls
 
     def names(self, subject_id: str) -> Mapping[str, str]:
         """The log's fields ``pod`` and ``container`` for the id of a sandbox or container, as far as they are known."""
@@ -56,6 +58,10 @@ class Journal:
     def refuse(self) -> bool:
         """Count a call that failed because the engine is away. Returns whether the outage's log line will count it."""
         return self._outage.refuse()
+
+    def failed(self, rpc: str, code: str, about: Mapping[str, str], message: str, seconds: float) -> None:
+        """Take note of a call that failed. ``about`` has its log fields."""
+        self._failed_calls.add(rpc, code, about.get("pod", ""), about.get("container", ""), message, seconds)
 
     def _holds_anything(self, record: Record | None, sandbox_id: str) -> bool:
         """Whether a container of the sandbox runs, or its netns is pinned."""

@@ -11,8 +11,10 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import limited_huge_pages
 from dockershim.errors import FailedPrecondition, ShimError, Unavailable, failure_of
 from dockershim.host_paths.service import HostPaths
+from dockershim.logs.service import ContainerLogs, Statistics
 from dockershim.network.pod_network import NodeNetwork
 from dockershim.state.engine_info import EngineInfo
+from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.follower import EngineFollower
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
@@ -22,18 +24,29 @@ from dockershim.translate.node_facts import to_node_facts, to_runtime_handlers
 _RUNTIME_NAME = "docker"
 _VERSION_OF_REQUESTS = "0.1.0"
 _FIRST_LOOK_DEADLINE = 2.0
+#: The log process answers between two batches.
+_LOG_DEADLINE = 0.5
 
 
 class NodeStatus:
     """The calls about the runtime itself."""
 
     def __init__(
-        self, info: EngineInfo, follower: EngineFollower, network: NodeNetwork, host_paths: HostPaths, infra_image: str
+        self,
+        info: EngineInfo,
+        follower: EngineFollower,
+        network: NodeNetwork,
+        host_paths: HostPaths,
+        logs: ContainerLogs,
+        failed_calls: FailedCalls,
+        infra_image: str,
     ) -> None:
         self._info = info
         self._follower = follower
         self._network = network
         self._host_paths = host_paths
+        self._logs = logs
+        self._failed_calls = failed_calls
         self._infra_image = infra_image
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
@@ -69,7 +82,7 @@ class NodeStatus:
         if features is not None:
             response.runtime_handlers.extend(to_runtime_handlers(features))
         if request.verbose:
-            response.info.update(self._verbose(features))
+            response.info.update(self._verbose(features, await self._log_statistics()))
         return response
 
     async def _first_look(self) -> Capabilities:
@@ -79,18 +92,28 @@ class NodeStatus:
         except TimeoutError:
             raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
 
-    def _verbose(self, features: Capabilities | None) -> dict[str, str]:
+    async def _log_statistics(self) -> Statistics | None:
+        try:
+            return await self._logs.statistics(_LOG_DEADLINE)
+        except ShimError:
+            return None
+
+    def _verbose(self, features: Capabilities | None, logs: Statistics | None) -> dict[str, str]:
+        """What only this server tells, as JSON. docs/status.md names what programs may read."""
         config = {
             "sandboxImage": self._infra_image,
             "networkPlugin": self._network.kind,
             "dockershim": __version__,
         }
-        inventory = dataclasses.asdict(self._follower.counters)
-        info = {
-            "config": json.dumps(config, sort_keys=True),
-            "hostPaths": json.dumps({"hanging": self._host_paths.hanging}),
-            "inventory": json.dumps(inventory, sort_keys=True),
+        told = {
+            "config": config,
+            "failedCalls": [dataclasses.asdict(call) for call in self._failed_calls.newest_first()],
+            "hostPaths": {"hanging": self._host_paths.hanging},
+            "inventory": dataclasses.asdict(self._follower.counters),
+            "logs": dataclasses.asdict(logs) if logs is not None else None,
+            "outage": dataclasses.asdict(outage) if (outage := self._follower.outage.last) is not None else None,
         }
+        info = {key: json.dumps(value, sort_keys=True) for key, value in told.items()}
         if features is not None:
             info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)
         return info

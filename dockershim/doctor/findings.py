@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from dockershim.server.log import escape
+from dockershim.common.text import escape
 
 #: In characters. A path has 4096 at most; an engine's or plugin's message can be much longer.
 _LONGEST_TEXT: Final = 600

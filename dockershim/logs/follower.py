@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from dockershim.logs.copying import BATCH, Copying, Totals, in_words
 from dockershim.logs.inotify import CREATE, MODIFY, MOVED, OVERFLOW, Inotify
+from dockershim.logs.rates import Rate, busiest
 
 #: Seconds between two reads of the files of a container that writes.
 REST: Final = 0.01
@@ -55,7 +56,8 @@ class _Waiting:
 class _Container:
     """``due`` is when its files are read next, None if only its watch decides; ``problem`` is why it is not written.
 
-    It ``lags`` if its last turn copied more than half a batch. ``unwatched`` is why it has no watch.
+    It ``lags`` if its last turn copied more than half a batch. ``unwatched`` is why it has no watch. ``rate`` is of
+    bytes of the engine's files.
     """
 
     id: str
@@ -69,6 +71,7 @@ class _Container:
     lags: bool = False
     problem: str = ""
     waiting: list[_Waiting] = field(default_factory=list)
+    rate: Rate = field(default_factory=Rate)
 
 
 def _when_due(container: _Container) -> float:
@@ -163,6 +166,8 @@ class LogFollower:
             self._block(container, error, now)
             return 0
         container.problem = ""
+        if copied:
+            container.rate.add(copied, now)
         container.lags = copied > BATCH // 2
         idle = now + POLL if container.unwatched else None
         container.due = idle if not copied else now if container.lags else now + REST
@@ -294,8 +299,8 @@ class LogFollower:
         container.waiting.append(_Waiting(request, do, end, until))
         container.due = 0.0
 
-    def _statistics(self) -> dict[str, int | str]:
-        """The totals, the number of bytes still to copy, and the time of the oldest of these lines."""
+    def _statistics(self) -> dict[str, Any]:
+        """The totals, the busiest logs, how many bytes are still to copy, and the time of the oldest of these lines."""
         totals, unread, oldest = replace(self._ended), 0, ""
         for container in self._containers.values():
             totals.add(container.copying.totals)
@@ -305,7 +310,14 @@ class LogFollower:
             oldest = min(filter(None, (oldest, time_of_first.rstrip("Z"))), default="")
         blocked = sum(bool(container.problem) for container in self._containers.values())
         followed = len(self._containers)
-        return {**asdict(totals), "followed": followed, "blocked": blocked, "unread": unread, "oldest": oldest}
+        return {
+            **asdict(totals),
+            "followed": followed,
+            "blocked": blocked,
+            "unread": unread,
+            "oldest": oldest,
+            "busiest": busiest({name: one.rate for name, one in self._containers.items()}, time.monotonic()),
+        }
 
     def _position(self, container_id: str) -> Path:
         return self._positions / container_id

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -41,6 +41,8 @@ class Statistics:
     ``bytes`` and ``lines`` are of the engine's files. ``missing`` is how many bytes at least are not in the CRI logs.
     ``blocked`` of the ``followed`` containers cannot be copied now. ``unread`` bytes are still to be copied; ``oldest``
     is the engine's time of the first of these lines, RFC 3339 in UTC without the zone; empty if there are none.
+    ``busiest`` has the bytes of engine lines a second of the 50 containers that log most, by container id; others have
+    less than a byte, or less than the last of the 50.
     """
 
     bytes: int = 0
@@ -50,6 +52,7 @@ class Statistics:
     blocked: int = 0
     unread: int = 0
     oldest: str = ""
+    busiest: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Died(Exception):

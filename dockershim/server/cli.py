@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dockershim import __version__
+from dockershim.common.text import escape
 from dockershim.server import config, log
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         settings = load()
     except config.ConfigError as error:
         for problem in error.problems:
-            sys.stderr.write(f"dockershim: {log.escape(problem)}\n")
+            sys.stderr.write(f"dockershim: {escape(problem)}\n")
         return USAGE_ERROR
     if arguments.command == INFO:
         return _print_info(settings, as_json=arguments.json)
@@ -170,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
         hint = config.did_you_mean(unknown.split("=")[0].split(" ")[0], self._option_string_actions) if unknown else ""
-        self.exit(USAGE_ERROR, f"dockershim: {log.escape(message)}{hint} (dockershim --help lists all)\n")
+        self.exit(USAGE_ERROR, f"dockershim: {escape(message)}{hint} (dockershim --help lists all)\n")
 
 
 def make_parser() -> argparse.ArgumentParser:

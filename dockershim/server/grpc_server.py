@@ -97,6 +97,9 @@ class Journal(Protocol):
     def refuse(self) -> bool:
         """Count a call that ends UNAVAILABLE. Returns whether the log covers it already, as part of an outage."""
 
+    def failed(self, rpc: str, code: str, about: Mapping[str, str], message: str, seconds: float) -> None:
+        """Take note of a call that failed after these seconds. ``about`` has its log fields."""
+
 
 def make_server(
     services: Mapping[str, object],
@@ -232,6 +235,8 @@ class _Call:
     async def _end(self, error: BaseException, started: float, context: Context, level: int) -> NoReturn:
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             logger.log(level, "its caller has gone after %.1f ms", _since(started))
+            if self._name != OPEN_ENDED:
+                self._note(grpc.StatusCode.CANCELLED, "its caller has gone", started)
             raise error
         if isinstance(error, errors.ShimError):
             row = row_of(type(error))
@@ -243,14 +248,20 @@ class _Call:
                 row.code.name,
                 _without_long_ids(str(error)),
             )
+            if not is_counted:
+                self._note(row.code, _without_long_ids(str(error)), started)
             await context.abort(row.code, bounded(str(error)))
         # The text of an unexpected error may contain anything, so the caller does not get it. This includes a
         # CancelledError if this call was not cancelled: it came from something that the handler waited for, and
         # without an answer the caller would wait.
         logger.error("failed after %.1f ms", _since(started), exc_info=error)
-        await context.abort(
-            grpc.StatusCode.INTERNAL, f"internal error in {self._name}; dockershim's log has the details"
-        )
+        message = f"internal error in {self._name}; dockershim's log has the details"
+        self._note(grpc.StatusCode.INTERNAL, message, started)
+        await context.abort(grpc.StatusCode.INTERNAL, message)
+
+    def _note(self, code: grpc.StatusCode, message: str, started: float) -> None:
+        if self._journal is not None:
+            self._journal.failed(self._name, code.name, log.current_fields(), message, _since(started) / 1000)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any, Final
 import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.text import escape
 from dockershim.server.cri_calls import call, connect, reason
-from dockershim.server.log import escape
 
 _KEY: Final = "capabilities"
 _DEADLINE: Final = 10.0

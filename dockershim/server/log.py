@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
+from dockershim.common.text import escape
+
 TRACEBACK_INDENT = "    "
 
 #: In bytes, escaped. journald splits a line of more than 48 KiB into several records; a message with all its fields is
@@ -105,13 +107,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["traceback"] = _cut(self.formatException(record.exc_info), LONGEST_MESSAGE)
         return json.dumps(entry)
-
-
-def escape(text: str) -> str:
-    """``text`` with every character that is not printable written as Python would write it in a literal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -53,6 +53,7 @@ from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSou
 from dockershim.server.config import Config
 from dockershim.state.checkpoints import Checkpoints
 from dockershim.state.engine_info import EngineInfo
+from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
@@ -146,11 +147,12 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(follower)
         stack.push_async_callback(accounts.close)
         await stack.enter_async_context(watchdog)
+        failed_calls = FailedCalls()
         reads = SandboxReads(pods, accounts)
         end = SandboxEnd(pods, containers, keeper, hooks)
         events = ContainerEvents(follower, inventory, accounts, reads)
         runtime = RuntimeService(
-            NodeStatus(info, follower, network, host_paths, infra_image),
+            NodeStatus(info, follower, network, host_paths, logs, failed_calls, infra_image),
             SandboxStart(
                 pods, containers, info, hooks, host_paths, network, infra_image, images.ensure_infra_image, end.remove
             ),
@@ -188,7 +190,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
         await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
         stack.push_async_callback(settle)
-        journal = Journal(pods, follower.outage)
+        journal = Journal(pods, follower.outage, failed_calls)
         summary = partial(_summary, follower, info, inventory)
         yield Services(runtime, images, current.replace, summary, instruments.rpcs if instruments else None, journal)
 

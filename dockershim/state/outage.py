@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, replace
 from typing import Final
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two lines about one outage.
 _REMINDER: Final = 60.0
+#: In characters: the engine's message may be any length.
+_LONGEST_REASON: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """An outage: when it began, in seconds since 1970, why, for how long, and how many calls were refused.
+
+    ``seconds`` is None while it lasts.
+    """
+
+    begun: float
+    reason: str
+    seconds: float | None = None
+    refused: int = 0
 
 
 class Outage:
@@ -24,6 +40,14 @@ class Outage:
         self._logged_at = 0.0
         self._reasons: set[str] = set()
         self._refused = 0
+        self._last: Absence | None = None
+
+    @property
+    def last(self) -> Absence | None:
+        """The outage that lasts, or else the last one; None if there was none."""
+        if self._last is None or not self.lasts:
+            return self._last
+        return replace(self._last, refused=self._refused)
 
     @property
     def lasts(self) -> bool:
@@ -34,6 +58,7 @@ class Outage:
         now = time.monotonic()
         if self._begun is None:
             self._begun, self._refused, self._reasons = now, 0, set()
+            self._last = Absence(round(time.time(), 3), reason[:_LONGEST_REASON])
             what = "the engine cannot be used; calls that need it are refused until it answers"
         elif reason in self._reasons or now - self._logged_at < _REMINDER:
             return
@@ -53,6 +78,8 @@ class Outage:
         if self._begun is None:
             return
         seconds, self._begun = time.monotonic() - self._begun, None
+        if self._last is not None:
+            self._last = replace(self._last, seconds=round(seconds, 3), refused=self._refused)
         # At the level of the begin, so that every log that shows the begin also shows the end.
         logger.warning(
             "the engine answers again after %.1f s: Docker Engine %s; calls refused meanwhile: %d",

@@ -9,6 +9,7 @@ import pytest
 from checkpoints import Checkpoint
 from dockershim.cri.journal import Journal
 from dockershim.network.netns import Pins
+from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.inventory import Inventory
 from dockershim.state.outage import Outage
 from tests.unit.state.fake_engine import CONTAINER, OTHER_SANDBOX, SANDBOX, FakeEngine, labels
@@ -24,7 +25,7 @@ async def journal(fake: FakeEngine, inventory: Inventory, tmp_path: Path) -> Jou
     await inventory.refresh_container(ENDED)
     lost = Checkpoint(sandbox_id=LOST, name="gone", namespace="ns")
     await inventory.sandboxes()
-    return Journal(fake_pods(inventory, [lost], pins=Pins(tmp_path)), Outage())
+    return Journal(fake_pods(inventory, [lost], pins=Pins(tmp_path)), Outage(), FailedCalls())
 
 
 @pytest.mark.parametrize(

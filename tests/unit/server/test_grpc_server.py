@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -494,6 +494,7 @@ class Known:
         self.done: set[str] = set()
         self.outage = False
         self.refused = 0
+        self.failures: list[tuple[str, ...]] = []
 
     def names(self, subject_id: str) -> dict[str, str]:
         return {"pod": "default/web", "container": "main"} if subject_id == ID else {}
@@ -504,6 +505,10 @@ class Known:
     def refuse(self) -> bool:
         self.refused += self.outage
         return self.outage
+
+    def failed(self, rpc: str, code: str, about: Mapping[str, str], message: str, seconds: float) -> None:
+        assert 0 < seconds < 10
+        self.failures.append((rpc, code, about.get("pod", ""), about.get("container", ""), message))
 
 
 ID, OTHER_ID = "ab" * 32, "cd" * 32
@@ -598,17 +603,31 @@ async def test_a_failure_is_told_with_names_and_each_id_once(serve: Serve, lines
     async def fail(request: Any) -> Any:
         raise errors.EngineFailure(f"POST /containers/{ID}/start: engine: {ID} is broken")
 
-    async with serve({"start_container": fail, "run_pod_sandbox": fail}, journal=Known()) as (v1, _):
+    async def fail_unforeseen(request: Any) -> Any:
+        raise RuntimeError("password")
+
+    journal = Known()
+    calls: Calls = {"start_container": fail, "run_pod_sandbox": fail, "exec_sync": fail_unforeseen}
+    async with serve(calls, journal=journal) as (v1, _):
         code, message = await failing(v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id=ID)))
         config = v1.api.PodSandboxConfig(metadata={"name": "web\n2026-01-01T00:00:00Z INFO", "namespace": "a b"})
         await failing(v1.runtime.RunPodSandbox(v1.api.RunPodSandboxRequest(config=config)))
+        told = list(lines)
+        await failing(v1.runtime.ExecSync(v1.api.ExecSyncRequest(container_id=ID)))
     assert (code, message) == (grpc.StatusCode.INTERNAL, f"POST /containers/{ID}/start: engine: {ID} is broken")
     failed, short = "WARNING dockershim.server.grpc_server failed after ? ms: INTERNAL:", ID[:12]
     fields = f"rpc=StartContainer pod=default/web container=main container_id={ID}"
     hostile = r'rpc=RunPodSandbox pod="a b/web\n2026-01-01T00:00:00Z INFO"'
-    assert lines == [
+    assert told == [
         f"{failed} POST /containers/{short}/start: engine: {short} is broken {fields}",
         f"{failed} POST /containers/{ID}/start: engine: {ID} is broken {hostile}",
+    ]
+    unforeseen = "internal error in ExecSync; dockershim's log has the details"
+    broken = f"POST /containers/{short}/start: engine: {short} is broken"
+    assert journal.failures == [
+        ("StartContainer", "INTERNAL", "default/web", "main", broken),
+        ("RunPodSandbox", "INTERNAL", f"a b/{config.metadata.name}", "", broken.replace(short, ID)),
+        ("ExecSync", "INTERNAL", "default/web", "main", unforeseen),
     ]
 
 
@@ -616,8 +635,8 @@ async def test_a_caller_that_goes_away_from_a_change_is_told_of(serve: Serve, li
     async def wait(request: Any) -> Any:
         await asyncio.Event().wait()
 
-    told = Told()
-    async with serve({"exec_sync": wait, "stop_container": wait}, told=told, journal=Known()) as (v1, _):
+    told, journal = Told(), Known()
+    async with serve({"exec_sync": wait, "stop_container": wait}, told=told, journal=journal) as (v1, _):
         calls = [
             v1.runtime.ExecSync(v1.api.ExecSyncRequest(container_id=ID)),
             v1.runtime.StopContainer(v1.api.StopContainerRequest(container_id=ID)),
@@ -634,6 +653,8 @@ async def test_a_caller_that_goes_away_from_a_change_is_told_of(serve: Serve, li
                 told.has_ended.clear()
     fields = f"rpc=StopContainer pod=default/web container=main container_id={ID}"
     assert lines == [f"INFO dockershim.server.grpc_server its caller has gone after ? ms {fields}"]
+    gone = ("CANCELLED", "default/web", "main", "its caller has gone")
+    assert sorted(journal.failures) == [("ExecSync", *gone), ("StopContainer", *gone)]
 
 
 async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(serve: Serve, lines: list[str]) -> None:
@@ -650,6 +671,8 @@ async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(se
             await failing(v1.images.ListImages(v1.api.ListImagesRequest()))
     assert [line.split(": ")[1] for line in lines] == ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
     assert journal.refused == 1
+    failures = [(rpc, message) for rpc, _, _, _, message in journal.failures]
+    assert failures == [("Status", "no engine"), ("ListImages", "too many"), ("ListImages", "too many")]
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=3000))

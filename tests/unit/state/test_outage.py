@@ -12,7 +12,7 @@ from dockershim.engine.client import Engine
 from dockershim.state import outage as module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
-from dockershim.state.outage import Outage
+from dockershim.state.outage import Absence, Outage
 from dockershim.state.watchdog import Watchdog
 from tests.unit.engine.server import Server
 from tests.unit.state.fake_engine import FakeEngine, until
@@ -80,7 +80,7 @@ def test_another_reason_is_told_once_and_not_at_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], time=lambda: clock[0]))
     outage = Outage()
     for _ in range(600):
         outage.begin("connection refused")
@@ -102,3 +102,21 @@ def test_each_outage_has_its_own_count(caplog: pytest.LogCaptureFixture) -> None
         outage.end("28.5.2")
         outage.end("28.5.2")
     assert [line[-1] for line in told(caplog)[1::2]] == ["2", "1"]
+
+
+def test_the_last_outage_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], time=lambda: clock[0] + 5000))
+    outage = Outage()
+    assert Outage().last is None
+    outage.begin("connection refused" * 100)
+    outage.refuse()
+    clock[0] += 7
+    outage.begin("its API is too old")
+    reason = ("connection refused" * 100)[:300]
+    assert outage.last == Absence(6000.0, reason, None, 1)
+    outage.refuse()
+    outage.end("28.5.2")
+    assert outage.last == Absence(6000.0, reason, 7.0, 2)
+    assert not outage.refuse()
+    assert outage.last == Absence(6000.0, reason, 7.0, 2)

@@ -27,8 +27,9 @@ CONFIG_DEFAULT: Final = ["config", "default"]
 CONFIG_SHOW: Final = ["config", "show"]
 INFO: Final = ["info"]
 DOCTOR: Final = ["doctor"]
+STATUS: Final = ["status"]
 
-COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR)
+COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR, STATUS)
 
 #: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
 #: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
@@ -47,6 +48,7 @@ commands:
   config show      print the values that flags, environment and files give, with their sources
   info             print what kernel, engine and runtimes can do, as the running server has found it
   doctor           say what is wrong on this node, and what mends it; 1 if something is
+  status           show pods, containers, what they use, and how the server is doing, until Ctrl-C
 """
 
 
@@ -73,6 +75,8 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         return _print_info(settings, as_json=arguments.json)
     if arguments.command == DOCTOR:
         return _doctor(settings, pod=arguments.pod, as_json=arguments.json)
+    if arguments.command == STATUS:
+        return _status(settings, once=arguments.once, as_json=arguments.json)
     return _serve(settings, load, compose)
 
 
@@ -97,6 +101,13 @@ def _doctor(settings: config.Config, *, pod: bool, as_json: bool) -> int:
 
     question = Question(settings, _callers_endpoint(settings), dict(os.environ), _config_of)
     return doctor(question, pod=pod, as_json=as_json)
+
+
+def _status(settings: config.Config, *, once: bool, as_json: bool) -> int:
+    set_up_grpc()
+    from dockershim.status.command import status
+
+    return status(_callers_endpoint(settings), once=once, as_json=as_json)
 
 
 def _config_of(argv: Sequence[str], environ: Mapping[str, str]) -> config.Config:
@@ -152,8 +163,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.command not in COMMANDS:
         name = " ".join(arguments.command)
         parser.error(f"unknown command: {name}{config.did_you_mean(name, map(' '.join, COMMANDS))}")
-    if arguments.json and arguments.command not in (INFO, DOCTOR):
-        parser.error("--json: only info and doctor print JSON")
+    if arguments.json and arguments.command not in (INFO, DOCTOR, STATUS):
+        parser.error("--json: only info, doctor and status print JSON")
+    if arguments.once and arguments.command != STATUS:
+        parser.error("--once: only status shows more than once")
     if arguments.pod and arguments.command != DOCTOR:
         parser.error("--pod: only doctor runs a pod")
     return arguments
@@ -184,7 +197,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
-    parser.add_argument("--json", action="store_true", help="let info or doctor print JSON")
+    parser.add_argument("--json", action="store_true", help="let info, doctor or status print JSON")
+    parser.add_argument("--once", action="store_true", help="let status show all pods once and end")
     parser.add_argument("--pod", action="store_true", help="let doctor run a pod, and remove it")
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
     parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")

@@ -21,7 +21,7 @@ UNITS = [ROOT / "deploy/dockershim.service", ROOT / "deploy/dockershim.service.d
 OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint", "--version", "--buildinfo"}
 OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
 OTHER_FLAGS |= {"--overwrite", "--container-runtime", "--cri-socket", "--json"}
-OTHER_FLAGS |= {"--pod", "--force", "--lazy", "--make-rshared", "--all"}
+OTHER_FLAGS |= {"--once", "--pod", "--force", "--lazy", "--make-rshared", "--all"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

@@ -82,13 +82,14 @@ def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        pytest.param(["--nope"], "arguments: --nope (dockershim --help lists all)\n", id="an unknown flag"),
+        pytest.param(["--xyzzy"], "arguments: --xyzzy (dockershim --help lists all)\n", id="an unknown flag"),
         pytest.param(["--log-levle=x", "-y"], "did you mean --log-level? (", id="a misspelt flag"),
         pytest.param(["inof"], "unknown command: inof; did you mean info? (", id="a misspelt command"),
         pytest.param(["--log-lev=debug"], "--log-lev", id="an abbreviated flag"),
         pytest.param(["start"], "unknown command: start", id="an unknown command"),
         pytest.param(["config"], "unknown command: config", id="half a command"),
-        pytest.param(["--json"], "--json: only info and doctor print JSON", id="JSON of nothing"),
+        pytest.param(["--json"], "--json: only info, doctor and status print JSON", id="JSON of nothing"),
+        pytest.param(["info", "--once"], "--once: only status shows more than once", id="once of another command"),
         pytest.param(["info", "--pod"], "--pod: only doctor runs a pod", id="a pod of another command"),
         pytest.param(["--log-level"], "expected one argument", id="a flag without its value"),
     ],

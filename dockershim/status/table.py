@@ -1,0 +1,164 @@
+"""The view of a node for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dockershim.common.text import escape
+from dockershim.debug.overview import RUNNING, Container, Overview, Pod
+from dockershim.debug.words import age, ago, clock, cores, counted, duration, rate, size
+
+_GOOD: Final = "green"
+_BAD: Final = "bold red"
+_DIM: Final = "dim"
+#: A live view shows so many failed calls, and leaves the other lines to the pods.
+_FAILED_IN_LIVE: Final = 5
+#: Headings, empty lines and the line of what is left out.
+_LINES_BETWEEN: Final = 6
+
+
+def render(overview: Overview, height: int | None = None) -> Group:
+    """The view in ``height`` lines, the busiest pods first; without a height all pods by name, and all failed calls."""
+    head = [Text.assemble(*line, no_wrap=height is not None, overflow="ellipsis") for line in _head(overview)]
+    failed = overview.failed_calls if height is None else overview.failed_calls[:_FAILED_IN_LIVE]
+    parts: list[RenderableType] = [*head]
+    if overview.problem:
+        parts.append(Text(escape(overview.problem), style=_BAD))
+    if overview.pods is not None:
+        room = None if height is None else max(3, height - len(parts) - len(failed) - _LINES_BETWEEN)
+        parts += ["", *_pods(overview, room)]
+    if failed:
+        parts += ["", _failed_calls(overview, failed)]
+    return Group(*parts)
+
+
+def _head(overview: Overview) -> Iterator[list[tuple[str, str]]]:
+    server = f"dockershim {escape(overview.server)}" if overview.server else "this server is no dockershim"
+    line = [(server, "bold")]
+    if overview.engine:
+        line.append((f"  Docker {escape(overview.engine)}", ""))
+    for condition in overview.conditions:
+        line.append((f"  {escape(condition.type)} ", ""))
+        line.append(("yes", _GOOD) if condition.ok else ("no", _BAD))
+    yield line
+    for condition in overview.conditions:
+        if not condition.ok:
+            yield [(f"{escape(condition.type)}: {escape(condition.message)}", _BAD)]
+    if overview.pods is not None:
+        yield [(_sums(overview.pods), "")]
+    if overview.logs is not None:
+        logs = overview.logs
+        copied = f"{counted(logs.followed, 'log')} copied at {size(logs.bytes_per_second)}/s"
+        yield [
+            (f"{copied}, {size(logs.unread)} behind", ""),
+            (f", {logs.blocked} cannot be written" if logs.blocked else "", _BAD),
+            (f", {size(logs.missing)} missing" if logs.missing else "", _BAD),
+        ]
+    elif overview.server:
+        yield [("the log process does not answer", _BAD)]
+    yield [("last outage of the engine: ", ""), *_outage(overview)]
+    if overview.resyncs is not None:
+        resyncs = overview.resyncs
+        causes = ", ".join(f"{escape(cause)} {count}" for cause, count in sorted(resyncs.causes.items()) if count)
+        last = f"{ago(resyncs.last, overview.time)} in {duration(resyncs.seconds)}" if resyncs.count else "none yet"
+        yield [(f"last resync: {last}; since the start: {causes or 'none'}", "")]
+
+
+def _sums(pods: Sequence[Pod]) -> str:
+    containers = [container for pod in pods for container in pod.containers]
+    return ", ".join(
+        (
+            f"{counted(len(pods), 'pod')} ({sum(pod.ready for pod in pods)} ready)",
+            f"{counted(len(containers), 'container')} ({sum(pod.running for pod in pods)} running)",
+            counted(sum(pod.restarts for pod in pods), "restart"),
+            f"{sum(pod.cpu_cores or 0 for pod in pods):.3f} CPUs",
+            size(sum(pod.memory_bytes or 0 for pod in pods)),
+        )
+    )
+
+
+def _outage(overview: Overview) -> Iterator[tuple[str, str]]:
+    outage = overview.outage
+    if outage is None:
+        yield ("none" if overview.server else "not known", "")
+    elif outage.seconds is None:
+        yield (f"now, for {age(overview.time - outage.begun)}: {escape(outage.reason)}", _BAD)
+    else:
+        when = f"{clock(outage.begun)}, for {duration(outage.seconds)}"
+        yield (f"{when}, {counted(outage.refused, 'call')} refused: {escape(outage.reason)}", "")
+
+
+def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
+    pods = list(overview.pods or ())
+    if room is not None:
+        pods.sort(key=lambda pod: (-(pod.cpu_cores or 0), -(pod.memory_bytes or 0), pod.namespace, pod.name))
+    table = _table(("POD", ""), ("READY", ""), ("CONTAINERS", ">"), ("RESTARTS", ">"), ("CPU", ">"))
+    for name in ("MEMORY", "LOGS", "AGE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown, lines = 0, 0
+    for pod in pods:
+        rows = [_pod_row(pod, overview.time), *(_container_row(one) for one in pod.containers if _is_told(pod))]
+        lines += len(rows)
+        if room is not None and lines > room:
+            break
+        shown += 1
+        for row in rows:
+            table.add_row(*row)
+    yield table
+    if shown < len(pods):
+        yield Text(f"and {counted(len(pods) - shown, 'pod')} more; --once shows all", style=_DIM)
+
+
+def _is_told(pod: Pod) -> bool:
+    """Whether the containers have lines of their own: that of one that runs would be like its pod's."""
+    return len(pod.containers) != 1 or pod.running != 1
+
+
+def _pod_row(pod: Pod, now: float) -> list[Text]:
+    return [
+        Text(escape(f"{pod.namespace}/{pod.name}")),
+        Text("yes", style=_GOOD) if pod.ready else Text("no", style=_BAD),
+        Text(f"{pod.running}/{len(pod.containers)}"),
+        Text(str(pod.restarts), style=_BAD if pod.restarts else ""),
+        Text(cores(pod.cpu_cores)),
+        Text(size(pod.memory_bytes)),
+        Text(rate(pod.log_bytes_per_second)),
+        Text(age(now - pod.created)),
+    ]
+
+
+def _container_row(container: Container) -> list[Text]:
+    style = _DIM if container.state == RUNNING else ""
+    cells = (
+        f"  {escape(container.name)}",
+        "",
+        container.state,
+        str(container.restarts),
+        cores(container.cpu_cores),
+        size(container.memory_bytes),
+        rate(container.log_bytes_per_second),
+        "",
+    )
+    return [Text(cell, style=style) for cell in cells]
+
+
+def _failed_calls(overview: Overview, failed: Sequence[object]) -> Table:
+    table = _table(("FAILED CALL", ""), ("POD", ""), ("CODE", ""), ("TIMES", ">"), ("LAST", ">"))
+    table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis")
+    for call in overview.failed_calls[: len(failed)]:
+        subject = f"{call.pod} {call.container}".strip()
+        cells = (call.rpc, subject, call.code, str(call.count), ago(call.last, overview.time), call.message)
+        table.add_row(*(Text(escape(cell)) for cell in cells))
+    return table
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify else "left", no_wrap=True, overflow="ellipsis")
+    return table

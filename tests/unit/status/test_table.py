@@ -1,0 +1,123 @@
+"""What the terminal shows, and what it never gets."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from dockershim.debug.overview import Answers, to_overview
+from dockershim.status.command import console
+from dockershim.status.table import render
+from tests.unit.debug.views import HOSTILE, NOW, answers, container, failed_call, sandbox, status
+
+
+def shown(answers: Answers, height: int | None = None) -> list[str]:
+    stream = io.StringIO()
+    console(stream).print(render(to_overview(answers, NOW), height))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_a_node() -> None:
+    assert shown(answers()) == [
+        "dockershim 1.2.3  Docker 28.5.2  RuntimeReady yes  NetworkReady yes",
+        "2 pods (2 ready), 2 containers (2 running), 0 restarts, 0.300 CPUs, 3 MiB",
+        "4 logs copied at 2 KiB/s, 10 B behind",
+        "last outage of the engine: 17:50:19 UTC, 23 Nov 2026, for 2.50 s, 4 calls refused: connection refused",
+        "last resync: 7 s ago in 250 ms; since the start: cut 2, start 1",
+        "",
+        "POD            READY  CONTAINERS  RESTARTS    CPU  MEMORY     LOGS    AGE",
+        "default/web-1  yes           1/1         0  0.100   1 MiB  2 KiB/s  1m 0s",
+        "default/web-2  yes           1/1         0  0.200   2 MiB           2m 0s",
+        "",
+        "FAILED CALL  POD            CODE       TIMES      LAST  MESSAGE",
+        "PullImage    default/web-1  NOT_FOUND     12  30 s ago  no such image",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("info", "line"),
+    [
+        pytest.param({"outage": None}, "last outage of the engine: none", id="no outage"),
+        pytest.param(
+            {"outage": {"begun": NOW - 9, "reason": "refused", "seconds": None, "refused": 0}},
+            "last outage of the engine: now, for 9 s: refused",
+            id="an outage that lasts",
+        ),
+        pytest.param({"logs": None}, "the log process does not answer", id="no log process"),
+        pytest.param(
+            {"logs": {"followed": 1, "blocked": 1, "unread": 2048, "missing": 3, "busiest": {}}},
+            "1 log copied at 0 B/s, 2 KiB behind, 1 cannot be written, 3 B missing",
+            id="logs in trouble",
+        ),
+        pytest.param({"config": {}}, "this server is no dockershim  Docker 28.5.2  ", id="another server"),
+    ],
+)
+def test_lines_of_the_head(info: dict[str, Any], line: str) -> None:
+    assert any(found.startswith(line) for found in shown(answers(status=status(info=info))))
+
+
+def test_what_is_not_ready_says_why() -> None:
+    lines = shown(answers(status=status(network="no CNI configuration")))
+    assert lines[0].endswith("NetworkReady no")
+    assert lines[1] == "NetworkReady: no CNI configuration"
+
+
+def test_without_pods_the_rest_is_there() -> None:
+    lines = shown(answers(sandboxes=None, problem="the pods are not known: UNAVAILABLE: no engine"))
+    assert "the pods are not known: UNAVAILABLE: no engine" in lines
+    assert not any(line.startswith("POD") for line in lines)
+    assert any(line.startswith("PullImage") for line in lines)
+
+
+def test_a_pod_in_trouble_shows_its_containers() -> None:
+    containers = [container(1, "a"), container(1, "b", id="c9", state=2, attempt=5)]
+    lines = shown(answers(1, containers=containers))
+    assert [line.split() for line in lines if line.startswith("  ")] == [
+        ["a", "running", "0", "0.090", "922", "KiB", "2", "KiB/s"],
+        ["b", "exited", "5", "-", "-"],
+    ]
+    assert any(line.startswith("default/web-1  yes           1/2         5") for line in lines)
+
+
+def test_a_live_view_fits_its_terminal_and_begins_with_the_busiest() -> None:
+    calls = [failed_call(rpc=f"Call{number}") for number in range(20)]
+    lines = shown(answers(250, status=status(info={"failedCalls": calls})), height=30)
+    assert len(lines) <= 30
+    pods = [line.split()[0] for line in lines if line.startswith("default/")]
+    assert pods[:3] == ["default/web-250", "default/web-249", "default/web-248"]
+    assert len(pods) > 10
+    assert f"and {250 - len(pods)} pods more; --once shows all" in lines
+    assert sum(line.startswith("Call") for line in lines) == 5
+
+
+def test_once_shows_all() -> None:
+    lines = shown(answers(250))
+    assert sum(line.startswith("default/") for line in lines) == 250
+
+
+def test_no_foreign_text_steers_the_terminal() -> None:
+    everything = answers(
+        1,
+        sandboxes=[sandbox(1, name=HOSTILE, namespace=HOSTILE)],
+        containers=[container(1, HOSTILE, state=2)],
+        problem=HOSTILE,
+        status=status(
+            network=HOSTILE,
+            info={
+                "config": {"dockershim": HOSTILE},
+                "capabilities": {"engine": {"version": HOSTILE}},
+                "failedCalls": [
+                    failed_call(rpc=HOSTILE, code=HOSTILE, pod=HOSTILE, container=HOSTILE, message=HOSTILE)
+                ],
+                "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
+                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
+            },
+        ),
+    )
+    for height in (None, 40):
+        lines = shown(everything, height)
+        assert all(line.isprintable() for line in lines), lines
+        if height is None:
+            assert "\n".join(lines).count("owned") >= 10, "it is shown, escaped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Final
 
 import grpc
 
+import cni
 from dockershim import errors
 
 # The calls of runtime.v1alpha2 in Kubernetes 1.25, the last release that used it. Newer calls exist only in v1.
@@ -69,3 +71,14 @@ STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
 def row_of(kind: type[errors.ShimError]) -> Row:
     """The table's row for ``kind``, or for the nearest of its bases that has one."""
     return next(STATUS[base] for base in kind.__mro__ if base in STATUS)
+
+
+def code_of(error: BaseException) -> str:
+    """The gRPC status that stands for an error, at every border."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return grpc.StatusCode.CANCELLED.name
+    if isinstance(error, errors.ShimError):
+        return row_of(type(error)).code.name
+    if isinstance(error, cni.OperationTimeout):
+        return grpc.StatusCode.DEADLINE_EXCEEDED.name
+    return grpc.StatusCode.INTERNAL.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container
 from typing import Final, TypeVar
 
@@ -19,8 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import cni
 from dockershim.common.measure import measured
-from dockershim.cri.calls import OPEN_ENDED, row_of
-from dockershim.errors import ShimError
+from dockershim.cri.calls import OPEN_ENDED, code_of
 from dockershim.metrics.families import FAMILIES
 
 M = TypeVar("M", bound=MetricWrapperBase)
@@ -28,17 +26,6 @@ M = TypeVar("M", bound=MetricWrapperBase)
 #: Buckets from reads that memory answers up to the start of a pod with a slow network.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _PULL_SECONDS: Final = (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
-
-
-def code_of(error: BaseException) -> str:
-    """The gRPC status that stands for an error, at every border."""
-    if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return grpc.StatusCode.CANCELLED.name
-    if isinstance(error, ShimError):
-        return row_of(type(error)).code.name
-    if isinstance(error, cni.OperationTimeout):
-        return grpc.StatusCode.DEADLINE_EXCEEDED.name
-    return grpc.StatusCode.INTERNAL.name
 
 
 class CountedCalls:

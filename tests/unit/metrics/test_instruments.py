@@ -13,7 +13,8 @@ import cni
 from dockershim import errors
 from dockershim.common.measure import measured
 from dockershim.common.steps import listening, step
-from dockershim.metrics.instruments import CountedCalls, CountedPlugins, CountedPulls, Instruments, code_of
+from dockershim.cri.calls import code_of
+from dockershim.metrics.instruments import CountedCalls, CountedPlugins, CountedPulls, Instruments
 
 
 @pytest.fixture

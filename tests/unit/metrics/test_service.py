@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from dockershim.metrics import service
+from dockershim.common import http_server
 from dockershim.metrics.service import Exposition, MetricsServer
 
 #: More than the kernel keeps for a connection.
@@ -129,13 +129,13 @@ async def test_a_failure_of_ours_is_logged_and_told_without_details(caplog: pyte
     ],
 )
 async def test_who_does_not_go_on_is_put_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "LIFETIME", 0.2)
+    monkeypatch.setattr(http_server, "LIFETIME", 0.2)
     async with serving(Metrics()) as url, connected(url, sent) as reader:
         await ended(reader)
 
 
 async def test_who_does_not_take_the_answer_is_put_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "LIFETIME", 0.3)
+    monkeypatch.setattr(http_server, "LIFETIME", 0.3)
     async with serving(Metrics(b"x" * SIZE)) as url, connected(url, REQUEST) as reader:
         await asyncio.sleep(0.6)
         assert len(await ended(reader)) < SIZE
@@ -144,7 +144,7 @@ async def test_who_does_not_take_the_answer_is_put_out(monkeypatch: pytest.Monke
 async def test_who_has_taken_a_long_answer_is_done_with(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service, "LIFETIME", 1.0)
+    monkeypatch.setattr(http_server, "LIFETIME", 1.0)
     async with serving(Metrics(b"x" * SIZE)) as url, connected(url, REQUEST) as reader:
         assert (await ended(reader)).endswith(b"x" * SIZE)
         await asyncio.sleep(1.1)
@@ -154,7 +154,7 @@ async def test_who_has_taken_a_long_answer_is_done_with(
 async def test_those_who_are_too_many_are_turned_away_and_later_ones_are_served() -> None:
     async with serving(Metrics()) as url, aiohttp.ClientSession() as client:
         async with AsyncExitStack() as idle:
-            for _ in range(service.MOST_CONNECTIONS):
+            for _ in range(http_server.MOST_CONNECTIONS):
                 await idle.enter_async_context(connected(url))
             await asyncio.sleep(0.05)
             async with connected(url) as reader:
@@ -183,14 +183,14 @@ async def test_one_text_serves_all_who_ask_within_a_second(monkeypatch: pytest.M
     assert (state.read_count, len(set(texts))) == (1, 1)
     value.set(7)
     assert await exposition.text() == texts[0]
-    monkeypatch.setattr(service, "FRESH", 0.0)
+    monkeypatch.setattr(http_server, "FRESH", 0.0)
     assert b"value 7.0" in await exposition.text()
 
 
 async def test_a_text_that_takes_longer_than_it_is_good_for_serves_all_who_waited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "FRESH", 0.04)
+    monkeypatch.setattr(http_server, "FRESH", 0.04)
     state = Slow()
     exposition = Exposition(CollectorRegistry(), state)  # type: ignore[arg-type]
     await asyncio.gather(*(exposition.text() for _ in range(100)))

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.cri.calls import STATUS, V1ALPHA2, row_of
-from dockershim.metrics.instruments import code_of
+from dockershim.cri.calls import STATUS, V1ALPHA2, code_of, row_of
 from dockershim.server import grpc_server as server
 from dockershim.server import log
 from dockershim.server.grpc_server import MAX_STATUS_BYTES, OpenStreams, bounded, make_server

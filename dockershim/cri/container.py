@@ -272,7 +272,8 @@ class Containers:
                 await self._hooks.current.post_start_container(created)
 
     async def _start(self, created: ContainerRecord) -> None:
-        await self._logs.prepare(created)
+        with step("begin the log"):
+            await self._logs.prepare(created)
         async with self._pods.locked(created.sandbox_id) as pod:
             pod.running()
             # Another call may have started it, and it may have ended since.

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
+from dockershim.common.steps import step
 from dockershim.errors import HookFailure, ShimError
 from dockershim.hooks import messages
 from dockershim.hooks.client import HookClients
@@ -176,7 +177,8 @@ class Hooks:
         merge: Callable[[Q, Any], Q],
         check: Check[Q],
     ) -> Q:
-        answer = await self._clients.call(server, hook, query.SerializeToString())
+        with step("ask a hook server"):
+            answer = await self._clients.call(server, hook, query.SerializeToString())
         try:
             merged = merge(query, response.FromString(answer))
             if merged != query:
@@ -192,7 +194,8 @@ class Hooks:
             if hook not in server.hooks:
                 continue
             try:
-                await self._clients.call(server, hook, query.SerializeToString())
+                with step("tell a hook server"):
+                    await self._clients.call(server, hook, query.SerializeToString())
             except HookFailure as failure:
                 logger.warning("hook server %s: %s: %s", server.name, hook, failure)
 

@@ -105,14 +105,17 @@ class NodeStatus:
             "networkPlugin": self._network.kind,
             "dockershim": __version__,
         }
+        # Each is an object: crictl shows other JSON as a text.
         told = {
             "config": config,
-            "failedCalls": [dataclasses.asdict(call) for call in self._failed_calls.newest_first()],
+            "failedCalls": {"last": [dataclasses.asdict(call) for call in self._failed_calls.newest_first()]},
             "hostPaths": {"hanging": self._host_paths.hanging},
             "inventory": dataclasses.asdict(self._follower.counters),
-            "logs": dataclasses.asdict(logs) if logs is not None else None,
-            "outage": dataclasses.asdict(outage) if (outage := self._follower.outage.last) is not None else None,
         }
+        if logs is not None:
+            told["logs"] = dataclasses.asdict(logs)
+        if (outage := self._follower.outage.last) is not None:
+            told["outage"] = dataclasses.asdict(outage)
         info = {key: json.dumps(value, sort_keys=True) for key, value in told.items()}
         if features is not None:
             info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)

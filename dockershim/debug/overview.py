@@ -24,6 +24,7 @@ _STATES: Final = {
     cri.CONTAINER_EXITED: "exited",
 }
 RUNNING: Final = "running"
+_NEEDED: Final = ("RuntimeReady", "NetworkReady")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,16 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     logs: Logs | None
 
     @property
+    def missing(self) -> list[Condition]:
+        """The conditions without which no pod can be started: the engine has to answer, the network to be ready."""
+        told = {condition.type: condition for condition in self.conditions}
+        needed = (told.get(kind, Condition(kind, False, "not told")) for kind in _NEEDED)
+        return [condition for condition in needed if not condition.ok]
+
+    @property
     def is_ready(self) -> bool:
-        """Whether pods can be started: the engine answers, and the pod network is ready."""
-        return bool(self.conditions) and all(condition.ok for condition in self.conditions)
+        """Whether pods can be started."""
+        return not self.missing
 
 
 class _Config(msgspec.Struct):
@@ -142,6 +150,10 @@ class _Counters(msgspec.Struct):
     resync_seconds: float
 
 
+class _FailedCalls(msgspec.Struct):
+    last: list[FailedCall]
+
+
 class _LogStatistics(msgspec.Struct):
     followed: int
     blocked: int
@@ -161,6 +173,7 @@ def to_overview(answers: Answers, now: float) -> Overview:
     capabilities = _told(info, "capabilities", _Capabilities)
     counters = _told(info, "inventory", _Counters)
     logs = _told(info, "logs", _LogStatistics)
+    failed = _told(info, "failedCalls", _FailedCalls)
     return Overview(
         time=now,
         server=config.dockershim if config is not None else "",
@@ -168,7 +181,7 @@ def to_overview(answers: Answers, now: float) -> Overview:
         conditions=tuple(Condition(one.type, one.status, one.message) for one in answers.status.status.conditions),
         pods=_pods(answers, logs),
         problem=answers.problem,
-        failed_calls=tuple(_told(info, "failedCalls", list[FailedCall]) or ()),
+        failed_calls=tuple(failed.last) if failed is not None else (),
         outage=_told(info, "outage", Absence),
         resyncs=Resyncs(counters.resyncs, counters.causes, counters.resynced, counters.resync_seconds)
         if counters is not None

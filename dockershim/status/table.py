@@ -18,22 +18,25 @@ _BAD: Final = "bold red"
 _DIM: Final = "dim"
 #: A live view shows so many failed calls, and leaves the other lines to the pods.
 _FAILED_IN_LIVE: Final = 5
-#: Headings, empty lines and the line of what is left out.
-_LINES_BETWEEN: Final = 6
+#: The empty lines, the table's heading, and the line of what is left out.
+_LINES_BETWEEN: Final = 4
 
 
 def render(overview: Overview, height: int | None = None) -> Group:
     """The view in ``height`` lines, the busiest pods first; without a height all pods by name, and all failed calls."""
-    head = [Text.assemble(*line, no_wrap=height is not None, overflow="ellipsis") for line in _head(overview)]
-    failed = overview.failed_calls if height is None else overview.failed_calls[:_FAILED_IN_LIVE]
-    parts: list[RenderableType] = [*head]
+    is_live = height is not None
+    head = [Text.assemble(*line) for line in _head(overview)]
     if overview.problem:
-        parts.append(Text(escape(overview.problem), style=_BAD))
+        head.append(Text(escape(overview.problem), style=_BAD))
+    failed = list(_failed_calls(overview, _FAILED_IN_LIVE if is_live else None))
+    for line in head + failed:
+        line.no_wrap, line.overflow = is_live, "ellipsis"
+    parts: list[RenderableType] = [*head]
     if overview.pods is not None:
         room = None if height is None else max(3, height - len(parts) - len(failed) - _LINES_BETWEEN)
         parts += ["", *_pods(overview, room)]
     if failed:
-        parts += ["", _failed_calls(overview, failed)]
+        parts += ["", *failed]
     return Group(*parts)
 
 
@@ -147,14 +150,17 @@ def _container_row(container: Container) -> list[Text]:
     return [Text(cell, style=style) for cell in cells]
 
 
-def _failed_calls(overview: Overview, failed: Sequence[object]) -> Table:
-    table = _table(("FAILED CALL", ""), ("POD", ""), ("CODE", ""), ("TIMES", ">"), ("LAST", ">"))
-    table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis")
-    for call in overview.failed_calls[: len(failed)]:
-        subject = f"{call.pod} {call.container}".strip()
-        cells = (call.rpc, subject, call.code, str(call.count), ago(call.last, overview.time), call.message)
-        table.add_row(*(Text(escape(cell)) for cell in cells))
-    return table
+def _failed_calls(overview: Overview, most: int | None) -> Iterator[Text]:
+    """A line for each with what failed, and one with the message: these are too long for a column."""
+    calls = overview.failed_calls if most is None else overview.failed_calls[:most]
+    if calls:
+        yield Text("FAILED CALLS", style="bold")
+    for call in calls:
+        subject = " ".join(filter(None, (call.pod, call.container)))
+        head = f"{call.rpc}  {subject}  " if subject else f"{call.rpc}  "
+        times = f"  {counted(call.count, 'time')}, last {ago(call.last, overview.time)}"
+        yield Text.assemble(escape(head), (escape(call.code), _BAD), times)
+        yield Text(f"  {escape(call.message)}", style=_DIM)
 
 
 def _table(*columns: tuple[str, str]) -> Table:

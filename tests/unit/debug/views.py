@@ -56,8 +56,8 @@ def usage(number: int, cores: float, memory: int) -> cri.PodSandboxStats:
 
 
 def status(*, info: dict[str, Any] | None = None, network: str = "") -> cri.StatusResponse:
-    """Our server's verbose status; ``info`` replaces parts of it."""
-    told = {
+    """Our server's verbose status; ``info`` replaces parts of it, or leaves them out if they are None."""
+    told: dict[str, Any] = {
         "config": {"dockershim": "1.2.3"},
         "capabilities": {"engine": {"version": "28.5.2", "api": "1.51"}},
         "inventory": {
@@ -68,7 +68,7 @@ def status(*, info: dict[str, Any] | None = None, network: str = "") -> cri.Stat
             "events": 9,
         },
         "logs": {"followed": 4, "blocked": 0, "unread": 10, "missing": 0, "busiest": {"c1": 2048}, "lines": 7},
-        "failedCalls": [failed_call()],
+        "failedCalls": {"last": [failed_call()]},
         "outage": {"begun": NOW - 100, "reason": "connection refused", "seconds": 2.5, "refused": 4},
         **(info or {}),
     }
@@ -76,9 +76,8 @@ def status(*, info: dict[str, Any] | None = None, network: str = "") -> cri.Stat
         cri.RuntimeCondition(type="RuntimeReady", status=True),
         cri.RuntimeCondition(type="NetworkReady", status=not network, message=network),
     ]
-    return cri.StatusResponse(
-        status=cri.RuntimeStatus(conditions=conditions), info={key: json.dumps(value) for key, value in told.items()}
-    )
+    told_info = {key: json.dumps(value) for key, value in told.items() if value is not None}
+    return cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions), info=told_info)
 
 
 def failed_call(**fields: Any) -> dict[str, Any]:

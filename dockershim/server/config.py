@@ -215,6 +215,14 @@ def _metrics_address(value: object) -> str:
     return _address_and_port(value) if value != "" else ""
 
 
+def _loopback_address(value: object) -> str:
+    """``address:port`` of this machine alone: there is no password, and an error may name what a tenant wrote."""
+    address = _metrics_address(value)
+    if address and not ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+        raise ValueError("must be a loopback address with a port, such as 127.0.0.1:9324 (from elsewhere: ssh -L)")
+    return address
+
+
 def _address_and_port(value: object) -> str:
     host, _, port = _text(value).rpartition(":")
     host = host.strip("[]")
@@ -378,6 +386,12 @@ class Config:
     )
     metrics_tls_client_ca: Path | None = _option(
         None, _optional_path, "Certificates by which those who ask for metrics have to show their own."
+    )
+    debug_bind_addr: str = _option(
+        "",
+        _loopback_address,
+        "Where a page with the state of the node is served over HTTP, to the machine itself: 127.0.0.1:port. Empty: "
+        "nowhere.",
     )
     network_plugin: str = _option(
         "cni",

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import grpc
@@ -101,20 +101,33 @@ class Journal(Protocol):
         """Take note of a call that failed after these seconds. ``about`` has its log fields."""
 
 
+class Recorder(Protocol):
+    """Who takes note of what some calls do."""
+
+    @property
+    def calls(self) -> Container[str]:
+        """The names of these calls."""
+
+    def recording(self, call: str, request: Any) -> AbstractContextManager[Callable[[Any], None]]:
+        """A block in which one of them runs. It gives what is to be called with the response."""
+
+
 def make_server(
     services: Mapping[str, object],
     open_streams: OpenStreams,
     calls: Calls | None = None,
     journal: Journal | None = None,
+    recorder: Recorder | None = None,
 ) -> grpc.aio.Server:
     """A server, not yet bound or started, for ``services``: RuntimeService, ImageService or both, by these names.
 
     A service object has a coroutine method (for a stream, an async generator function) in snake case for each
     implemented call; others answer UNIMPLEMENTED. ``calls`` measures each call by its name in the CRI.
+    ``recorder`` sees the calls that it names.
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
     for name, implementation in services.items():
-        handlers = _handlers(name, implementation, open_streams, calls, journal)
+        handlers = _handlers(name, implementation, open_streams, calls, journal, recorder)
         older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
         server.add_generic_rpc_handlers(
             (
@@ -126,12 +139,17 @@ def make_server(
 
 
 def _handlers(
-    service: str, implementation: object, open_streams: OpenStreams, calls: Calls | None, journal: Journal | None
+    service: str,
+    implementation: object,
+    open_streams: OpenStreams,
+    calls: Calls | None,
+    journal: Journal | None,
+    recorder: Recorder | None,
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
         built = getattr(implementation, snake_case(descriptor.name), None)
-        call = _Call(descriptor, built, open_streams, calls, journal)
+        call = _Call(descriptor, built, open_streams, calls, journal, recorder)
         # No (de)serializers: with them, gRPC answers requests that do not parse with UNKNOWN, and logs a traceback.
         if descriptor.server_streaming:
             handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
@@ -155,6 +173,7 @@ class _Call:
         streams: OpenStreams,
         calls: Calls | None,
         journal: Journal | None,
+        recorder: Recorder | None,
     ) -> None:
         self._name = method.name
         self._request = GetMessageClass(method.input_type)
@@ -164,6 +183,7 @@ class _Call:
         self._built = built
         self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
         self._calls = calls
+        self._recorder = recorder if recorder is not None and method.name in recorder.calls else None
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
         with _measured(self._calls, self._name, context):
@@ -175,7 +195,7 @@ class _Call:
             level = self._level(about)
             started = time.perf_counter()
             try:
-                response: Message = await run(request)
+                response = await self._run(run, request)
                 body = response.SerializeToString()
                 returned = self._returned(response)
             except (Exception, asyncio.CancelledError) as error:
@@ -183,6 +203,14 @@ class _Call:
             with log.fields(**returned):
                 logger.log(level, "done in %.1f ms", _since(started))
             return body
+
+    async def _run(self, run: Callable[[Any], Awaitable[Message]], request: Message) -> Message:
+        if self._recorder is None:
+            return await run(request)
+        with self._recorder.recording(self._name, request) as answered:
+            response = await run(request)
+            answered(response)
+        return response
 
     def _about(self, request: Message) -> dict[str, str]:
         """The log fields for the subject of a call. Read before the call, as its names may be gone afterwards."""

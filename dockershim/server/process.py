@@ -22,7 +22,7 @@ from dockershim.common.measure import Calls
 from dockershim.errors import ShimError, StartError
 from dockershim.server import log
 from dockershim.server.config import Config, ConfigError, flag_name, merge_reload, without_effect
-from dockershim.server.grpc_server import Journal, OpenStreams, make_server
+from dockershim.server.grpc_server import Journal, OpenStreams, Recorder, make_server
 from dockershim.server.sockets import Endpoint, InUse, OwnSocket, PassedSocket, instance_lock
 from dockershim.server.stacks import dump_at
 from dockershim.server.systemd import Notifier, PassedFd, take_passed_fds
@@ -46,6 +46,8 @@ class Services(Protocol):
     def calls(self) -> Calls | None: ...
     @property
     def journal(self) -> Journal | None: ...
+    @property
+    def recorder(self) -> Recorder | None: ...
     @property
     def summary(self) -> Callable[[], str]: ...
 
@@ -151,7 +153,7 @@ class _Process:
         if self._config.image_service_endpoint:
             own = "ImageService" if name == self._config.image_service_endpoint else "RuntimeService"
             offered = {own: offered[own]}
-        server = make_server(offered, self._open_streams, services.calls, services.journal)
+        server = make_server(offered, self._open_streams, services.calls, services.journal, services.recorder)
         try:
             server.add_insecure_port(f"unix:{quote(str(endpoint.bind_path))}")
         except RuntimeError as error:

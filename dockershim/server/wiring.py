@@ -40,6 +40,8 @@ from dockershim.cri.status import NodeStatus
 from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.streaming import Streaming
 from dockershim.cri.update_sandbox import SandboxUpdate
+from dockershim.debug.service import DebugServer, Look
+from dockershim.debug.starts import PodStarts, WatchedPlugins
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
@@ -82,7 +84,8 @@ class Services:
     ``runtime`` and ``images`` have one coroutine method per implemented RPC, in snake case
     (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. RPCs without a method
     answer UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` measures every
-    call; ``journal`` has what the log says about it. ``summary`` says in a line how things are.
+    call; ``journal`` has what the log says about it; ``recorder`` takes note of the starts of pods. ``summary`` says in
+    a line how things are.
     """
 
     runtime: object
@@ -91,6 +94,7 @@ class Services:
     summary: Callable[[], str]
     calls: Calls | None = None
     journal: Journal | None = None
+    recorder: PodStarts | None = None
 
 
 class _Current:
@@ -111,7 +115,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         instruments = _instruments(config, stack)
         engine = await stack.enter_async_context(_engine(current, instruments))
         pins = await asyncio.to_thread(_pins, config.state_directory)
-        cni_network = await _cni_network(config, pins, stack, instruments)
+        starts = _pod_starts(config, stack)
+        cni_network = await _cni_network(config, pins, stack, instruments, starts)
         network = ENGINE_NETWORK if config.network_plugin == "docker" else cni_network
         with step("read the checkpoints"):
             store = Store(config.root_directory / "sandbox")
@@ -180,6 +185,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         if instruments is not None:
             parts = Parts(pods, follower, info, watchdog, image_records, events, logs, network, streams)
             await _serve_metrics(config, instruments, parts, stack)
+        if starts is not None:
+            await _serve_page(config, runtime, starts, stack)
         await _look_at_engine(follower, info)
         await stack.enter_async_context(keeper)
         await stack.enter_async_context(
@@ -192,7 +199,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         stack.push_async_callback(settle)
         journal = Journal(pods, follower.outage, failed_calls)
         summary = partial(_summary, follower, info, inventory)
-        yield Services(runtime, images, current.replace, summary, instruments.rpcs if instruments else None, journal)
+        calls = instruments.rpcs if instruments else None
+        yield Services(runtime, images, current.replace, summary, calls, journal, starts)
 
 
 def _summary(follower: EngineFollower, info: EngineInfo, inventory: Inventory) -> str:
@@ -213,6 +221,23 @@ def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
     instruments = Instruments()
     stack.enter_context(listening(instruments.step_passed))
     return instruments
+
+
+def _pod_starts(config: Config, stack: AsyncExitStack) -> PodStarts | None:
+    """Who takes note of the starts of pods; None if there is no page that would show them."""
+    if not config.debug_bind_addr:
+        return None
+    starts = PodStarts()
+    stack.enter_context(listening(starts.step_passed))
+    return starts
+
+
+async def _serve_page(config: Config, runtime: RuntimeService, starts: PodStarts, stack: AsyncExitStack) -> None:
+    host, _, port = config.debug_bind_addr.rpartition(":")
+    server = DebugServer(Look(runtime, starts), host.strip("[]"), int(port))
+    with _bound_by(f"--debug-bind-addr={config.debug_bind_addr}"):
+        await stack.enter_async_context(server)
+    logger.info("the state of the node is shown on %s/", server.base_url)
 
 
 async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts, stack: AsyncExitStack) -> None:
@@ -252,13 +277,16 @@ def _pins(state: Path) -> Pins:
 
 
 async def _cni_network(
-    config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None
+    config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None, starts: PodStarts | None
 ) -> CNINetwork:
+    executor: cni.Executor | None = instruments.plugins if instruments is not None else None
+    if starts is not None:
+        executor = WatchedPlugins(executor or cni.SubprocessExecutor())
     runtime = cni.Runtime(
         bin_dirs=list(config.cni_bin_dir),
         cache_dir=config.cni_cache_dir,
         timeout=config.cni_timeout,
-        executor=instruments.plugins if instruments else None,
+        executor=executor,
     )
     source: ConfigSource
     if config.network_plugin == "docker":

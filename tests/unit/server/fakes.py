@@ -66,6 +66,7 @@ class FakeServices:
     summary: Callable[[], str]
     calls: None = None
     journal: None = None
+    recorder: None = None
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,8 +69,10 @@ def serve(tmp_path: Path) -> Serve:
         streams: OpenStreams | None = None,
         told: Told | None = None,
         journal: server.Journal | None = None,
+        recorder: server.Recorder | None = None,
     ) -> AsyncIterator[tuple[CRI, CRI]]:
-        running = make_server(dict.fromkeys(SERVICES, Services(calls)), streams or OpenStreams(), told, journal)
+        services = dict.fromkeys(SERVICES, Services(calls))
+        running = make_server(services, streams or OpenStreams(), told, journal, recorder)
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
@@ -672,6 +674,42 @@ async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(se
     assert journal.refused == 1
     failures = [(rpc, message) for rpc, _, _, _, message in journal.failures]
     assert failures == [("Status", "no engine"), ("ListImages", "too many"), ("ListImages", "too many")]
+
+
+class Recorder:
+    """Takes note of stops: what was asked, what was answered, and what failed."""
+
+    calls = frozenset({"StopContainer"})
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @contextmanager
+    def recording(self, call: str, request: Any) -> Iterator[Callable[[Any], None]]:
+        self.seen.append(f"{call} {request.container_id}")
+        try:
+            yield lambda response: self.seen.append(type(response).__name__)
+        except BaseException as error:
+            self.seen.append(str(error))
+            raise
+
+
+async def test_a_recorder_sees_the_calls_that_it_names(serve: Serve) -> None:
+    async def stop_container(request: Any) -> Any:
+        if request.timeout:
+            raise errors.EngineFailure("it is broken")
+        return api_pb2.StopContainerResponse()
+
+    async def start_container(request: Any) -> Any:
+        return api_pb2.StartContainerResponse()
+
+    recorder = Recorder()
+    calls: Calls = {"stop_container": stop_container, "start_container": start_container}
+    async with serve(calls, recorder=recorder) as (v1, old):
+        await v1.runtime.StopContainer(v1.api.StopContainerRequest(container_id="a"))
+        await v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id="b"))
+        await failing(old.runtime.StopContainer(old.api.StopContainerRequest(container_id="c", timeout=1)))
+    assert recorder.seen == ["StopContainer a", "StopContainerResponse", "StopContainer c", "it is broken"]
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=3000))

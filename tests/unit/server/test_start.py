@@ -37,7 +37,7 @@ def config(folder: Path, **values: Any) -> Config:
     )
 
 
-@pytest.mark.parametrize("key", ["streaming_bind_addr", "metrics_bind_addr"])
+@pytest.mark.parametrize("key", ["streaming_bind_addr", "metrics_bind_addr", "debug_bind_addr"])
 async def test_an_address_that_is_taken_is_told_with_its_flag(tmp_path: Path, taken: str, key: str) -> None:
     flag = f"--{key.replace('_', '-')}={taken}"
     with pytest.raises(StartError) as failed:

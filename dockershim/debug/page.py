@@ -22,12 +22,13 @@ REFRESH: Final = 5
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e; --faint: #777; }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 1.2rem auto; padding: 0 1rem; max-width: 75rem; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 1.2rem auto; padding: 0 1rem; max-width: 75rem;
+       overflow-wrap: anywhere; }
 h1 { font-size: 1.35rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; }
 p { margin: .3rem 0; } nav a { margin-right: .8rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; } td { overflow-wrap: anywhere; }
+th { font-weight: 600; }
 .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .faint { color: var(--faint); }
 .part td { color: var(--faint); border-bottom: 0; } .d1 { padding-left: 1.2rem; } .d2 { padding-left: 2.4rem; }

@@ -18,6 +18,8 @@ _BAD: Final = "bold red"
 _DIM: Final = "dim"
 #: A live view shows so many failed calls, and leaves the other lines to the pods.
 _FAILED_IN_LIVE: Final = 5
+#: And so many containers of a pod, so that a pod of many does not hide the others.
+_CONTAINERS_IN_LIVE: Final = 4
 #: The empty lines, the table's heading, and the line of what is left out.
 _LINES_BETWEEN: Final = 4
 
@@ -100,12 +102,15 @@ def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
     pods = list(overview.pods or ())
     if room is not None:
         pods.sort(key=lambda pod: (-(pod.cpu_cores or 0), -(pod.memory_bytes or 0), pod.namespace, pod.name))
-    table = _table(("POD", ""), ("READY", ""), ("CONTAINERS", ">"), ("RESTARTS", ">"), ("CPU", ">"))
-    for name in ("MEMORY", "LOGS", "AGE"):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    # The only column that may become narrower: whoever names a pod must not squeeze the numbers.
+    table.add_column("POD")
+    table.add_column("READY", no_wrap=True)
+    for name in ("CONTAINERS", "RESTARTS", "CPU", "MEMORY", "LOGS", "AGE"):
         table.add_column(name, justify="right", no_wrap=True)
     shown, lines = 0, 0
     for pod in pods:
-        rows = [_pod_row(pod, overview.time), *(_container_row(one) for one in pod.containers if _is_told(pod))]
+        rows = [_pod_row(pod, overview.time), *_container_rows(pod, None if room is None else _CONTAINERS_IN_LIVE)]
         lines += len(rows)
         if room is not None and lines > room:
             break
@@ -117,6 +122,16 @@ def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
         yield Text(f"and {counted(len(pods) - shown, 'pod')} more; --once shows all", style=_DIM)
 
 
+def _container_rows(pod: Pod, most: int | None) -> Iterator[list[Text]]:
+    if not _is_told(pod):
+        return
+    # Those that do not run come first, if not all of them can be shown.
+    containers = pod.containers if most is None else sorted(pod.containers, key=lambda one: one.state == RUNNING)[:most]
+    yield from map(_container_row, containers)
+    if len(containers) < len(pod.containers):
+        yield [Text(f"  and {counted(len(pod.containers) - len(containers), 'container')} more", style=_DIM)]
+
+
 def _is_told(pod: Pod) -> bool:
     """Whether the containers have lines of their own: that of one that runs would be like its pod's."""
     return len(pod.containers) != 1 or pod.running != 1
@@ -124,7 +139,7 @@ def _is_told(pod: Pod) -> bool:
 
 def _pod_row(pod: Pod, now: float) -> list[Text]:
     return [
-        Text(escape(f"{pod.namespace}/{pod.name}")),
+        _name(f"{pod.namespace}/{pod.name}"),
         Text("yes", style=_GOOD) if pod.ready else Text("no", style=_BAD),
         Text(f"{pod.running}/{len(pod.containers)}"),
         Text(str(pod.restarts), style=_BAD if pod.restarts else ""),
@@ -138,7 +153,7 @@ def _pod_row(pod: Pod, now: float) -> list[Text]:
 def _container_row(container: Container) -> list[Text]:
     style = _DIM if container.state == RUNNING else ""
     cells = (
-        f"  {escape(container.name)}",
+        f"  {container.name}",
         "",
         container.state,
         str(container.restarts),
@@ -147,7 +162,11 @@ def _container_row(container: Container) -> list[Text]:
         rate(container.log_bytes_per_second),
         "",
     )
-    return [Text(cell, style=style) for cell in cells]
+    return [_name(cells[0], style), *(Text(cell, style=style) for cell in cells[1:])]
+
+
+def _name(foreign: str, style: str = "") -> Text:
+    return Text(escape(foreign), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _failed_calls(overview: Overview, most: int | None) -> Iterator[Text]:
@@ -161,10 +180,3 @@ def _failed_calls(overview: Overview, most: int | None) -> Iterator[Text]:
         times = f"  {counted(call.count, 'time')}, last {ago(call.last, overview.time)}"
         yield Text.assemble(escape(head), (escape(call.code), _BAD), times)
         yield Text(f"  {escape(call.message)}", style=_DIM)
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, justify in columns:
-        table.add_column(name, justify="right" if justify else "left", no_wrap=True, overflow="ellipsis")
-    return table

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.debug.overview import Answers, to_overview
 from dockershim.status.command import console
 from dockershim.status.table import render
 from tests.unit.debug.views import HOSTILE, NOW, answers, container, failed_call, sandbox, status
 
 
-def shown(answers: Answers, height: int | None = None) -> list[str]:
+def shown(answers: Answers, height: int | None = None, width: int = 400) -> list[str]:
     stream = io.StringIO()
-    console(stream).print(render(to_overview(answers, NOW), height))
+    screen = console(stream)
+    screen.width = width
+    screen.print(render(to_overview(answers, NOW), height))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -94,6 +97,30 @@ def test_a_live_view_fits_its_terminal_and_begins_with_the_busiest() -> None:
     assert f"and {250 - len(pods)} pods more; --once shows all" in lines
     assert sum(line.startswith("Call") for line in lines) == 5
     assert any(line.endswith("…") for line in lines)
+
+
+@pytest.mark.parametrize("height", [None, 24])
+def test_a_long_name_takes_no_room_from_the_numbers(height: int | None) -> None:
+    name: dict[str, Any] = {"name": "n" * 253, "namespace": "s" * 63}
+    containers = [container(1, "c" * 300), container(1, "d", id="c9", state=2), container(2)]
+    lines = shown(answers(2, sandboxes=[sandbox(1, **name), sandbox(2)], containers=containers), height, width=80)
+    assert max(map(len, lines)) <= 80
+    (row,) = [line.split()[1:] for line in lines if line.startswith("sss")]
+    assert row == ["yes", "1/2", "0", "0.100", "1", "MiB", "2", "KiB/s", "1m", "0s"]
+    assert any(line.startswith("default/web-2 ") for line in lines)
+
+
+def test_a_pod_of_many_containers_hides_no_other_in_a_live_view() -> None:
+    many = [container(1, f"c{number:03}", id=f"x{number}") for number in range(100)]
+    many[50].state = cri.CONTAINER_EXITED
+    everything = answers(10, containers=[*many, *(container(number) for number in range(2, 11))])
+    everything.stats[0].linux.cpu.usage_nano_cores.value = 10**10  # type: ignore[index]
+    lines = shown(everything, height=30)
+    names = [line.split()[0] for line in lines[6:] if line.startswith(("default/", "  c"))]
+    assert names[:5] == ["default/web-1", "c050", "c000", "c001", "c002"]
+    assert "  and 96 containers more" in lines
+    assert sum(name.startswith("default/") for name in names) == 10
+    assert sum(line.startswith("  c") for line in shown(everything)) == 100
 
 
 def test_once_shows_all() -> None:

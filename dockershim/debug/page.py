@@ -28,12 +28,13 @@ h1 { font-size: 1.35rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 1.
 p { margin: .3rem 0; } nav a { margin-right: .8rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; }
+th { font-weight: 600; white-space: nowrap; } td:first-child { min-width: 12rem; }
 .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.k { white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .faint { color: var(--faint); }
 .part td { color: var(--faint); border-bottom: 0; } .d1 { padding-left: 1.2rem; } .d2 { padding-left: 2.4rem; }
 .state { font-weight: 600; border: 1px solid; border-radius: .3rem; padding: .05rem .5rem; }
-.bars { width: 45%; padding-right: 0; } .bars svg { display: block; width: 100%; height: 1.2rem; }
+.bars { width: 42%; padding-right: 0; } .bars svg { display: block; width: 100%; height: 1.2rem; }
 .call { fill: #54789c; } .step { fill: #6fa8dc; } .plugin { fill: #e8a33d; } .failed { fill: var(--bad); }
 summary { cursor: pointer; padding: .3rem 0; } summary b { margin-right: .6rem; }
 details { border-bottom: 1px solid var(--line); } details table { margin-bottom: .8rem; }
@@ -250,11 +251,12 @@ def _failed_calls(overview: Overview) -> Iterator[str]:
     if not overview.failed_calls:
         yield "<p>None since the start.</p>\n"
         return
-    yield _table("Call", "Pod", "Code", "Times ", "Last ", "Message")
+    yield _table("Pod, container", "Call", "Code", "Times ", "Last ", "Message")
     for call in overview.failed_calls:
         yield (
-            f"<tr><td>{_text(call.rpc)}</td><td>{_text(f'{call.pod} {call.container}')}</td><td>{_text(call.code)}</td>"
-            f"<td class=n>{call.count}</td><td class=n>{ago(call.last, overview.time)}</td>"
+            f"<tr><td>{_text(f'{call.pod} {call.container}')}</td><td class=k>{_text(call.rpc)}</td>"
+            f"<td class=k>{_text(call.code)}</td><td class=n>{call.count}</td>"
+            f"<td class=n>{ago(call.last, overview.time)}</td>"
             f"<td>{_text(call.message)}</td></tr>\n"
         )
     yield "</table>\n"

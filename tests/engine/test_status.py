@@ -225,7 +225,7 @@ async def test_failed_calls_are_told_with_their_pods(node: Node) -> None:
     _, page = await fetch(PAGE)
     assert all(line.isprintable() for line in page.splitlines())
     assert "no\\x1b]0;such\\x07-&lt;b&gt;image" in page
-    assert any(row.startswith(f"PullImage | {pod} | NOT_FOUND | 3 |") for row in Reader(page).rows())
+    assert any(row.startswith(f"{pod} | PullImage | NOT_FOUND | 3 |") for row in Reader(page).rows())
 
 
 async def test_a_pods_start_is_shown_with_its_pull_its_steps_and_its_plugins(

@@ -46,7 +46,7 @@ def test_a_node() -> None:
         "RunPodSandbox | 0 ms | 500 ms",
         "PullImage busybox | 600 ms | 2.00 s",
         "StartContainer main NOT_FOUND | 2.50 s | 500 ms",
-        "PullImage | default/web-1 | NOT_FOUND | 12 | 30 s ago | no such image",
+        "default/web-1 | PullImage | NOT_FOUND | 12 | 30 s ago | no such image",
         "default/web-1 | yes | 1/1 | 0 | 0.100 | 1 MiB | 2 KiB/s | 1m 0s",
     ):
         assert row in rows, (row, rows)

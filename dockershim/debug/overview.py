@@ -72,6 +72,11 @@ class Pod(msgspec.Struct, frozen=True, rename="camel"):
         """How many of its containers run."""
         return sum(container.state == RUNNING for container in self.containers)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has one container, which runs: a line for that would be like the pod's own."""
+        return len(self.containers) == 1 == self.running
+
 
 class Condition(msgspec.Struct, frozen=True):
     """A condition of Status; ``message`` says why it is not ok."""

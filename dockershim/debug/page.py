@@ -12,8 +12,9 @@ from typing import Final
 
 from dockershim.common.text import escape
 from dockershim.debug.overview import RUNNING, Container, Overview, Pod
+from dockershim.debug.sentences import of_logs, of_outage, of_pods, of_resyncs
 from dockershim.debug.starts import PLUGIN, PodStart, Span
-from dockershim.debug.words import age, ago, clock, cores, counted, duration, rate, size
+from dockershim.debug.words import age, ago, clock, cores, duration, rate, size
 
 #: So many of the newest starts are open when the page comes.
 _OPEN: Final = 3
@@ -91,48 +92,19 @@ def _head(node: str, overview: Overview) -> Iterator[str]:
     if overview.problem:
         yield f"<tr><th>Pods</th><td class=bad>{_text(overview.problem)}</td></tr>\n"
     if overview.pods is not None:
-        yield f"<tr><th>Pods</th><td>{_text(_sums(overview.pods))}</td></tr>\n"
-    yield f"<tr><th>Container logs</th><td>{_logs(overview)}</td></tr>\n"
-    yield f"<tr><th>Last outage of the engine</th><td>{_outage(overview)}</td></tr>\n"
+        yield f"<tr><th>Pods</th><td>{_text(of_pods(overview.pods))}</td></tr>\n"
+    said, wrong = map(_text, of_logs(overview.logs))
+    between = ", " if said and wrong else ""
+    yield f"<tr><th>Container logs</th><td>{said}{between}<span class=bad>{wrong}</span></td></tr>\n"
+    told = "none since the start"
+    if overview.outage is not None:
+        told = _text(of_outage(overview.outage, overview.time))
+        told = f"<span class=bad>{told}</span>" if overview.outage.seconds is None else told
+    yield f"<tr><th>Last outage of the engine</th><td>{told}</td></tr>\n"
     if overview.resyncs is not None:
-        resyncs = overview.resyncs
-        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(resyncs.causes.items()) if count)
-        last = f"{ago(resyncs.last, overview.time)}, in {duration(resyncs.seconds)}" if resyncs.count else "none yet"
-        yield f"<tr><th>Last resync</th><td>{_text(f'{last}; since the start: {causes}')}</td></tr>\n"
+        told = _text(of_resyncs(overview.resyncs, overview.time))
+        yield f"<tr><th>Last resync</th><td>{told}</td></tr>\n"
     yield "</table>\n"
-
-
-def _sums(pods: Sequence[Pod]) -> str:
-    containers = sum(len(pod.containers) for pod in pods)
-    return ", ".join(
-        (
-            f"{counted(len(pods), 'pod')} ({sum(pod.ready for pod in pods)} ready)",
-            f"{counted(containers, 'container')} ({sum(pod.running for pod in pods)} running)",
-            counted(sum(pod.restarts for pod in pods), "restart"),
-            f"{sum(pod.cpu_cores or 0 for pod in pods):.3f} CPUs",
-            size(sum(pod.memory_bytes or 0 for pod in pods)),
-        )
-    )
-
-
-def _logs(overview: Overview) -> str:
-    logs = overview.logs
-    if logs is None:
-        return "<span class=bad>the log process does not answer</span>"
-    told = f"{logs.followed} copied at {size(logs.bytes_per_second)}/s, {size(logs.unread)} behind"
-    bad = [f"{logs.blocked} cannot be written"] if logs.blocked else []
-    bad += [f"{size(logs.missing)} missing"] if logs.missing else []
-    return _text(told) + "".join(f", <span class=bad>{_text(one)}</span>" for one in bad)
-
-
-def _outage(overview: Overview) -> str:
-    outage = overview.outage
-    if outage is None:
-        return "none since the start"
-    if outage.seconds is None:
-        return f"<span class=bad>now, for {age(overview.time - outage.begun)}: {_text(outage.reason)}</span>"
-    when = f"{clock(outage.begun)}, for {duration(outage.seconds)}, {counted(outage.refused, 'call')} refused"
-    return f"{when}: {_text(outage.reason)}"
 
 
 # -- Pod starts.
@@ -270,7 +242,7 @@ def _pods(overview: Overview) -> Iterator[str]:
     yield _table("Pod, container", "Ready", "Containers ", "Restarts ", "CPUs ", "Memory ", "Logs ", "Age ")
     for pod in overview.pods:
         yield _pod_row(pod, overview.time)
-        if len(pod.containers) != 1 or pod.running != 1:
+        if not pod.is_plain:
             yield from map(_container_row, pod.containers)
     yield "</table>\n"
 

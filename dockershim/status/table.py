@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -11,7 +11,8 @@ from rich.text import Text
 
 from dockershim.common.text import escape
 from dockershim.debug.overview import RUNNING, Container, Overview, Pod
-from dockershim.debug.words import age, ago, clock, cores, counted, duration, rate, size
+from dockershim.debug.sentences import of_logs, of_outage, of_pods, of_resyncs
+from dockershim.debug.words import age, ago, cores, counted, rate, size
 
 _GOOD: Final = "green"
 _BAD: Final = "bold red"
@@ -55,47 +56,18 @@ def _head(overview: Overview) -> Iterator[list[tuple[str, str]]]:
         if not condition.ok:
             yield [(f"{escape(condition.type)}: {escape(condition.message)}", _BAD)]
     if overview.pods is not None:
-        yield [(_sums(overview.pods), "")]
-    if overview.logs is not None:
-        logs = overview.logs
-        copied = f"{counted(logs.followed, 'log')} copied at {size(logs.bytes_per_second)}/s"
-        yield [
-            (f"{copied}, {size(logs.unread)} behind", ""),
-            (f", {logs.blocked} cannot be written" if logs.blocked else "", _BAD),
-            (f", {size(logs.missing)} missing" if logs.missing else "", _BAD),
-        ]
-    elif overview.server:
-        yield [("the log process does not answer", _BAD)]
-    yield [("last outage of the engine: ", ""), *_outage(overview)]
-    if overview.resyncs is not None:
-        resyncs = overview.resyncs
-        causes = ", ".join(f"{escape(cause)} {count}" for cause, count in sorted(resyncs.causes.items()) if count)
-        last = f"{ago(resyncs.last, overview.time)} in {duration(resyncs.seconds)}" if resyncs.count else "none yet"
-        yield [(f"last resync: {last}; since the start: {causes or 'none'}", "")]
-
-
-def _sums(pods: Sequence[Pod]) -> str:
-    containers = [container for pod in pods for container in pod.containers]
-    return ", ".join(
-        (
-            f"{counted(len(pods), 'pod')} ({sum(pod.ready for pod in pods)} ready)",
-            f"{counted(len(containers), 'container')} ({sum(pod.running for pod in pods)} running)",
-            counted(sum(pod.restarts for pod in pods), "restart"),
-            f"{sum(pod.cpu_cores or 0 for pod in pods):.3f} CPUs",
-            size(sum(pod.memory_bytes or 0 for pod in pods)),
-        )
-    )
-
-
-def _outage(overview: Overview) -> Iterator[tuple[str, str]]:
+        yield [(of_pods(overview.pods), "")]
+    if overview.logs is not None or overview.server:
+        said, wrong = of_logs(overview.logs)
+        yield [(said, ""), (", " if said and wrong else "", ""), (wrong, _BAD)]
     outage = overview.outage
-    if outage is None:
-        yield ("none" if overview.server else "not known", "")
-    elif outage.seconds is None:
-        yield (f"now, for {age(overview.time - outage.begun)}: {escape(outage.reason)}", _BAD)
+    if outage is not None:
+        told, style = escape(of_outage(outage, overview.time)), _BAD if outage.seconds is None else ""
     else:
-        when = f"{clock(outage.begun)}, for {duration(outage.seconds)}"
-        yield (f"{when}, {counted(outage.refused, 'call')} refused: {escape(outage.reason)}", "")
+        told, style = "none" if overview.server else "not known", ""
+    yield [("last outage of the engine: ", ""), (told, style)]
+    if overview.resyncs is not None:
+        yield [(f"last resync: {escape(of_resyncs(overview.resyncs, overview.time))}", "")]
 
 
 def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
@@ -123,18 +95,13 @@ def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
 
 
 def _container_rows(pod: Pod, most: int | None) -> Iterator[list[Text]]:
-    if not _is_told(pod):
+    if pod.is_plain:
         return
     # Those that do not run come first, if not all of them can be shown.
     containers = pod.containers if most is None else sorted(pod.containers, key=lambda one: one.state == RUNNING)[:most]
     yield from map(_container_row, containers)
     if len(containers) < len(pod.containers):
         yield [Text(f"  and {counted(len(pod.containers) - len(containers), 'container')} more", style=_DIM)]
-
-
-def _is_told(pod: Pod) -> bool:
-    """Whether the containers have lines of their own: that of one that runs would be like its pod's."""
-    return len(pod.containers) != 1 or pod.running != 1
 
 
 def _pod_row(pod: Pod, now: float) -> list[Text]:

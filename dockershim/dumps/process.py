@@ -1,0 +1,246 @@
+"""Makes one dump: memory by the OCI runtime and criu, changed files, and the archive of both.
+
+The layout is that of containerd and CRI-O, which checkpointctl reads:
+https://github.com/checkpoint-restore/checkpointctl/blob/main/lib/metadata.go
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dockershim.dumps.archive import Target
+from dockershim.dumps.bundle import Bundle, find_bundle
+from dockershim.dumps.layer import write_layer
+from dockershim.dumps.problems import Kind, Problem, of_disk
+
+#: Of an archive, in its order.
+_IMAGES: Final = "checkpoint"
+_LAYER: Final = "rootfs-diff.tar"
+_LOG: Final = "container.log"
+_DUMP_LOG: Final = "dump.log"
+_MEMBERS: Final = (
+    *("config.dump", "spec.dump", "status.dump", "status", "bind.mounts", "deleted.files"),
+    *("stats-dump", _DUMP_LOG, _LOG, _LAYER, _IMAGES),
+)
+#: Destinations of mounts that every runtime makes by itself (as CRI-O has them).
+_OWN_MOUNTS: Final = frozenset({"/dev", "/dev/shm", "/proc", "/run", "/run/secrets", "/sys"})
+_LONGEST_ORDER: Final = 16 << 20
+_LONGEST_REASON: Final = 1000
+#: Free bytes below which a disk counts as full.
+_NO_ROOM: Final = 1 << 20
+_BUFFER: Final = 1 << 20
+#: Seconds for criu to end after SIGKILL.
+_END: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the server asks for.
+
+    ``folder`` exists, is empty, and is the dump's until it is done. ``files`` are JSON documents for the archive by
+    their names; ``annotations`` are added to the container's specification in it. ``upper`` is the folder of the
+    writable layer, ``log`` the container's log file, empty if there is none.
+    """
+
+    container_id: str
+    pid: int
+    location: str
+    folder: str
+    upper: str
+    log: str
+    files: Mapping[str, Any]
+    annotations: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Self:
+        return cls(**json.loads(line))
+
+
+def serve(control: socket.socket) -> None:
+    """Make the dump that the first line asks for.
+
+    Sends {"collected": true} when the container may run on, and then {"size": bytes} or {"problem": kind, "text": …}.
+    If the server closes the connection, or ends, this process ends the runtime with criu, and itself.
+    """
+    with control.makefile("rb") as lines:
+        order = Order.decode(lines.readline(_LONGEST_ORDER))
+    runtime = Runtime()
+    threading.Thread(target=_end_with_server, args=(control, runtime), daemon=True).start()
+
+    def tell(message: Mapping[str, Any]) -> None:
+        # The other thread notices that the server has gone.
+        with contextlib.suppress(ConnectionError):
+            control.sendall(json.dumps(message).encode() + b"\n")
+
+    try:
+        with Target(order.location) as target:
+            collect(order, runtime)
+            tell({"collected": True})
+            tell({"size": target.write(Path(order.folder), _MEMBERS)})
+    except Problem as problem:
+        tell({"problem": problem.kind, "text": str(problem)})
+    except OSError as error:
+        failed = of_disk(f"the dump of container {order.container_id}", error)
+        tell({"problem": failed.kind, "text": str(failed)})
+
+
+def _end_with_server(control: socket.socket, runtime: Runtime) -> None:
+    with contextlib.suppress(OSError):
+        control.recv(1)
+    runtime.kill()
+    os._exit(1)
+
+
+class Runtime:
+    """The OCI runtime, and criu below it, while they run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
+
+    def run(self, command: list[str], output: Path) -> int:
+        """Run the command to its end; the exit code. What it says goes to the file ``output``. Raises OSError."""
+        with output.open("wb") as said, self._lock:
+            if self._killed:
+                return -signal.SIGKILL
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd="/",
+                start_new_session=True,  # its group has criu and its helpers, and nothing else
+            )
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL the runtime and criu, and wait a moment for their ends."""
+        with self._lock:
+            self._killed = True
+            process = self._process
+        if process is None or process.returncode is not None:
+            return
+        end = time.monotonic() + _END
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < end:
+                os.killpg(process.pid, signal.SIGKILL)
+                time.sleep(0.01)
+
+
+def collect(order: Order, runtime: Runtime) -> None:
+    """Fill ``order.folder`` with everything that the archive is to have. Raises Problem and OSError."""
+    folder = Path(order.folder)
+    bundle = find_bundle(order.pid, order.container_id)
+    mounts = bundle.spec.get("mounts") or []
+    _dump_memory(order, bundle, runtime)
+    hidden = {mount.get("destination", "") for mount in mounts}
+    deleted = write_layer(order.upper, str(folder / _LAYER), hidden)
+    annotations = {**(bundle.spec.get("annotations") or {}), **order.annotations}
+    documents = {
+        **order.files,
+        "spec.dump": {**bundle.spec, "annotations": annotations},
+        "bind.mounts": bind_mounts(mounts),
+        "deleted.files": deleted,
+    }
+    for name, content in documents.items():
+        if content:
+            # Names of files may be no Unicode: as escapes they stay JSON.
+            (folder / name).write_text(json.dumps(content, indent=2), encoding="ascii")
+    if order.log:
+        _copy_log(order.log, folder / _LOG)
+
+
+def bind_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """bind.mounts, which CRI-O has: what a restore elsewhere needs to know of the sources of bind mounts.
+
+    Raises Problem for a source that cannot be looked at.
+    """
+    found = []
+    for mount in mounts:
+        source, destination = mount.get("source", ""), mount.get("destination", "")
+        if mount.get("type") != "bind" or destination in _OWN_MOUNTS:
+            continue
+        try:
+            mode = Path(source).stat().st_mode
+        except (OSError, ValueError) as error:
+            raise Problem(Kind.STATE, f"the source {source!r} of the mount {destination!r}: {error}") from error
+        found.append(
+            {
+                "source": source,
+                "destination": destination,
+                "file_type": "directory" if stat.S_ISDIR(mode) else "file",
+                "permissions": stat.S_IMODE(mode) & 0o777,
+            }
+        )
+    return found
+
+
+def _dump_memory(order: Order, bundle: Bundle, runtime: Runtime) -> None:
+    folder = Path(order.folder)
+    said = folder / "runtime.log"
+    # Locks on files are common and harmless here. Without more options criu refuses connections of TCP, as it
+    # does below containerd and CRI-O; /etc/criu/runc.conf can allow them.
+    command = [bundle.runtime, "--root", bundle.root, "checkpoint", "--leave-running", "--file-locks"]
+    command += ["--image-path", str(folder / _IMAGES), "--work-path", str(folder), order.container_id]
+    try:
+        code = runtime.run(command, said)
+    except OSError as error:
+        raise Problem(Kind.STATE, f"the OCI runtime {bundle.runtime!r} cannot be run: {error.strerror}") from error
+    if code == 0:
+        return
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _NO_ROOM:
+        raise Problem(Kind.FULL, f"no room in {order.folder} for the memory of container {order.container_id}")
+    raise Problem(
+        Kind.RUNTIME,
+        f"container {order.container_id} runs on, but cannot be dumped: {_reason(said, folder / _DUMP_LOG)}",
+    )
+
+
+def _reason(said: Path, dump_log: Path) -> str:
+    """Why the runtime failed: the first errors in criu's log, or else the last words of the runtime.
+
+    Both may have texts of the container in them, so only what can be printed is told.
+    """
+    # criu goes on without the limit that it asks for first, and calls that an error as well.
+    words = [line for line in _tail(dump_log).splitlines() if "Error (" in line and "RLIMIT_NOFILE" not in line][:3]
+    text = "; ".join(words) or _tail(said).strip() or "the runtime does not say why"
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:_LONGEST_REASON]
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - (64 << 10)))
+            return file.read(64 << 10).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _copy_log(source: str, target: Path) -> None:
+    """Copy what the container's log has now, if it is a regular file."""
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return  # the pod's log folder may be gone; the dump is worth having without it
+    with os.fdopen(fd, "rb") as log, target.open("wb") as copy:
+        left = os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else 0
+        while left and (chunk := log.read(min(left, _BUFFER))):
+            left -= len(chunk)
+            copy.write(chunk)

@@ -1,4 +1,4 @@
-"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, Prometheus.
+"""What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, criu, Prometheus.
 
 Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.conformance import tools
 from tests.node import images
-from tests.node.cache import CACHE, locked
+from tests.node.cache import CACHE, appearing, locked
 from tests.node.packages import SetupError, Suite, install
 
 BOOKWORM = Suite("bookworm")
@@ -26,6 +26,13 @@ MACHINE_OF_29 = ("nftables",)
 BASE = ("docker-registry", "runc", "containernetworking-plugins")
 # Prometheus reads the metrics and the dashboard's queries; promtool is in its package.
 MONITORING = ("prometheus",)
+# Debian 12's criu (3.17) cannot dump on a kernel of today. This one has its own libraries beside it.
+CRIU = ("criu",)
+CRIU_STARTER = """\
+#!/bin/sh
+root={root}
+exec $root/usr/lib64/ld-linux-x86-64.so.2 --library-path $root/usr/lib/x86_64-linux-gnu $root/usr/sbin/criu "$@"
+"""
 BESIDE_29 = (FORKY, ("docker-cli", "containerd", "tini-static"))
 ENGINES = {
     "20": (BOOKWORM, ("docker.io", "containerd", "tini")),
@@ -44,9 +51,9 @@ MOBY_VERSION = "29.0.0-moby.2.0.0-beta.24"
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """The cache folders that one node is started from: unpacked packages, `built` programs, the registry's storage."""
+    """The cache folders that one node is started from: unpacked packages, `own` programs, the registry's storage."""
 
-    built: tuple[Path, ...]
+    own: tuple[Path, ...]
     engine: Path
     base: Path
     monitoring: Path
@@ -57,7 +64,7 @@ class Supplies:
         """The folders of programs, in the order in which they are searched, before the machine's own."""
         packages = (self.engine, self.base, self.monitoring)
         unpacked = (package / folder for package in packages for folder in ("usr/sbin", "usr/bin"))
-        return (*self.built, *unpacked)
+        return (*self.own, *unpacked)
 
 
 def provide(engine: str) -> Supplies:
@@ -72,7 +79,19 @@ def provide(engine: str) -> Supplies:
         monitoring = BOOKWORM.unpack(MONITORING, _folder("monitoring", MONITORING))
         unpacked = suite.unpack(packages, _folder(f"engine-{engine.partition('-')[0]}", packages))
         source = BOOKWORM.unpack(images.PACKAGES, _folder("image-source", images.PACKAGES), with_dependencies=True)
-        return Supplies(built=built, engine=unpacked, base=base, monitoring=monitoring, registry=images.build(source))
+        own = (*built, _unpack_criu())
+        return Supplies(own=own, engine=unpacked, base=base, monitoring=monitoring, registry=images.build(source))
+
+
+def _unpack_criu() -> Path:
+    """The folder with a program `criu` that finds its libraries."""
+    root = FORKY.unpack(CRIU, _folder("criu", CRIU), with_dependencies=True)
+    starter = root / "starter"
+    if not starter.is_dir():
+        with appearing(starter) as made:
+            (made / "criu").write_text(CRIU_STARTER.format(root=root))
+            (made / "criu").chmod(0o755)
+    return starter
 
 
 def _build_moby() -> Path:

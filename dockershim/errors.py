@@ -27,6 +27,10 @@ class Unsupported(InvalidArgument):
     """A request field has a value that is not honoured; the message names the field."""
 
 
+class NotBuilt(ShimError):
+    """The node lacks a program that this call needs, so it is as if the call did not exist."""
+
+
 class NotFound(ShimError):
     """No such sandbox, container or image."""
 

@@ -19,13 +19,14 @@ from dockershim.api.cri.v1 import api_pb2
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = ROOT / "docs/fields.toml"
 DOCUMENT: Final = ROOT / "docs/fields.md"
-#: The calls that say what a pod, a container or a pull is to be.
+#: The calls that say what a pod, a container, a pull or a checkpoint is to be.
 REQUESTS: Final = (
     "RunPodSandboxRequest",
     "CreateContainerRequest",
     "UpdateContainerResourcesRequest",
     "UpdatePodSandboxResourcesRequest",
     "PullImageRequest",
+    "CheckpointContainerRequest",
 )
 
 

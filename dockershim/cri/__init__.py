@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dockershim.cri.checkpoint_container import ContainerCheckpoints
 from dockershim.cri.container import Containers
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
@@ -27,6 +28,7 @@ GROUPS: Final = (
     SandboxUpdate,
     ContainerEvents,
     Containers,
+    ContainerCheckpoints,
     Logs,
     Execs,
     Streaming,

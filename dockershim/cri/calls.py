@@ -53,6 +53,7 @@ class Row:
 STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
     errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
     errors.Unsupported: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.NotBuilt: Row(grpc.StatusCode.UNIMPLEMENTED, logging.INFO),
     errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, logging.INFO),
     errors.AlreadyExists: Row(grpc.StatusCode.ALREADY_EXISTS, logging.INFO),
     errors.FailedPrecondition: Row(grpc.StatusCode.FAILED_PRECONDITION, logging.INFO),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
@@ -133,6 +134,20 @@ class EngineContainers:
         deadline = grace + self.request_timeout()
         await self._engine.post(f"/containers/{container_id}/stop", params={"t": str(grace)}, deadline=deadline)
         await self._inventory.refresh_ended(container_id)
+
+    async def pause(self, container_id: str) -> None:
+        """Freeze all its processes. Raises FailedPrecondition if it does not run or is paused, NotFound."""
+        await self._engine.post(f"/containers/{container_id}/pause")
+
+    async def resume(self, container_id: str) -> None:
+        """Let a paused container run on. Succeeds if it is not paused or does not exist. Raises ShimError."""
+        with contextlib.suppress(NotFound):
+            try:
+                await self._engine.post(f"/containers/{container_id}/unpause")
+            except EngineFailure:
+                # The engine has no status of its own for a container that is not paused.
+                if (await self._engine.get(f"/containers/{container_id}/json"))["State"]["Paused"]:
+                    raise
 
     async def kill(self, container_id: str) -> None:
         """SIGKILL a container, and wait for its end. Succeeds if it does not run or does not exist."""

@@ -23,6 +23,7 @@ from dockershim.common.tls import ServerTLS
 from dockershim.cri import RuntimeService
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.adoption import adopt
+from dockershim.cri.checkpoint_container import ContainerCheckpoints
 from dockershim.cri.container import Containers
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.events import ContainerEvents
@@ -156,6 +157,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         reads = SandboxReads(pods, accounts)
         end = SandboxEnd(pods, containers, keeper, hooks)
         events = ContainerEvents(follower, inventory, accounts, reads)
+        dumps = ContainerCheckpoints(inventory, containers, accounts, config.root_directory / "dumps")
         runtime = RuntimeService(
             NodeStatus(info, follower, network, host_paths, logs, failed_calls, infra_image),
             SandboxStart(
@@ -177,6 +179,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
                 limits,
                 _engine_log(config),
             ),
+            dumps,
             Logs(inventory, logs),
             Execs(engine, inventory),
             Streaming(streams, engine, pods),
@@ -195,6 +198,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
+        await stack.enter_async_context(in_background(dumps.keep_clear(), "dumps"))
         await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
         stack.push_async_callback(settle)
         journal = Journal(pods, follower.outage, failed_calls)

@@ -22,6 +22,7 @@ OTHER_FLAGS = {"--config", "--help", "--now", "--strict", "--runtime-endpoint", 
 OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
 OTHER_FLAGS |= {"--overwrite", "--container-runtime", "--cri-socket", "--json"}
 OTHER_FLAGS |= {"--once", "--pod", "--force", "--lazy", "--make-rshared", "--all"}
+OTHER_FLAGS |= {"--raw", "--export"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

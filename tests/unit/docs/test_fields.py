@@ -137,7 +137,7 @@ def made_of_pull(request: cri.PullImageRequest) -> Any:
     return reference, from_cri(request.auth, reference.domain)
 
 
-#: How a request begins, and what becomes of it. No call answers UpdatePodSandboxResources.
+#: How a request begins, and what becomes of it. Tests of the calls show it for the others.
 MADE: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "RunPodSandboxRequest": (run_pod_sandbox, made_of_sandbox),
     "CreateContainerRequest": (create_container, made_of_container),

@@ -1,0 +1,80 @@
+"""The documents of a dump, in the forms that Go programs read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from google.protobuf import json_format
+
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.translate.dump import to_dump_annotations, to_dump_documents
+from dockershim.translate.names import ContainerName, SandboxName
+from dockershim.translate.records import ContainerRecord, to_cri_container_status
+
+RECORD = ContainerRecord(
+    id="c0" * 32,
+    sandbox_id="5a" * 32,
+    name=ContainerName("main", 3, SandboxName("web-0", "default", "uid-1", 0)),
+    image="registry.example/app:1",
+    image_id="sha256:" + "1a" * 32,
+    state=cri.CONTAINER_RUNNING,
+    created_at=1767323045_000000001,
+    labels={"app": "web", "no-text": "\x01"},
+    annotations={},
+    log_path="/var/log/pods/x/main/3.log",
+    started_at=1767323046_500000000,
+    pid=77,
+    host_config={"Runtime": "runc", "Memory": 1 << 40},
+)
+STATUS = to_cri_container_status(RECORD, None, None)
+DOCUMENTS = to_dump_documents(RECORD, STATUS, 1767323047 * 10**9)
+
+
+def test_config_dump_names_container_image_and_times() -> None:
+    assert DOCUMENTS["config.dump"] == {
+        "id": RECORD.id,
+        "name": "main",
+        "rootfsImage": "registry.example/app:1",
+        "rootfsImageRef": STATUS.image_ref,
+        "rootfsImageName": "registry.example/app:1",
+        "runtime": "runc",
+        "createdTime": "2026-01-02T03:04:05.000000001Z",
+        "checkpointedTime": "2026-01-02T03:04:07.000000000Z",
+        "restoredTime": "0001-01-01T00:00:00Z",
+        "restored": False,
+    }
+
+
+def test_an_adopted_container_may_have_no_runtime_named() -> None:
+    documents = to_dump_documents(replace(RECORD, host_config={"Runtime": None}), STATUS, 0)
+    assert documents["config.dump"]["runtime"] == ""
+    assert documents["config.dump"]["checkpointedTime"] == "1970-01-01T00:00:00.000000000Z"
+
+
+def test_status_dump_is_the_status_with_numbers_as_numbers() -> None:
+    found = DOCUMENTS["status.dump"]
+    assert (found["created_at"], found["state"]) == (RECORD.created_at, cri.CONTAINER_RUNNING)
+    assert found["resources"]["linux"]["memory_limit_in_bytes"] == 1 << 40
+    # The parser of protobuf takes both names and both forms of numbers.
+    assert json_format.Parse(json.dumps(found), cri.ContainerStatus()) == STATUS
+
+
+def test_status_is_containerds() -> None:
+    assert DOCUMENTS["status"] == {
+        "CreatedAt": RECORD.created_at,
+        "StartedAt": RECORD.started_at,
+        "FinishedAt": 0,
+        "ExitCode": 0,
+        "Pid": 77,
+        "Reason": "",
+        "Message": "",
+    }
+
+
+def test_the_annotations_name_the_pod() -> None:
+    found = to_dump_annotations(RECORD)
+    assert found["io.kubernetes.cri.container-name"] == "main"
+    assert found["io.kubernetes.cri.sandbox-name"] == "web-0"
+    assert found["io.kubernetes.cri.sandbox-namespace"] == "default"
+    assert found["io.kubernetes.cri.sandbox-id"] == RECORD.sandbox_id

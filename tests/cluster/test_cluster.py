@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import subprocess
+import tarfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -98,6 +99,17 @@ def test_a_container_that_fails_is_started_again_and_its_exit_is_told(cluster: C
     last = ended["lastState"].get("terminated") or ended["state"]["terminated"]
     assert (last["exitCode"], last["reason"]) == (3, "Error")
     assert "it fails" in cluster.kubectl("logs", web, "-c", "failing")
+
+
+def test_a_checkpoint_is_in_the_folder_of_the_kubelet(cluster: Cluster, web: str) -> None:
+    path = f"/api/v1/nodes/{NODE}/proxy/checkpoint/default/{web}/main"
+    [archive] = json.loads(cluster.kubectl("create", "--raw", path, "-f", "/dev/null"))["items"]
+    assert Path(archive).name.startswith(f"checkpoint-{web}_default-main-")
+    with tarfile.open(archive) as found:
+        assert {"config.dump", "spec.dump", "checkpoint/inventory.img", "rootfs-diff.tar"} <= set(found.getnames())
+    assert cluster.kubectl("exec", web, "-c", "main", "--", "cat", "/data/index.html") == PAGE
+    # The liveness probe, a command, was refused once at most.
+    assert statuses(cluster, web)["main"]["restartCount"] == 0
 
 
 @each_transport

@@ -38,6 +38,7 @@ _MEMBERS: Final = (
 _OWN_MOUNTS: Final = frozenset({"/dev", "/dev/shm", "/proc", "/run", "/run/secrets", "/sys"})
 _LONGEST_ORDER: Final = 16 << 20
 _LONGEST_REASON: Final = 1000
+_LONGEST_TEXT: Final = 4000
 #: Free bytes below which a disk counts as full.
 _NO_ROOM: Final = 1 << 20
 _BUFFER: Final = 1 << 20
@@ -93,10 +94,14 @@ def serve(control: socket.socket) -> None:
             tell({"collected": True})
             tell({"size": target.write(Path(order.folder), _MEMBERS)})
     except Problem as problem:
-        tell({"problem": problem.kind, "text": str(problem)})
+        tell(_failure(problem))
     except OSError as error:
-        failed = of_disk(f"the dump of container {order.container_id}", error)
-        tell({"problem": failed.kind, "text": str(failed)})
+        tell(_failure(of_disk(f"the dump of container {order.container_id}", error)))
+
+
+def _failure(problem: Problem) -> dict[str, str]:
+    # A path of the container may be longer than what the server reads as a line.
+    return {"problem": problem.kind, "text": str(problem)[:_LONGEST_TEXT]}
 
 
 def _end_with_server(control: socket.socket, runtime: Runtime) -> None:

@@ -19,7 +19,14 @@ import pytest
 from dockershim.dumps.problems import Kind, Problem
 from dockershim.dumps.process import Order, bind_mounts
 from dockershim.dumps.service import make_dump
-from dockershim.errors import AlreadyExists, EngineFailure, FailedPrecondition, InvalidArgument, Unavailable
+from dockershim.errors import (
+    AlreadyExists,
+    EngineFailure,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
 
 ID = "c0" * 32
 WORKS = """\
@@ -132,6 +139,19 @@ async def test_a_failure_is_told_with_its_reason(
         await make_dump(replace(order, **changed), nothing)
     assert text in str(failure.value)
     assert not (tmp_path / "x.tar").exists()
+
+
+async def test_a_failure_with_a_long_path_is_cut(order: Order, tmp_path: Path) -> None:
+    runtime(tmp_path, WORKS)
+    here = tmp_path / "upper"
+    for _ in range(12):
+        here = here / ("\n" * 250)
+        here.mkdir()
+    with (here / "sparse").open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(ResourceExhausted) as failure:
+        await make_dump(order, nothing)
+    assert len(str(failure.value)) == 4000
 
 
 async def test_a_runtime_that_hangs_is_ended_with_its_helpers(order: Order, tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ _MEMBERS: Final = (
 )
 #: Destinations of mounts that every runtime makes by itself (as CRI-O has them).
 _OWN_MOUNTS: Final = frozenset({"/dev", "/dev/shm", "/proc", "/run", "/run/secrets", "/sys"})
+#: By default criu lets no packet into the pod, nor out of it, while it dumps a container: with rules that stay if it is
+#: killed. It needs them for open TCP connections, which it refuses.
+_CRIU_CONFIG: Final = "network-lock skip\n"
 _LONGEST_ORDER: Final = 16 << 20
 _LONGEST_REASON: Final = 1000
 _LONGEST_TEXT: Final = 4000
@@ -119,8 +122,11 @@ class Runtime:
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
 
-    def run(self, command: list[str], output: Path) -> int:
-        """Run the command to its end; the exit code. What it says goes to the file ``output``. Raises OSError."""
+    def run(self, command: list[str], output: Path, criu_config: Path) -> int:
+        """Run the command to its end; the exit code. What it says goes to the file ``output``.
+
+        criu reads ``criu_config`` before /etc/criu/runc.conf, which is the operator's. Raises OSError.
+        """
         with output.open("wb") as said, self._lock:
             if self._killed:
                 return -signal.SIGKILL
@@ -130,6 +136,7 @@ class Runtime:
                 stdout=said,
                 stderr=said,
                 cwd="/",
+                env={**os.environ, "CRIU_CONFIG_FILE": str(criu_config)},
                 start_new_session=True,  # its group has criu and its helpers, and nothing else
             )
         return self._process.wait()
@@ -198,13 +205,14 @@ def bind_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _dump_memory(order: Order, bundle: Bundle, runtime: Runtime) -> None:
     folder = Path(order.folder)
-    said = folder / "runtime.log"
-    # Locks on files are common and harmless here. Without more options criu refuses connections of TCP, as it
-    # does below containerd and CRI-O; /etc/criu/runc.conf can allow them.
+    said, config = folder / "runtime.log", folder / "criu.conf"
+    config.write_text(_CRIU_CONFIG)
+    # Locks on files are common and harmless here. criu refuses open connections of TCP, as it does below containerd
+    # and CRI-O; /etc/criu/runc.conf can allow them.
     command = [bundle.runtime, "--root", bundle.root, "checkpoint", "--leave-running", "--file-locks"]
     command += ["--image-path", str(folder / _IMAGES), "--work-path", str(folder), order.container_id]
     try:
-        code = runtime.run(command, said)
+        code = runtime.run(command, said, config)
     except OSError as error:
         raise Problem(Kind.STATE, f"the OCI runtime {bundle.runtime!r} cannot be run: {error.strerror}") from error
     if code == 0:
@@ -225,7 +233,9 @@ def _reason(said: Path, dump_log: Path) -> str:
     """
     # criu goes on without the limit that it asks for first, and calls that an error as well.
     words = [line for line in _tail(dump_log).splitlines() if "Error (" in line and "RLIMIT_NOFILE" not in line][:3]
-    text = "; ".join(words) or _tail(said).strip() or "the runtime does not say why"
+    if not words:
+        words = [_tail(said).strip() or "the runtime does not say why", "criu 4 or newer is needed"]
+    text = "; ".join(words)
     return "".join(letter if letter.isprintable() else " " for letter in text)[:_LONGEST_REASON]
 
 

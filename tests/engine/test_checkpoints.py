@@ -70,6 +70,12 @@ def state(engine_api: DockerClient, container_id: str) -> str:
     return str(engine_api.api.inspect_container(container_id)["State"]["Status"])
 
 
+def firewall_rules(process: Path) -> str:
+    """Those in the pod's network: criu makes some if it is not told otherwise, and empty tables are left of them."""
+    command = ["nsenter", f"--net={process}/ns/net", "iptables-save"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def folders_of_dumps(server: Server) -> list[Path]:
     return list(Path(f"/var/lib/{server.name}/dumps").glob("*"))
 
@@ -86,10 +92,12 @@ async def test_the_archive_has_memory_files_and_descriptions(
     async with container(cri, config, sandbox) as container_id:
         await until(lambda: b"line 2" in (Path(sandbox.log_directory) / "main.log").read_bytes())
         first = process(engine_api, container_id)
+        rules = firewall_rules(first)
         before = await status(cri, container_id)
         await checkpoint(cri, container_id, location)
 
         assert process(engine_api, container_id) == first
+        assert firewall_rules(first) == rules
         assert state(engine_api, container_id) == "running"
         assert await status(cri, container_id) == before
         await runs_on(cri, container_id)

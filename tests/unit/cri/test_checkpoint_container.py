@@ -112,8 +112,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path / "dumps", monkeypatch)
 
 
-async def test_the_container_stands_still_only_until_it_is_collected(node: Node) -> None:
-    await node.checkpoint()
+@pytest.mark.parametrize("timeout", [0, 1, 2**63 - 1])
+async def test_the_container_stands_still_only_until_it_is_collected(node: Node, timeout: int) -> None:
+    await node.checkpoint(timeout=timeout)
     assert node.paused_during_dump == [True, False]
     assert node.engine.calls == ["pause", "unpause"]
     assert node.left() == []

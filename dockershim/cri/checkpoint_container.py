@@ -122,8 +122,7 @@ class ContainerCheckpoints:
                     size = await make_dump(order, pause.end)
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"the checkpoint of container {record.id} took longer than {limit:g} s and was ended; the container was"
-                " told to run on"
+                f"the checkpoint of container {record.id} took longer than {limit:g} s and was ended"
             ) from error
         except EngineFailure as error:
             if not await self._inventory.refresh_ended(record.id):
@@ -146,7 +145,7 @@ class ContainerCheckpoints:
             await pause.end()
             await asyncio.to_thread(shutil.rmtree, folder)
         except (ShimError, OSError) as error:
-            logger.warning("container %s may still be paused after its checkpoint: %s", folder.name, error)
+            logger.warning("container %s may still be paused after its checkpoint; trying: %s", folder.name, error)
 
     async def keep_clear(self) -> None:
         """Clear up what a killed server has left, or a call during which the engine went away.

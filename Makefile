@@ -79,6 +79,10 @@ tables: install ## Write the tables of docs that are made of the code: fields.md
 	$(BIN)/python -m tests.fields
 	$(BIN)/python -m tests.options
 
+.PHONY: runc
+runc: assemblers ## Compile dockershim-runc, which gives pods user namespaces, for both architectures
+	$(PYTHON) -m deploy.runc
+
 .PHONY: clean
 clean: ## Remove everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -98,12 +102,12 @@ test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name r
 test-fast: lint ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow
 	$(PYTEST) $(SHARED) -m 'not slow' tests/unit
 
-# The infra image's program is assembled and run again for both architectures.
+# The infra image's program and dockershim-runc are made and run again for both architectures.
 .PHONY: assemblers
 assemblers:
-	@type as aarch64-linux-gnu-as qemu-aarch64-static >/dev/null 2>&1 || { \
+	@type as aarch64-linux-gnu-as gcc aarch64-linux-gnu-gcc qemu-aarch64-static >/dev/null 2>&1 || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
-	    binutils binutils-aarch64-linux-gnu qemu-user-static; }
+	    binutils binutils-aarch64-linux-gnu gcc libc6-dev gcc-aarch64-linux-gnu qemu-user-static; }
 
 -include tests/node/node.mk tests/vm/vm.mk tests/kubernetes/kubernetes.mk bench/bench.mk deploy/run.mk deploy/deb/deb.mk

@@ -1,0 +1,146 @@
+"""dockershim-runc as the engine starts it, with a script for runc. What it does to mounts is in tests/engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.runc import MACHINES, build, program
+
+NAME = "io.dockershim.user-namespace"
+RUNC = """\
+#!/bin/sh
+printf '%s\\n' "$@" >words
+echo "$VARIABLE"
+exit 7
+"""
+EVERY = list(MACHINES)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_the_program_is_what_its_source_says(architecture: str, tmp_path: Path) -> None:
+    build(architecture, tmp_path / "built")
+    assert (tmp_path / "built").read_bytes() == program(architecture).read_bytes()
+
+
+def run(architecture: str, folder: Path, *words: str, runc: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the program in ``folder``, with the script as runc in the folder ``bin``, or none."""
+    own = folder / "bin/runc"
+    own.parent.mkdir(exist_ok=True)
+    if runc:
+        own.write_text(RUNC)
+        own.chmod(0o755)
+    machine = MACHINES[architecture]
+    command = [] if platform.machine() == machine else [f"/usr/bin/qemu-{machine}-static"]
+    return subprocess.run(
+        [*command, program(architecture), *words],
+        cwd=folder,
+        env={"PATH": f"relative::/nowhere:{own.parent}", "VARIABLE": "kept"},
+        capture_output=True,
+        text=True,
+        timeout=15,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--root", "/r", "--log", "/nowhere/log", "state", "id"],
+        ["features"],
+        [],
+        ["--log", "/nowhere/log.json", "exec", "--process", "/x y", "id"],
+        ["exec", "id"],
+        ["delete", "--force", "", 'a "b"\n'],
+    ],
+)
+@pytest.mark.parametrize("architecture", EVERY)
+def test_it_is_runc_for_everything_else(architecture: str, words: list[str], tmp_path: Path) -> None:
+    done = run(architecture, tmp_path, *words)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "kept\n", "")
+    assert (tmp_path / "words").read_text() == "\n".join(words) + "\n"
+
+
+@pytest.mark.parametrize("place", [["--bundle", "{}"], ["--bundle={}"], ["-b", "{}"], []])
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_container_that_asks_for_nothing_is_left_alone(architecture: str, place: list[str], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle" if place else tmp_path
+    bundle.mkdir(exist_ok=True)
+    text = json.dumps({"annotations": {"other": "1"}, "process": {"args": ["x" * 100_000]}})
+    (bundle / "config.json").write_text(text)
+    done = run(architecture, tmp_path, "--log", "log", "create", *(word.format(bundle) for word in place), "id")
+    assert (done.returncode, done.stderr) == (7, "")
+    assert (bundle / "config.json").read_text() == text
+    assert not (tmp_path / "log").exists()
+
+
+def asking(**changes: object) -> dict[str, object]:
+    return {
+        "annotations": {NAME: "200000 200000 65536"},
+        "root": {"path": "/nowhere/root"},
+        "linux": {"namespaces": [{"type": "network"}]},
+    } | changes
+
+
+def joining(path: str) -> dict[str, object]:
+    return asking(linux={"namespaces": [{"type": "network", "path": path}]})
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "words"),
+    [
+        pytest.param("create", None, "cannot open", id="no config.json"),
+        pytest.param("create", "", "no JSON object", id="an empty config.json"),
+        pytest.param("run", "[]", "no JSON object", id="an array"),
+        pytest.param("restore", asking(), "cannot be restored", id="a checkpoint"),
+        pytest.param("create", asking(annotations={NAME: "no"}), "annotation", id="words of an annotation"),
+        pytest.param("create", asking(root={"path": "root"}), "absolute", id="a relative root"),
+        pytest.param("create", asking(root={"path": "/a\\b"}), "escaped", id="a root with an escape"),
+        pytest.param("create", asking(root={"path": "/" + "a" * 5000}), "absolute", id="a long root"),
+        pytest.param("create", joining("/var/run/netns/x"), "that of a process", id="a namespace of no process"),
+        pytest.param("create", joining("/proc/1/../2/ns/net"), "that of a process", id="a path through others"),
+        pytest.param("create", joining("/proc//ns/net"), "that of a process", id="a process without a number"),
+        pytest.param("create", joining("/proc/self/ns/net"), "that of a process", id="a process by name"),
+        pytest.param("create", joining("/proc/1/ns/net"), "has other ids", id="a process with other ids"),
+        pytest.param("create", joining("/proc/4194305/ns/net"), "cannot open", id="a process that is gone"),
+    ],
+)
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_refusal_is_told_where_the_engine_looks(
+    architecture: str, command: str, config: object, words: str, tmp_path: Path
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    done = run(architecture, tmp_path, "--log", "log", command, "id")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    [line] = (tmp_path / "log").read_text().splitlines()
+    told = json.loads(line)
+    assert told["level"] == "error"
+    assert words in told["msg"]
+    assert not (tmp_path / "words").exists()
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_without_runc_it_says_so(architecture: str, tmp_path: Path) -> None:
+    done = run(architecture, tmp_path, "state", "id", runc=False)
+    assert done.returncode == 1
+    assert "cannot run runc, looked for in PATH: errno 2" in done.stderr
+
+
+def test_it_does_not_start_itself(tmp_path: Path) -> None:
+    """An operator may give it runc's name, before runc in PATH."""
+    own = tmp_path / "own/runc"
+    own.parent.mkdir()
+    architecture = next(name for name, machine in MACHINES.items() if machine == platform.machine())
+    own.write_bytes(program(architecture).read_bytes())
+    own.chmod(0o755)
+    os.link(own, tmp_path / "runc")
+    done = subprocess.run(
+        [own, "list"], env={"PATH": f"{own.parent}:{tmp_path}"}, capture_output=True, text=True, timeout=15
+    )
+    assert (done.returncode, done.stderr) == (1, "dockershim-runc: cannot run runc, looked for in PATH: errno 2\n")

@@ -22,8 +22,10 @@ from dockershim.cri.engine_containers import EngineContainers, remove_applicatio
 from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
 from dockershim.cri.profiles import read_profiles
+from dockershim.cri.user_namespaces import has_ids
 from dockershim.errors import (
     AlreadyExists,
+    EngineFailure,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -59,6 +61,7 @@ from dockershim.translate.resources import (
     to_engine_resources,
     to_oom_score,
 )
+from dockershim.translate.user_namespace import asked_user_namespace, read_user_namespace
 
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
@@ -151,6 +154,8 @@ class Containers:
 
     async def _check_namespaces(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
         options = config.linux.security_context.namespace_options
+        if asked_user_namespace(options) != sandbox.user_namespace:
+            raise InvalidArgument("namespace_options.userns_options: has to be the same as the sandbox's")
         if options.network == cri.NODE and not sandbox.host_network:
             raise InvalidArgument("namespace_options.network: NODE, but the sandbox has a network of its own")
         if options.pid != cri.TARGET or not options.target_id:
@@ -297,6 +302,10 @@ class Containers:
         started = await self._inventory.refresh_container(container_id, until=_was_started)
         if started is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
+        namespace, _ = read_user_namespace(started.host_config)
+        if not has_ids(started.pid, namespace):
+            await self._containers.kill(container_id)
+            raise EngineFailure(f"container {container_id} ran without its user namespace; check --oci-runtime")
         return started
 
     async def stop_container(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:

@@ -15,6 +15,7 @@ from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.profiles import read_profiles
+from dockershim.cri.user_namespaces import has_ids
 from dockershim.errors import (
     AlreadyExists,
     EngineFailure,
@@ -192,6 +193,8 @@ class SandboxStart:
         if record is None or not record.running:
             raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; check its image")
         started = True
+        if not has_ids(record.pid, record.user_namespace):
+            raise EngineFailure(f"infra container {sandbox_id} ran without its user namespace; check --oci-runtime")
         pod = self._pods.peek(sandbox_id)
         with step("pin the network namespace"):
             _pin(pod, record)

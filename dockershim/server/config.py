@@ -422,6 +422,11 @@ class Config:
         _choice("", "cgroupfs", "systemd"),
         "The engine's cgroup driver, told to kubelets that ask before the engine is there. Empty: ask the engine.",
     )
+    oci_runtime: str = _option(
+        "",
+        _text,
+        "Name of the engine's runtime that is dockershim-runc; pods can then have user namespaces. Empty: they cannot.",
+    )
     container_log_format: str = _option(
         "cri",
         _choice("cri", "docker"),

@@ -127,7 +127,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         oom_kills = stack.enter_context(closing(OOMKills()))
         kept_limits = await asyncio.to_thread(KeptLimits, config.state_directory / "limits")
         inventory = Inventory(engine, follower, oom_kills.has, kept_limits.of)
-        info = EngineInfo(engine, follower, config.cgroup_driver)
+        info = EngineInfo(engine, follower, config.cgroup_driver, config.oci_runtime)
         pods = Pods(inventory, checkpoints, cni_network, pins)
         disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Final
 
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.state.follower import EngineFollower
+from dockershim.state.user_namespaces import user_namespace_support
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 logger = logging.getLogger(__name__)
@@ -18,12 +20,16 @@ _MAX_AGE: Final = 60.0
 
 
 class EngineInfo:
-    """Reads what the engine can do. ``cgroup_driver`` is the configured one; empty means to use the engine's."""
+    """Reads what the engine can do. ``cgroup_driver`` is the configured one; empty means to use the engine's.
 
-    def __init__(self, engine: Engine, follower: EngineFollower, cgroup_driver: str) -> None:
+    ``oci_runtime`` is the name of the runtime that makes user namespaces; empty for none.
+    """
+
+    def __init__(self, engine: Engine, follower: EngineFollower, cgroup_driver: str, oci_runtime: str) -> None:
         self._engine = engine
         self._follower = follower
         self.cgroup_driver = cgroup_driver
+        self._oci_runtime = oci_runtime
         #: What was last read; None before the first time.
         self.last: Capabilities | None = None
         self._read_at = 0.0
@@ -43,7 +49,11 @@ class EngineInfo:
         resync = self._follower.counters.resyncs
         info = await self._engine.get("/info")
         before = self.cgroup_problem
-        found = self.last = read_capabilities(await self._engine.api_version(), info)
+        api = await self._engine.api_version()
+        support = await user_namespace_support(api, info, self._oci_runtime)
+        if self._oci_runtime and support.problem and (self.last is None or self.last.user_namespaces != support):
+            logger.warning("pods can have no user namespaces: %s", support.problem)
+        found = self.last = replace(read_capabilities(api, info), user_namespaces=support)
         if self.cgroup_problem and self.cgroup_problem != before:
             logger.error("%s", self.cgroup_problem)
         self._read_at = time.monotonic()

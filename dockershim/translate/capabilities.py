@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dockershim.errors import InvalidArgument
+from dockershim.errors import InvalidArgument, Unsupported
 
 _KERNEL_RECURSIVE_READ_ONLY = (5, 12)
 _API_IMAGE_MOUNTS = (1, 48)
+_API_ANNOTATIONS = (1, 43)
 #: What the engine tells of its driver if images are in containerd's store. Drivers of both kinds have some names alike.
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 #: The engine's namespace in containerd, unless it has the flag --containerd-namespace.
@@ -28,8 +29,22 @@ _LIMITS: Final = {
     "CPUSet": "cpuset",
     "PidsLimit": "pids",
 }
+#: The engine's names for runc. dockershim-runc runs runc, so it can stand in for no other runtime.
+_RUNC: Final = ("runc", "io.containerd.runc.v2")
 #: The handler for the engine's default runtime, which every dockershim knows.
 _DEFAULT_HANDLER: Final = "docker"
+
+
+@dataclass(frozen=True, slots=True)
+class UserNamespaceSupport:
+    """``runtime`` is the engine's runtime that makes user namespaces of pods; empty if none does, and ``problem`` is
+    why."""
+
+    runtime: str = ""
+    problem: str = ""
+
+
+NO_USER_NAMESPACES: Final = UserNamespaceSupport(problem="--oci-runtime is not set")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,8 @@ class Capabilities:
     ``containerd_namespace`` the engine's namespace there.
     ``recursive_read_only`` are the runtimes that support recursive read-only mounts. ``live_restore`` is whether
     containers outlive the engine; ``user_namespace_remap`` whether it gives every container the same user namespace.
-    ``missing_limits`` are those of resources that the kernel does not have.
+    ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces`` is not from the engine:
+    ``EngineInfo`` tries.
     """
 
     api: tuple[int, int]
@@ -69,6 +85,7 @@ class Capabilities:
     rootless: bool
     user_namespace_remap: bool
     missing_limits: tuple[str, ...]
+    user_namespaces: UserNamespaceSupport = NO_USER_NAMESPACES
 
     @property
     def image_volumes(self) -> bool:
@@ -89,6 +106,22 @@ class Capabilities:
     def runtime_of(self, handler: str) -> str:
         """HostConfig.Runtime for a handler; empty for the engine's default."""
         return "" if handler == _DEFAULT_HANDLER and handler not in self.runtimes else handler
+
+    def has_user_namespaces(self, handler: str) -> bool:
+        """Whether pods of this handler can have user namespaces."""
+        return not self._why_no_user_namespace(handler)
+
+    def user_namespace_runtime(self, handler: str, field: str) -> str:
+        """HostConfig.Runtime for a handler's pod with a user namespace. Raises Unsupported."""
+        if problem := self._why_no_user_namespace(handler):
+            raise Unsupported(f"{field}: the node has no user namespaces for pods: {problem}")
+        return self.user_namespaces.runtime
+
+    def _why_no_user_namespace(self, handler: str) -> str:
+        name = self.runtime_of(handler) or self.default_runtime
+        if self.user_namespaces.problem or name in (*_RUNC, self.user_namespaces.runtime):
+            return self.user_namespaces.problem
+        return f"{self.user_namespaces.runtime} is runc, and cannot stand in for the runtime {name}"
 
     def has_recursive_read_only(self, handler: str) -> bool:
         """Whether containers of this handler can have recursive read-only mounts."""
@@ -141,6 +174,24 @@ def _recursive_read_only(runtimes: Mapping[str, Any]) -> Iterator[str]:
             continue
         if known:
             yield name
+
+
+def user_namespace_program(api: tuple[int, int], info: Mapping[str, Any], name: str) -> str:
+    """The path of the program of the runtime ``name``. Raises Unsupported if user namespaces cannot be made by it."""
+    if api < _API_ANNOTATIONS:
+        raise Unsupported("they need Docker 25 or newer")
+    runtime = (info.get("Runtimes") or {}).get(name)
+    if not isinstance(runtime, Mapping) or not str(runtime.get("path", "")).startswith("/"):
+        raise Unsupported(f"the engine has no runtime {name!r} with the path of a program: see its daemon.json")
+    try:
+        features = json.loads(runtime["status"][_FEATURES])
+        known = "user" in features["linux"]["namespaces"]
+        mapped = features["linux"]["mountExtensions"]["idmap"]["enabled"]
+    except (KeyError, TypeError, ValueError):
+        known = mapped = False
+    if not known or not mapped:
+        raise Unsupported("runc does not say that it has id-mapped mounts: runc 1.2 or newer does")
+    return str(runtime["path"])
 
 
 def _kernel(release: str) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from dockershim.translate.mounts import (
     to_engine_binds,
     to_engine_devices,
     to_engine_mounts,
+    with_mapped_ids,
 )
 from dockershim.translate.names import SandboxName, kept_metadata
 from dockershim.translate.resources import check_resources, to_cgroup_files, to_engine_resources, to_oom_score
@@ -38,6 +39,7 @@ from dockershim.translate.security import (
     to_user,
 )
 from dockershim.translate.signals import to_engine_signal
+from dockershim.translate.user_namespace import ANNOTATION, asked_user_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ def to_engine_container(
     security = config.linux.security_context
     resources = config.linux.resources
     added, dropped = to_capabilities(security.capabilities)
+    namespace = asked_user_namespace(security.namespace_options)
+    mapped = with_mapped_ids(config.mounts, namespace)
     host_config: dict[str, Any] = {
         **to_container_namespaces(security.namespace_options, sandbox_id),
         **to_engine_resources(resources, swap_limit=features.swap_limit),
@@ -208,7 +212,11 @@ def to_engine_container(
         # An empty list asks the API for an unmasked /proc; null would mean the engine's default list.
         host_config["MaskedPaths"] = list(security.masked_paths)
         host_config["ReadonlyPaths"] = list(security.readonly_paths)
-    if engine_runtime := features.runtime_of(runtime):
+    if namespace is not None:
+        field = "config.linux.security_context.namespace_options.userns_options"
+        host_config["Runtime"] = features.user_namespace_runtime(runtime, field)
+        host_config["Annotations"] = {ANNOTATION: namespace.to_annotation(mapped)}
+    elif engine_runtime := features.runtime_of(runtime):
         host_config["Runtime"] = engine_runtime
     body: dict[str, Any] = {
         "Image": image,

@@ -11,6 +11,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import check_text, reject, require
+from dockershim.translate.user_namespace import UserNamespace, mapped_mounts, read_user_namespace
 
 _API_NON_RECURSIVE_READ_ONLY = (1, 44)
 
@@ -34,7 +35,6 @@ def check_mounts(mounts: Iterable[cri.Mount], features: Capabilities) -> None:
         where = f"mounts[{mount.container_path}]"
         for path, field in ((mount.container_path, "container_path"), (mount.host_path, "host_path")):
             check_text(path, f"mounts.{field}")
-        reject(mount.uidMappings or mount.gidMappings, f"{where}.uidMappings", "id-mapped mounts are not supported")
         reject(mount.mount_options, f"{where}.mount_options", "mount options are not supported")
         if mount.HasField("image"):
             _check_image_mount(mount, where, features)
@@ -81,6 +81,11 @@ def container_path(path: str) -> str:
     """A mount point as the engine wants it: absolute and normalized."""
     # normpath keeps two slashes at the start, as POSIX allows; for Linux and the engine they are one.
     return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def with_mapped_ids(mounts: Iterable[cri.Mount], namespace: UserNamespace | None) -> list[str]:
+    """The container paths, as the engine gets them, of the mounts that ask for mapped ids. Raises InvalidArgument."""
+    return mapped_mounts(((container_path(mount.container_path), mount) for mount in mounts), namespace)
 
 
 def to_engine_mounts(
@@ -196,6 +201,16 @@ def _relabels(mount: cri.Mount, features: Capabilities) -> bool:
 
 def to_cri_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
     """The mounts of a container from its HostConfig, in both forms that shims have used."""
+    mounts = _to_plain_mounts(host_config)
+    namespace, mapped = read_user_namespace(host_config)
+    for mount in mounts:
+        if namespace is not None and mount.container_path in mapped:
+            mount.uidMappings.append(namespace.uids)
+            mount.gidMappings.append(namespace.gids)
+    return mounts
+
+
+def _to_plain_mounts(host_config: Mapping[str, Any]) -> list[cri.Mount]:
     made = host_config.get("Mounts") or ()
     ids = [mount["Source"] for mount in made if mount.get("Source", "").startswith("sha256:")]
     mounts = [

@@ -15,7 +15,8 @@ def to_runtime_handlers(features: Capabilities) -> list[cri.RuntimeHandler]:
         cri.RuntimeHandler(
             name=name,
             features=cri.RuntimeHandlerFeatures(
-                recursive_read_only_mounts=features.has_recursive_read_only(name), user_namespaces=False
+                recursive_read_only_mounts=features.has_recursive_read_only(name),
+                user_namespaces=features.has_user_namespaces(name),
             ),
         )
         for name in features.handlers

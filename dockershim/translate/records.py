@@ -32,6 +32,7 @@ from dockershim.translate.names import ContainerName, SandboxName, parse_contain
 from dockershim.translate.reference import may_be_id
 from dockershim.translate.resources import to_cri_resources
 from dockershim.translate.signals import to_cri_signal
+from dockershim.translate.user_namespace import UserNamespace, read_user_namespace
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
@@ -92,6 +93,7 @@ class SandboxRecord:
     pid: int = 0
     never_ran: bool = False
     addresses: tuple[str, ...] = ()
+    user_namespace: UserNamespace | None = None
     extra: SandboxExtra = field(default_factory=SandboxExtra)
 
     @property
@@ -293,6 +295,7 @@ def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = N
         pid=int(state.get("Pid") or 0),
         never_ran=state.get("Status") == "created",
         addresses=_engine_addresses(network),
+        user_namespace=read_user_namespace(host_config)[0],
         extra=summary.extra,
     )
 
@@ -423,6 +426,8 @@ def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tupl
     options.network = node_if_host[record.host_network]
     options.pid = cri.NODE if record.pid_mode == "host" else _PID_MODES.get(record.extra.pid, cri.POD)
     options.ipc = node_if_host[record.ipc_mode == "host"]
+    if record.user_namespace is not None:
+        options.userns_options.CopyFrom(record.user_namespace.to_cri())
     return status
 
 

@@ -23,6 +23,7 @@ from dockershim.translate.security import (
     to_security_opt,
     to_user,
 )
+from dockershim.translate.user_namespace import ANNOTATION, asked_user_namespace
 
 _INFRA_CPU_SHARES = 2
 _INFRA_OOM_SCORE = -998
@@ -246,10 +247,14 @@ def to_infra_container(
             "LogConfig": {"Type": "none"},
         },
     }
+    if namespace := asked_user_namespace(options):
+        field = "config.linux.security_context.namespace_options.userns_options"
+        body["HostConfig"]["Runtime"] = features.user_namespace_runtime(runtime_handler, field)
+        body["HostConfig"]["Annotations"] = {ANNOTATION: namespace.to_annotation()}
+    elif runtime := features.runtime_of(runtime_handler):
+        body["HostConfig"]["Runtime"] = runtime
     if config.hostname and not is_host_network(config):
         body["Hostname"] = config.hostname
-    if runtime := features.runtime_of(runtime_handler):
-        body["HostConfig"]["Runtime"] = runtime
     if publish_ports:
         body["ExposedPorts"], body["HostConfig"]["PortBindings"] = _port_bindings(config)
     return body

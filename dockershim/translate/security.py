@@ -8,7 +8,8 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument
 from dockershim.translate.accounts import Account, is_number
 from dockershim.translate.capabilities import Capabilities
-from dockershim.translate.checks import check_text, reject
+from dockershim.translate.checks import check_text
+from dockershim.translate.user_namespace import asked_user_namespace
 
 SecurityContext = cri.LinuxSandboxSecurityContext | cri.LinuxContainerSecurityContext
 
@@ -186,7 +187,7 @@ def _id(value: int, field: str) -> int:
 
 def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
     """Check a sandbox's NamespaceOption. Raises InvalidArgument or Unsupported."""
-    _check_userns(options)
+    asked_user_namespace(options)
     if options.network not in (cri.POD, cri.NODE):
         raise InvalidArgument("namespace_options.network: a sandbox's is POD or NODE")
     if options.ipc not in (cri.POD, cri.NODE):
@@ -195,18 +196,8 @@ def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
         raise InvalidArgument("namespace_options.pid: TARGET is for containers; a sandbox's is POD, CONTAINER or NODE")
 
 
-def _check_userns(options: cri.NamespaceOption) -> None:
-    user = options.userns_options
-    reject(
-        options.HasField("userns_options") and (user.mode != cri.NODE or user.uids or user.gids),
-        "namespace_options.userns_options",
-        "user namespaces of a pod are not supported; Status says so in runtime_handlers",
-    )
-
-
 def to_container_namespaces(options: cri.NamespaceOption, sandbox_id: str) -> dict[str, str]:
     """NetworkMode, IpcMode, PidMode and UTSMode of a container of this sandbox."""
-    _check_userns(options)
     if options.network not in (cri.POD, cri.NODE):
         raise InvalidArgument("namespace_options.network: a container's is POD or NODE")
     infra = f"container:{sandbox_id}"

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.node.cache import CACHE, appearing, locked
@@ -31,8 +32,11 @@ def provide_ginkgo() -> Path:
     return built("ginkgo", GINKGO_MODULE, ("build", "-o", "ginkgo", f"{GINKGO}/ginkgo")) / "ginkgo"
 
 
-def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
-    """The cache's folder of what Go builds from a module, once. The word after `-o` is put into that folder."""
+def built(name: str, module: Path, *builds: tuple[str, ...], c: Mapping[str, str] | None = None) -> Path:
+    """The cache's folder of what Go builds from a module, once. The word after `-o` is put into that folder.
+
+    `c` has the variables for a C compiler, if a program needs one.
+    """
     content = b"".join(path.read_bytes() for path in _sources_of(module))
     key = hashlib.sha256(content + repr(builds).encode()).hexdigest()[:8]
     target = CACHE / f"{name}-{key}"
@@ -40,7 +44,7 @@ def built(name: str, module: Path, *builds: tuple[str, ...]) -> Path:
         if not target.is_dir():
             with appearing(target) as made:
                 for *options, output, package in builds:
-                    _run_go(module, *options, made / output, package)
+                    _run_go(module, *options, made / output, package, c=c)
     return target
 
 
@@ -54,9 +58,10 @@ def _sources_of(module: Path) -> list[Path]:
     return [module / "go.mod", *sorted(module.glob("*/*.go"))]
 
 
-def _run_go(module: Path, *words: str | Path) -> str:
+def _run_go(module: Path, *words: str | Path, c: Mapping[str, str] | None = None) -> str:
     # Without cgo the programs need nothing of the machine, and building needs no C compiler.
-    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    cgo = {"CGO_ENABLED": "0"} if c is None else {"CGO_ENABLED": "1", **c}
+    environment = os.environ | {"GOFLAGS": "-mod=readonly", **cgo}
     return run(_go(module), *words, env=environment, cwd=module)
 
 

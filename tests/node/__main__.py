@@ -21,7 +21,7 @@ from tests.node import cgroups
 from tests.node.cache import CACHE, REPOSITORY, locked
 from tests.node.inside import Orders, exit_code
 from tests.node.packages import SetupError, executable
-from tests.node.supplies import BUILT, ENGINES, provide
+from tests.node.supplies import BUILT, ENGINES, provide, provide_runc
 
 PR_SET_PDEATHSIG = 1
 GRACE = 10.0  # seconds that the command has to end after SIGTERM
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         known = [engine for engine in ENGINES if engine not in BUILT or given.engine in BUILT]
         supplies = {engine: provide(engine) for engine in known}
         own = supplies[given.engine]
+        runc = provide_runc()
         programs = [Path(sys.executable).parent, *own.path, cri_tools.provide()]
         unshare = executable("unshare")
     except SetupError as error:
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         engines={engine: ":".join(str(path) for path in one.path) for engine, one in supplies.items()},
         cni=str(own.base / "usr/lib/cni"),
         registry=str(own.registry),
+        runc=str(runc),
         command=command,
     )
     # Two processes: the keeper outlives a killed parent for as long as it takes to remove what the node leaves.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from typing import Self
 
 from pyroute2 import IPRoute
 
+from deploy.runc import MACHINES, program
 from tests.node import cgroups
 from tests.node.engine import REGISTRIES, Engine, EngineError
 from tests.node.mounts import MS_PRIVATE, MS_SHARED, bind, mount, own_copy, own_entries, propagate
@@ -95,15 +97,26 @@ exec {runc} "$@"
 """
 
 
+# The engine has Debian's runc, this one a newer one.
+DOCKERSHIM_RUNC = """\
+#!/bin/sh
+PATH={folder}:$PATH exec {program} "$@"
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the outside tells the first process, in one JSON word. `engines` has the folders of each one's programs."""
+    """What the outside tells the first process, in one JSON word. `engines` has the folders of each one's programs.
+
+    `runc` is a program with id-mapped mounts, which the engine does not use by itself.
+    """
 
     engine: str
     engines: dict[str, str]
     path: str
     cni: str
     registry: str
+    runc: str
     command: tuple[str, ...]
 
     def encode(self) -> str:
@@ -122,7 +135,7 @@ def main(folder: Path, orders: Orders) -> int:
     with IPRoute() as routes:
         routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
     _configure()
-    programs = f"{_own_programs(folder, orders.path)}:{orders.path}:{os.environ['PATH']}"
+    programs = f"{_own_programs(folder, orders)}:{orders.path}:{os.environ['PATH']}"
     environment = _environment(orders, programs, _storage_driver(folder))
     os.environ.clear()
     os.environ.update(environment)
@@ -182,17 +195,27 @@ def _storage_driver(folder: Path) -> str:
         return "overlay2"
 
 
-def _own_programs(folder: Path, path: str) -> Path:
-    """The folder of programs that stand before all others in the node: none, where root has all capabilities."""
-    programs = folder / "bin"
+def _own_programs(folder: Path, orders: Orders) -> Path:
+    """The folder of programs that stand before all others in the node: dockershim-runc, and, where root does not have
+    all capabilities, runc."""
+    programs, newer = folder / "bin", folder / "newer-runc"
     programs.mkdir()
+    newer.mkdir()
+    own = program(next(name for name, machine in MACHINES.items() if machine == platform.machine()))
+    _script(programs / "dockershim-runc", DOCKERSHIM_RUNC.format(folder=newer, program=own))
     status = Path("/proc/self/status").read_text()
     bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd:"))
-    if not int(bounding, 16) & CAP_SYS_RESOURCE:
-        runc = programs / "runc"
-        runc.write_text(MODEST_RUNC.format(runc=shutil.which("runc", path=path)))
-        runc.chmod(0o755)
+    if int(bounding, 16) & CAP_SYS_RESOURCE:
+        (newer / "runc").symlink_to(orders.runc)
+    else:
+        _script(newer / "runc", MODEST_RUNC.format(runc=orders.runc))
+        _script(programs / "runc", MODEST_RUNC.format(runc=shutil.which("runc", path=orders.path)))
     return programs
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def _environment(orders: Orders, path: str, storage: str) -> dict[str, str]:

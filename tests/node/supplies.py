@@ -1,6 +1,8 @@
 """What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, criu, Prometheus.
 
-Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once.
+Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once. It
+builds a runc with id-mapped mounts from the folder `runc`, for half a minute: Debian 12's is older, and the next Debian's
+needs a newer C library.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ FORKY = Suite("forky")
 # What the unpacked programs need from the machine: the shared libraries of dockerd and runc, the firewall tool that
 # dockerd and the CNI plugins call, and the programs that the conformance specs run on the host (ipcmk, pgrep).
 MACHINE = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "libsystemd0", "procps", "util-linux")
+# What builds runc, and the libraries that it is linked with.
+COMPILER = ("gcc", "libc6-dev", "pkg-config")
+LIBRARIES = ("libseccomp-dev",)
+RUNC = Path(__file__).parent / "runc"
 # Docker 29 makes its rules with it, if asked to.
 MACHINE_OF_29 = ("nftables",)
 BASE = ("docker-registry", "runc", "containernetworking-plugins")
@@ -101,6 +107,23 @@ def _build_moby() -> Path:
     dockerd = ("build", "-tags", tags, "-ldflags", version, "-o", "dockerd", f"{MOBY_MODULE}/cmd/dockerd")
     proxy = ("build", "-o", "docker-proxy", f"{MOBY_MODULE}/cmd/docker-proxy")
     return tools.built("moby", MOBY, dockerd, proxy)
+
+
+def provide_runc() -> Path:
+    """The program `runc`, of a version that has id-mapped mounts. Quick when it is there already."""
+    with locked("supplies"):
+        install(COMPILER)
+        libraries = BOOKWORM.unpack(LIBRARIES, _folder("libraries", LIBRARIES))
+    [archive] = libraries.glob("usr/lib/*/libseccomp.a")
+    environment = {
+        "CGO_CFLAGS": f"-I{libraries / 'usr/include'}",
+        "CGO_LDFLAGS": f"-L{archive.parent}",
+        # That file names the folders of an installed library; the options above come first.
+        "PKG_CONFIG_PATH": str(archive.parent / "pkgconfig"),
+    }
+    flags = ("-tags", "seccomp,netgo,osusergo", "-ldflags", "-extldflags -static")
+    build = ("build", *flags, "-o", "runc", "github.com/opencontainers/runc")
+    return tools.built("runc", RUNC, build, c=environment) / "runc"
 
 
 def _folder(name: str, packages: tuple[str, ...]) -> Path:

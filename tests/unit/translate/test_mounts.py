@@ -38,8 +38,6 @@ def image_mount(**fields: Any) -> cri.Mount:
     ("fields", "error", "field"),
     [
         pytest.param({"image_sub_path": "a"}, InvalidArgument, ".image_sub_path", id="a folder of no image"),
-        pytest.param({"uidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped users"),
-        pytest.param({"gidMappings": [cri.IDMapping(length=1)]}, Unsupported, ".uidMappings", id="mapped groups"),
         pytest.param({"mount_options": ["noexec"]}, Unsupported, ".mount_options", id="mount options"),
         pytest.param({"host_path": "host"}, InvalidArgument, ".host_path", id="a relative host path"),
         pytest.param({"host_path": ""}, InvalidArgument, ".host_path", id="no host path"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import FailedPrecondition, InvalidArgument, Unsupported
+from dockershim.errors import FailedPrecondition, InvalidArgument
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.security import (
     check_sandbox_namespaces,
@@ -290,16 +290,12 @@ def test_namespaces_of_a_container(fields: dict[str, Any], expected: tuple[str, 
     assert tuple(modes[key] for key in ("NetworkMode", "IpcMode", "PidMode", "UTSMode")) == expected
 
 
-MAPPED = cri.UserNamespace(mode=cri.POD, uids=[cri.IDMapping(length=65536)])
-
-
 @pytest.mark.parametrize(
     ("fields", "error", "field"),
     [
         pytest.param({"network": cri.CONTAINER}, InvalidArgument, "network", id="a network of its own"),
         pytest.param({"ipc": cri.TARGET}, InvalidArgument, "ipc", id="IPC of a target"),
         pytest.param({"pid": cri.TARGET}, InvalidArgument, "target_id", id="no target"),
-        pytest.param({"userns_options": MAPPED}, Unsupported, "userns_options", id="mapped users"),
     ],
 )
 def test_namespaces_that_a_container_cannot_have(fields: dict[str, Any], error: type[Exception], field: str) -> None:
@@ -314,8 +310,7 @@ def test_namespaces_that_a_container_cannot_have(fields: dict[str, Any], error: 
         pytest.param({"network": cri.CONTAINER}, InvalidArgument, "network", id="a container's network"),
         pytest.param({"ipc": cri.CONTAINER}, InvalidArgument, "ipc", id="a container's IPC"),
         pytest.param({"pid": cri.TARGET, "target_id": "T"}, InvalidArgument, "pid", id="process ids of a container"),
-        pytest.param({"userns_options": MAPPED}, Unsupported, "userns_options", id="mapped users"),
-        pytest.param({"userns_options": cri.UserNamespace()}, Unsupported, "userns_options", id="users of the pod"),
+        pytest.param({"userns_options": cri.UserNamespace()}, InvalidArgument, "userns_options", id="no mapping"),
     ],
 )
 def test_namespaces_that_a_sandbox_cannot_have(fields: dict[str, Any], error: type[Exception], field: str) -> None:

@@ -1,0 +1,92 @@
+"""The trial of --oci-runtime, with scripts for the program, and the look at what a container got."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dockershim.cri.user_namespaces import has_ids
+from dockershim.state import user_namespaces
+from dockershim.state.user_namespaces import user_namespace_support
+from dockershim.translate.capabilities import NO_USER_NAMESPACES
+from dockershim.translate.user_namespace import UserNamespace
+
+FEATURES = '{"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}'
+
+
+async def tried(folder: Path, script: str | None) -> tuple[str, str]:
+    program = folder / "program"
+    if script is not None:
+        program.write_text(script)
+        program.chmod(0o755)
+    status = {"org.opencontainers.runtime-spec.features": FEATURES}
+    info = {"Runtimes": {"ours": {"path": str(program), "status": status}}, "DockerRootDir": "/data"}
+    support = await user_namespace_support((1, 51), info, "ours")
+    return support.runtime, support.problem
+
+
+async def test_nothing_is_tried_without_the_option() -> None:
+    assert await user_namespace_support((1, 51), {}, "") == NO_USER_NAMESPACES
+
+
+async def test_the_program_is_asked_about_the_engines_folder(tmp_path: Path) -> None:
+    script = '#!/bin/sh\ntest "$*" = "--dockershim-probe /data containers volumes" && echo user namespaces\n'
+    assert await tried(tmp_path, script) == ("ours", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        pytest.param("#!/bin/sh\necho dockershim-runc: no namespaces >&2; exit 1\n", "no namespaces", id="it says why"),
+        pytest.param("#!/bin/sh\nexit 0\n", "is not dockershim-runc", id="no answer"),
+        pytest.param("#!/bin/sh\necho No help topic >&2; exit 3\n", "is not dockershim-runc", id="another program"),
+        pytest.param("#!/nowhere\n", "cannot be started", id="no interpreter"),
+        pytest.param(None, "cannot be started: No such file", id="no program"),
+    ],
+)
+async def test_what_is_wrong_is_told(tmp_path: Path, script: str | None, words: str) -> None:
+    runtime, problem = await tried(tmp_path, script)
+    assert (runtime, words in problem, problem.startswith("--oci-runtime=ours: ")) == ("", True, True)
+
+
+async def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_namespaces, "_DEADLINE", 0.2)
+    begun = time.monotonic()
+    runtime, problem = await tried(tmp_path, f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
+    assert (runtime, "did not answer within 0.2 s" in problem) == ("", True)
+    assert time.monotonic() - begun < 10
+    pid = int((tmp_path / "pid").read_text())
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() - begun < 10
+
+
+OURS = UserNamespace(200, 300, 10)
+
+
+@pytest.mark.parametrize(
+    ("uids", "gids", "expected"),
+    [
+        ("         0        200         10\n", "         0        300         10\n", True),
+        ("         0          0 4294967295\n", "         0          0 4294967295\n", False),
+        ("         0        200         10\n", "         0        301         10\n", False),
+        (
+            "         0        200         10\n         10       1         1\n",
+            "         0        300         10\n",
+            False,
+        ),
+        ("", "", False),
+    ],
+)
+def test_what_a_process_has(tmp_path: Path, uids: str, gids: str, expected: bool) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/uid_map").write_text(uids)
+    (tmp_path / "7/gid_map").write_text(gids)
+    assert has_ids(7, OURS, tmp_path) is expected
+    assert has_ids(7, None, tmp_path)
+
+
+def test_a_process_that_has_ended_has_nothing_wrong(tmp_path: Path) -> None:
+    assert has_ids(0, OURS, tmp_path)
+    assert has_ids(7, OURS, tmp_path)

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
+from deploy import runc
 from deploy.deb import texts
 from dockershim import __version__
 
@@ -131,6 +132,9 @@ def _lay_out(files: Path, suite: Suite, architecture: str) -> None:
     )
     (home / "bin").mkdir()
     (home / "bin/python").symlink_to(f"../../../bin/python{suite.python}")
+    # At a place that stays the same with the next Python: the engine's configuration names it.
+    shutil.copyfile(runc.program(architecture), home / "dockershim-runc")
+    (home / "dockershim-runc").chmod(0o755)
     command = files / "usr/bin/dockershim"
     command.parent.mkdir()
     command.write_text(COMMAND)

@@ -62,6 +62,8 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "live-restore", _yes(engine["liveRestore"])
     yield "rootless", _yes(engine["rootless"])
     yield "userns-remap", _yes(engine["userNamespaceRemap"])
+    namespaces = facts["userNamespaces"]
+    yield "user namespaces", f"by {namespaces['runtime']}" if namespaces["runtime"] else f"no: {namespaces['problem']}"
     yield "image volumes", _yes(engine["imageVolumes"])
     yield "CDI", "yes" if engine["cdi"] else "without hooks"
     yield "image store", f"{facts['images']['store']}, {facts['images']['storageDriver']}"

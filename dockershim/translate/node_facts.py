@@ -41,6 +41,10 @@ def to_node_facts(features: Capabilities, huge_pages: Iterable[str]) -> dict[str
             "imageVolumes": features.image_volumes,
             "cdi": features.cdi,
         },
+        "userNamespaces": {
+            "runtime": features.user_namespaces.runtime,
+            "problem": features.user_namespaces.problem,
+        },
         "images": {
             "store": "containerd" if features.containerd_store else "engine",
             "storageDriver": features.storage_driver,

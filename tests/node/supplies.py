@@ -1,7 +1,7 @@
 """What a node is put together from, brought into the cache: engines, registry, CNI plugins, runc, criu, Prometheus.
 
-Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once. It
-builds a runc with id-mapped mounts from the folder `runc`, for half a minute: Debian 12's is older, and the next Debian's
+Debian has no Docker 29. Go builds its dockerd from the module in the folder `moby`, for some four minutes once. From
+the folder `runc` it builds a runc with id-mapped mounts, for half a minute: Debian 12's is older, and a later Debian's
 needs a newer C library.
 """
 

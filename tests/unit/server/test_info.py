@@ -12,7 +12,7 @@ import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.server import cli, info
-from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.capabilities import Capabilities, UserNamespaceSupport
 from dockershim.translate.node_facts import to_node_facts, to_runtime_handlers
 from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28
 
@@ -33,6 +33,7 @@ engine                           Docker 28.5.1, API 1.51, in /var/lib/docker
 live-restore                     no
 rootless                         no
 userns-remap                     no
+user namespaces                  no: --oci-runtime is not set
 image volumes                    yes
 CDI                              yes
 image store                      engine, overlay2
@@ -108,6 +109,8 @@ def test_what_is_missing_is_named_and_nothing_reaches_a_terminal() -> None:
     }
     assert lines["image store"].strip() == "containerd, overlay\\x1b[31m"
     assert lines["live-restore"].strip() == "yes"
+    able = replace(OLD, user_namespaces=UserNamespaceSupport(runtime="ours"))
+    assert "user namespaces                  by ours\n" in info.render(to_node_facts(able, []))
 
 
 @pytest.mark.parametrize("features", [ENGINE_28, OLD])

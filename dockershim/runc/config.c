@@ -5,7 +5,9 @@
 #define PING_GROUPS "net.ipv4.ping_group_range"
 #define EVERY_GROUP "\"0 2147483647\""
 
-enum { MOST_EDITS = 4096, LONGEST_TEXT = 256, LARGEST_ID = 0x7fffffff };
+enum { MOST_EDITS = 4096, LONGEST_TEXT = 256 };
+/* The highest 32 bit number is no id: to the kernel it is -1. Kubelets give ids up to there. */
+#define NO_ID 0xffffffffUL
 
 #define LITERAL(text) ((struct span){text, sizeof(text) - 1})
 
@@ -131,7 +133,7 @@ static int number(struct span *text, unsigned long *value) {
     size_t digits = 0;
     for (*value = 0; digits < text->length && text->at[digits] >= '0' && text->at[digits] <= '9'; digits++) {
         *value = *value * 10 + (unsigned long)(text->at[digits] - '0');
-        if (*value > LARGEST_ID) return 0;
+        if (*value > NO_ID) return 0;
     }
     text->at += digits, text->length -= digits;
     return digits > 0;
@@ -150,7 +152,7 @@ static int parse(struct span text, struct request *request) {
     if (!number(&text, &request->size) || request->size == 0) return 0;
     /* Ids of the node's root would be no namespace of users. */
     if (request->uid == 0 || request->gid == 0) return 0;
-    if (request->uid + request->size > LARGEST_ID || request->gid + request->size > LARGEST_ID) return 0;
+    if (request->uid + request->size > NO_ID || request->gid + request->size > NO_ID) return 0;
     request->mounts = text;
     return text.length == 0 || (text.length > 2 && text.at[0] == '\\' && text.at[1] == 'n');
 }

@@ -14,8 +14,8 @@ from dockershim.errors import InvalidArgument
 ANNOTATION: Final = "io.dockershim.user-namespace"
 
 _FIELD: Final = "namespace_options.userns_options"
-#: The sum of the first id and the number of ids; dockershim-runc checks the same.
-_HIGHEST: Final = 2**31 - 1
+#: The kernel's -1, which is no id; kubelets give ids up to there. dockershim-runc checks the same.
+_NO_ID: Final = 2**32 - 1
 _TEXT: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,10}) ([0-9]{1,10})((?:\n[^\n]+)*)")
 
 
@@ -77,8 +77,8 @@ def _mapping(mappings: Sequence[cri.IDMapping], field: str) -> cri.IDMapping:
     if len(mappings) != 1 or mappings[0].container_id != 0:
         raise InvalidArgument(f"{_FIELD}.{field}: mode POD needs one mapping, with the container_id 0")
     one = mappings[0]
-    if one.host_id == 0 or one.length == 0 or one.host_id + one.length > _HIGHEST:
-        raise InvalidArgument(f"{_FIELD}.{field}: {one.length} ids from {one.host_id} are not between 1 and {_HIGHEST}")
+    if one.host_id == 0 or one.length == 0 or one.host_id + one.length > _NO_ID:
+        raise InvalidArgument(f"{_FIELD}.{field}: {one.length} ids from {one.host_id} are not between 0 and {_NO_ID}")
     return one
 
 
@@ -98,6 +98,8 @@ def mapped_mounts(mounts: Iterable[tuple[str, cri.Mount]], namespace: UserNamesp
             raise InvalidArgument(f"{where}: a mount has the ids of its pod's user namespace, or none")
         if mount.HasField("image"):
             raise InvalidArgument(f"{where}: the ids of an image volume cannot be mapped")
+        if mount.propagation == cri.PROPAGATION_BIDIRECTIONAL:
+            raise InvalidArgument(f"{where}: with mapped ids the kernel shows the node none of the container's mounts")
         if "\\" in path:
             raise InvalidArgument(f"{where}: not for a container_path with a backslash")
         found.append(path)

@@ -25,6 +25,8 @@ FOLDER: Final = Path("/run/e2e-node")
 TMP: Final = Path("/tmp")
 # The suite's RuntimeClass, which its own nodes are configured with.
 RUNTIME: Final = "test-handler"
+# With it pods get user namespaces, if the engine is new enough.
+USERS: Final = "dockershim-runc"
 # What the suite's kubelet takes for the cgroups of the engine, and of all that is no part of Kubernetes.
 ENGINE_CGROUP, SYSTEM_CGROUP = "docker-daemon", "system"
 # The suite starts the kubelet by systemd where it finds these, and no systemd runs in a node.
@@ -67,10 +69,11 @@ def main(arguments: Sequence[str]) -> int:
         (FOLDER / "bin").mkdir()
         units.install(FOLDER / "bin")
         os.environ["PATH"] = f"{FOLDER / 'bin'}:{os.environ['PATH']}"
-    Engine().restart(f"--add-runtime={RUNTIME}={shutil.which('runc')}")
+    runtimes = {RUNTIME: "runc", USERS: USERS}
+    Engine().restart(*(f"--add-runtime={name}={shutil.which(program)}" for name, program in runtimes.items()))
     _move_to_cgroups()
     server = Server()
-    server.start()
+    server.start(f"--oci-runtime={USERS}")
     try:
         with interface():
             return suite.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def mapping(host_id: int, length: int = 65536, container_id: int = 0) -> api.IDM
     return api.IDMapping(host_id=host_id, container_id=container_id, length=length)
 
 
-A, B = mapping(200_000), mapping(300_000)
+#: A kubelet chooses its ranges from all that the kernel has.
+A, B = mapping(200_000), mapping(2**32 - 2 * 65536)
 
 
 def users(uids: list[api.IDMapping], gids: list[api.IDMapping] | None = None, **modes: Any) -> api.NamespaceOption:
@@ -99,6 +101,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def volumes(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a mount, as that of a volume, with a folder for another mount."""
+    subprocess.run(["mount", "--bind", tmp_path, tmp_path], check=True)
+    subprocess.run(["mount", "--make-shared", tmp_path], check=True)
+    (tmp_path / "below").mkdir()
+    yield tmp_path
+    subprocess.run(["umount", "--recursive", tmp_path], check=True)
+
+
 @able
 async def test_a_pod_in_full(
     cri: CRI, engine_api: DockerClient, folder: Path, snapshot: Callable[[], Snapshot]
@@ -119,7 +131,7 @@ async def test_a_pod_in_full(
         assert list((await status(cri, container_id)).mounts) == [mount]
 
         # The node sees other users than the container, which may do in its files and network what root may.
-        for one, ids in ((sandbox_id, ("265535", "365535")), (container_id, ("200000", "300000"))):
+        for one, ids in ((sandbox_id, ("265535", str(B.host_id + 65535))), (container_id, ("200000", str(B.host_id)))):
             fields = process_status(process(engine_api, one))
             assert (fields["Uid"].split()[0], fields["Gid"].split()[0]) == ids
         assert await sh(cri, container_id, "id -u; id -g; tr -s ' ' </proc/self/uid_map") == "0\n0\n 0 200000 65536"
@@ -166,7 +178,35 @@ async def test_pods_cannot_see_each_others_ids(cri: CRI, engine_api: DockerClien
         await sh(cri, mine, "cp /bin/busybox /shared/id; chmod 4755 /shared/id")
         assert "uid=0(root)" in await sh(cri, theirs, "/shared/id")
         uids = {process_status(process(engine_api, id_))["Uid"].split()[0] for id_ in (mine, theirs)}
-        assert uids == {"200000", "300000"}
+        assert uids == {"200000", str(B.host_id)}
+
+
+@able
+async def test_mounts_that_come_later_reach_a_volume_with_mapped_ids(cri: CRI, volumes: Path) -> None:
+    options = users([A])
+    config = pod_of(options)
+    mount = volume(volumes, "/volume", A)
+    mount.propagation = api.PROPAGATION_HOST_TO_CONTAINER
+    async with pod(cri, config) as sandbox_id:
+        container_id = await start(cri, sandbox_id, of(options, mounts=[mount]), config)
+        subprocess.run(["mount", "-t", "tmpfs", "none", volumes / "below"], check=True)
+        (volumes / "below/mark").touch()
+        assert await sh(cri, container_id, "ls /volume/below") == "mark"
+        mount.propagation = api.PROPAGATION_BIDIRECTIONAL
+        async with refused("INVALID_ARGUMENT", "uidMappings", "shows the node none"):
+            await create(cri, sandbox_id, of(options, name="both", mounts=[mount]), config)
+
+
+@able
+async def test_the_engines_own_network(start_server: Callable[..., Server], server: Server) -> None:
+    options = users([A])
+    config = pod_of(options)
+    own = start_server("--network-plugin=docker", f"--oci-runtime={RUNTIME}")
+    async with CRI(own.target) as cri, pod(cri, config) as sandbox_id:
+        address = (await sandbox_status(cri, sandbox_id)).network.ip
+        container_id = await start(cri, sandbox_id, of(options), config)
+        assert f" {address}/" in await sh(cri, container_id, "ip -4 addr show eth0")
+        assert await sh(cri, container_id, "stat -c %u /etc/hosts /etc/resolv.conf | uniq") == "0"
 
 
 @able
@@ -220,9 +260,9 @@ async def test_status_tells_the_handlers_that_can(cri: CRI) -> None:
         pytest.param(users([A, B]), "one mapping", id="two mappings"),
         pytest.param(users([mapping(1, container_id=1)]), "container_id 0", id="root is not mapped"),
         pytest.param(users([A], [mapping(1, 2)]), "same length", id="two lengths"),
-        pytest.param(users([mapping(0)]), "between 1 and", id="the node's root"),
-        pytest.param(users([mapping(1, 0)]), "between 1 and", id="no ids"),
-        pytest.param(users([mapping(2**32 - 1, 2**32 - 1)]), "between 1 and", id="more ids than there are"),
+        pytest.param(users([mapping(0)]), "are not between", id="the node's root"),
+        pytest.param(users([mapping(1, 0)]), "are not between", id="no ids"),
+        pytest.param(users([mapping(2**32 - 1, 2**32 - 1)]), "are not between", id="more ids than there are"),
         pytest.param(users([A], network=api.NODE), "network", id="the node's network"),
         pytest.param(users([A], pid=api.NODE), "pid", id="the node's processes"),
         pytest.param(users([A], ipc=api.NODE), "ipc", id="the node's IPC"),

@@ -86,6 +86,13 @@ def test_another_container_joins_that_of_the_infra_container(library: Library) -
     assert json.loads(library.amend(encoded(given), user="/proc/17/ns/user")) == wanted
 
 
+def test_the_highest_ids(library: Library) -> None:
+    found = library.read(encoded(config("4294967294 4294901759 1")))
+    assert found is not None
+    assert found.ids == (4294967294, 4294901759, 1)
+    assert b'"hostID":4294967294,"size":1}' in library.amend(encoded(config("4294967294 1 1")))
+
+
 def test_white_space_between_the_parts_does_not_matter(library: Library) -> None:
     given = config("200000 300000 65536\n/data")
     assert json.loads(library.amend(json.dumps(given, indent=3).encode())) == json.loads(library.amend(encoded(given)))
@@ -113,8 +120,8 @@ def test_a_range_of_groups_that_the_pod_chose_is_kept(library: Library) -> None:
         "1  2 3",
         "1 2 3/data",
         "1 2 3\n",
-        "2147483648 1 1",
-        "2147483647 1 1",
+        "4294967296 1 1",
+        "4294967295 1 1",
         "99999999999999999999999999999999999 1 1",
         "1 2 3\t/data",
     ],

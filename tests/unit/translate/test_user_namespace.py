@@ -24,7 +24,7 @@ from dockershim.translate.user_namespace import (
 from tests.unit.translate.kubelet import ENGINE_28, sandbox_config
 
 OURS = UserNamespace(200_000, 300_000, 65_536)
-HIGHEST = 2**31 - 1
+HIGHEST = 2**32 - 1
 ABLE = replace(ENGINE_28, runtimes=ENGINE_28.runtimes | {"ours"}, user_namespaces=UserNamespaceSupport(runtime="ours"))
 
 namespaces = st.integers(1, HIGHEST - 1).flatmap(
@@ -68,7 +68,7 @@ def asked(uids: list[cri.IDMapping], gids: list[cri.IDMapping], **fields: Any) -
         pytest.param(asked([one(container_id=1)], [one()]), "container_id 0", id="root is not mapped"),
         pytest.param(asked([one(0)], [one()]), "uids: 1 ids from 0", id="the node's root"),
         pytest.param(asked([one(length=0)], [one()]), "uids: 0 ids", id="no ids"),
-        pytest.param(asked([one()], [one(HIGHEST)]), "gids: 1 ids from 2147483647", id="too high"),
+        pytest.param(asked([one()], [one(HIGHEST)]), "gids: 1 ids from 4294967295", id="too high"),
         pytest.param(asked([one()], [one(length=2)]), "same length", id="two lengths"),
         pytest.param(asked([one()], [one()], network=cri.NODE), "node's network", id="network"),
         pytest.param(asked([one()], [one()], pid=cri.NODE), "node's pid", id="processes"),

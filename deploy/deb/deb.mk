@@ -19,7 +19,7 @@ LOCK = $(RELEASE)/bin/uv pip compile -q --universal --python-version 3.11 --gene
 
 .PHONY: lock
 lock: $(RELEASE)/.installed ## Renew deploy/locks: the newest versions that pyproject.toml allows, with hashes
-	$(LOCK) pyproject.toml -o deploy/locks/server.txt
+	$(LOCK) pyproject.toml --extra tracing -o deploy/locks/server.txt
 	$(LOCK) --group release -o deploy/locks/release.txt
 
 # SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64: the machine's own if left out. REVISION counts packages of a version.

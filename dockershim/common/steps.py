@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
+from dockershim.common import spans
+
 logger = logging.getLogger(__name__)
 
 #: Called with the name and the seconds of each step that has succeeded.
@@ -29,7 +31,8 @@ def listening(listener: Listener) -> Iterator[None]:
 def step(name: str) -> Iterator[None]:
     """One named step of a call; its time goes to the debug log."""
     begun = time.monotonic()
-    yield
+    with spans.part(name):
+        yield
     passed(name, time.monotonic() - begun)
 
 

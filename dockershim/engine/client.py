@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import tenacity
 
+from dockershim.common import spans
 from dockershim.common.measure import Calls, measured
 from dockershim.common.tls import check_certificates, load_pair
 from dockershim.engine.errors import error_from_response
@@ -171,9 +172,12 @@ class Engine:
                 self._waiting[timeout] = reason
                 timeout.reschedule(now)
 
-    def counted(self, method: str, path: str) -> contextlib.AbstractContextManager[object]:
-        """Measure a block as one call."""
-        return measured(self._calls, kind_of_call(method, path))
+    @contextlib.contextmanager
+    def counted(self, method: str, path: str) -> Iterator[None]:
+        """Measure and trace a block as one call."""
+        kind = kind_of_call(method, path)
+        with measured(self._calls, kind), spans.outside(kind, {"url.path": path}):
+            yield
 
     async def version(self) -> str:
         """The engine's own version, as ``28.5.2``."""
@@ -262,7 +266,9 @@ class Engine:
     ) -> JSON:
         known = self._newest_offered
         with self._border(what):
-            async with self._session.request(method, url, params=params, json=body) as response:
+            async with self._session.request(
+                method, url, params=params, json=body, headers=spans.carried()
+            ) as response:
                 content = await _read_bounded(response, what)
                 self._notice_version(response, known, what)
                 _check(response.status, content, what)
@@ -288,12 +294,16 @@ class Engine:
         with self._border(f"{method} {path}"), contextlib.closing(response):
             yield response
 
-    async def _open(self, method: str, path: str, **options: Any) -> aiohttp.ClientResponse:
+    async def _open(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> aiohttp.ClientResponse:
         what = f"{method} {path}"
         url = await self._url(path)
         known = self._newest_offered
         with self._border(what):
-            response = await self._session.request(method, url, **options)
+            response = await self._session.request(
+                method, url, headers={**(headers or {}), **spans.carried()}, **options
+            )
             try:
                 self._notice_version(response, known, what)
                 if response.status >= 400:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import grpc
 
+from dockershim.common import spans
 from dockershim.errors import HookFailure
 from dockershim.hooks.config import Hook, HookServer
 
@@ -46,7 +47,8 @@ class HookClients:
         channel = self._channel(server.endpoint)
         ask = channel.unary_unary(f"/{_SERVICE}/{hook}Hook", request_serializer=bytes, response_deserializer=bytes)
         try:
-            return await ask(request, timeout=self._timeout())
+            with spans.outside(f"hook {hook}", {"server.address": server.endpoint}):
+                return await ask(request, timeout=self._timeout(), metadata=tuple(spans.carried().items()))
         except grpc.aio.AioRpcError as error:
             if error.code() in _DIAL_AGAIN and self._channels.get(server.endpoint) is channel:
                 self._drop(server.endpoint)

@@ -22,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.common import spans
 from dockershim.common.measure import Calls, measured
 from dockershim.cri.calls import CHANGES, OPEN_ENDED, V1ALPHA2, row_of
 from dockershim.server import log
@@ -176,6 +177,7 @@ class _Call:
         recorder: Recorder | None,
     ) -> None:
         self._name = method.name
+        self._service = method.containing_service.full_name
         self._request = GetMessageClass(method.input_type)
         self._subject = _subject_of(method)
         self._returned = _ids_of(method.output_type)
@@ -186,12 +188,13 @@ class _Call:
         self._recorder = recorder if recorder is not None and method.name in recorder.calls else None
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
-        with _measured(self._calls, self._name, context):
+        with self._measured(context):
             return await self._unary(payload, context)
 
     async def _unary(self, payload: bytes, context: Context) -> bytes:
         request, run = await self._prepare(payload, context)
         with log.fields(rpc=self._name, **(about := self._about(request))):
+            spans.describe(about)
             level = self._level(about)
             started = time.perf_counter()
             try:
@@ -200,6 +203,7 @@ class _Call:
                 returned = self._returned(response)
             except (Exception, asyncio.CancelledError) as error:
                 await self._end(error, started, context, level)
+            spans.describe(returned)
             with log.fields(**returned):
                 logger.log(level, "done in %.1f ms", _since(started))
             return body
@@ -211,6 +215,22 @@ class _Call:
             response = await run(request)
             answered(response)
         return response
+
+    @contextmanager
+    def _measured(self, context: Context) -> Iterator[None]:
+        """Measure and trace a block as this call, with the status code of its answer."""
+        with self._span(context) as span, measured(self._calls, self._name) as call:
+            try:
+                yield
+            except grpc.aio.AbortError:
+                call.code = context.code().name
+                span.ended_with(call.code, context.details())
+                raise
+
+    def _span(self, context: Context) -> AbstractContextManager[spans.Span]:
+        if self._name == OPEN_ENDED:
+            return spans.NOTHING
+        return spans.served(self._service, self._name, context.invocation_metadata())
 
     def _about(self, request: Message) -> dict[str, str]:
         """The log fields for the subject of a call. Read before the call, as its names may be gone afterwards."""
@@ -227,7 +247,7 @@ class _Call:
         return logging.DEBUG if done else logging.INFO
 
     async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
-        with _measured(self._calls, self._name, context):
+        with self._measured(context):
             async with aclosing(self._stream(payload, context)) as responses:
                 async for response in responses:
                     yield response
@@ -290,17 +310,6 @@ class _Call:
     def _note(self, code: grpc.StatusCode, message: str, started: float) -> None:
         if self._journal is not None:
             self._journal.failed(self._name, code.name, log.current_fields(), message, _since(started) / 1000)
-
-
-@contextmanager
-def _measured(calls: Calls | None, name: str, context: Context) -> Iterator[None]:
-    """Measure a block as one call, with the status code of its answer."""
-    with measured(calls, name) as call:
-        try:
-            yield
-        except grpc.aio.AbortError:
-            call.code = context.code().name
-            raise
 
 
 def _is_cancelled() -> bool:

@@ -77,7 +77,7 @@ def configure(level: str, log_format: str) -> None:
     root.addHandler(handler)
     root.setLevel(level.upper())
     # At debug these log their own internals, which would bury the log of the calls.
-    for chatty in ("asyncio", "grpc"):
+    for chatty in ("asyncio", "grpc", "urllib3"):
         logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
 
 

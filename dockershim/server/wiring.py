@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +52,7 @@ from dockershim.host_paths.service import HostPaths
 from dockershim.logs.service import ContainerLogs
 from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
+from dockershim.network.plugins import TracedPlugins
 from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
 from dockershim.server.config import Config
 from dockershim.state.checkpoints import Checkpoints
@@ -65,6 +66,7 @@ from dockershim.state.oom_kills import OOMKills
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 from dockershim.stats.disk import DiskUsage
+from dockershim.tracing.environment import destination
 from dockershim.translate.container import EngineLog
 from dockershim.translate.network import parse_pod_cidrs
 from dockershim.translate.records import SandboxRecord
@@ -113,6 +115,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
     """The services for a configuration. Works without the engine too: calls then answer UNAVAILABLE."""
     current = _Current(config)
     async with AsyncExitStack() as stack:
+        await make_traces(os.environ, stack)
         instruments = _instruments(config, stack)
         engine = await stack.enter_async_context(_engine(current, instruments))
         pins = await asyncio.to_thread(_pins, config.state_directory)
@@ -216,6 +219,23 @@ def _summary(follower: EngineFollower, info: EngineInfo, inventory: Inventory) -
     return f"{pods} pods, {len(records) - pods} containers; {engine}"
 
 
+async def make_traces(environ: Mapping[str, str], stack: AsyncExitStack) -> None:
+    """Make traces if the environment asks for them. What is wrong with it is logged: it must not cost the node."""
+    try:
+        if (where := destination(environ)) is None:
+            return
+        from dockershim.tracing.export import sending
+
+        await stack.enter_async_context(sending(where))
+    except ModuleNotFoundError as error:
+        logger.warning("no traces are made: %s; install dockershim[tracing]", error)
+    except Exception as error:
+        # The SDK raises errors of any type for values that it cannot use.
+        logger.warning("no traces are made: %s", error)
+    else:
+        logger.info("traces go to %s by %s", where.endpoint, where.protocol)
+
+
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
     """The instruments for metrics; None if metrics are not served, as the library takes memory."""
     if not config.metrics_bind_addr:
@@ -283,14 +303,14 @@ def _pins(state: Path) -> Pins:
 async def _cni_network(
     config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None, starts: PodStarts | None
 ) -> CNINetwork:
-    executor: cni.Executor | None = instruments.plugins if instruments is not None else None
+    executor: cni.Executor = instruments.plugins if instruments is not None else cni.SubprocessExecutor()
     if starts is not None:
-        executor = WatchedPlugins(executor or cni.SubprocessExecutor())
+        executor = WatchedPlugins(executor)
     runtime = cni.Runtime(
         bin_dirs=list(config.cni_bin_dir),
         cache_dir=config.cni_cache_dir,
         timeout=config.cni_timeout,
-        executor=executor,
+        executor=TracedPlugins(executor),
     )
     source: ConfigSource
     if config.network_plugin == "docker":

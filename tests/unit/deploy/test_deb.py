@@ -81,7 +81,11 @@ def test_versions_sort_as_they_are_released() -> None:
 
 @pytest.mark.parametrize(
     ("lock", "wanted"),
-    [("server.txt", PROJECT["project"]["dependencies"]), ("release.txt", PROJECT["dependency-groups"]["release"])],
+    [
+        ("server.txt", PROJECT["project"]["dependencies"]),
+        ("server.txt", PROJECT["project"]["optional-dependencies"]["tracing"]),
+        ("release.txt", PROJECT["dependency-groups"]["release"]),
+    ],
 )
 def test_a_lock_has_what_the_project_asks_for(lock: str, wanted: list[str]) -> None:
     text = (ROOT / "deploy/locks" / lock).read_text()

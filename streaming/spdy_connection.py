@@ -281,7 +281,9 @@ class SpdyConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._outgoing and not self._closing:
-            self._transport.writelines(self._outgoing)
+            # writelines does not pause us for a peer that does not read, in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1
+            # (CVE-2024-12254).
+            self._transport.write(b"".join(self._outgoing))
         self._outgoing.clear()
 
     # -- asyncio.Protocol

@@ -23,8 +23,10 @@ PYTEST = $(BIN)/pytest $(if $(FOCUS),-k '$(FOCUS)')
 .PHONY: help
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } \
-	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-zA-Z0-9_-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^##@ / { section = substr($$0, 5) } \
+	  /^[a-zA-Z0-9_-]+:.*## / { rows[section] = rows[section] sprintf("  %-20s %s\n", $$1, $$2) } \
+	  END { count = split("Use Develop Test Measure Release", order, " "); \
+	    for (n = 1; n <= count; n++) printf "%s%s\n%s", (n > 1 ? "\n" : ""), order[n], rows[order[n]] }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(VENV)/.installed ## Make .venv with the server and the tools (apt-get brings python3-venv when it is missing)
@@ -35,9 +37,10 @@ install-server: $(VENV)/.server
 
 INSTALLED_FROM := pyproject.toml hatch_build.py $(PROTOS)
 
-# $(call pip_install,what,stamps): one at a time, as `make run` and `make demo` may be begun together in two terminals.
+# $(call pip_install,what,stamps,in words): one at a time, as `make run` and `make demo` may be begun together in two terminals.
 # What is cut short leaves no .whole, and the next one begins anew, as pip takes what it has half installed for
 # installed. An install that fails by itself has changed nothing, or undone it; what worked before is kept.
+COMMA := ,
 define pip_install
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
@@ -48,7 +51,7 @@ define pip_install
 	  echo '$(PYTHON) -m venv --clear $(VENV)'; $(PYTHON) -m venv --clear $(VENV); \
 	fi; \
 	rm -f $(VENV)/.whole; \
-	echo "pip install -e '$(1)'"; \
+	echo "pip install -e '$(1)': $(3)"; \
 	$(BIN)/python -m pip install -q -e '$(1)' || { code=$$?; test $$code -gt 128 || touch $(VENV)/.whole; exit $$code; }; \
 	touch $(VENV)/.whole $(2)
 endef
@@ -57,10 +60,10 @@ endef
 IF_CUT_SHORT := $(if $(wildcard $(VENV)/.whole),,cut-short)
 
 $(VENV)/.server: $(INSTALLED_FROM) $(IF_CUT_SHORT)
-	$(call pip_install,.,$@)
+	$(call pip_install,.,$@,the server with its libraries$(COMMA) 100 MB in $(VENV)$(COMMA) in a minute or two)
 
 $(VENV)/.installed: $(INSTALLED_FROM) $(IF_CUT_SHORT)
-	$(call pip_install,.[dev],$(VENV)/.server $@)
+	$(call pip_install,.[dev],$(VENV)/.server $@,the server and the tools$(COMMA) 240 MB in $(VENV)$(COMMA) in one to three minutes)
 
 .PHONY: lint
 lint: install ## Check style, types and the layers

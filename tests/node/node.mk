@@ -84,7 +84,7 @@ faults: install ## Take five calls through every fault at every step (ENGINE=20|
 SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),600)
 
 .PHONY: soak
-soak: install ## Let pods come and go while server, log process and engine are killed (ENGINE=20|28, SECONDS=600, SEED=)
+soak: install ## Let pods come and go for ten minutes while server, log process and engine are killed (ENGINE=20|28, SECONDS=600, SEED=)
 	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --soak=$(SOAK) --soak-seed=$(SEED) \
 	  tests/engine/test_soak.py
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.node.cache import CACHE, appearing
+from tests.node.cache import CACHE, appearing, say
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -38,6 +38,7 @@ def install(packages: Iterable[str]) -> None:
     missing = [name for name in packages if not _is_installed(name)]
     if not missing:
         return
+    say(f"installing on this machine: {', '.join(missing)}")
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-qq"]
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     run(*apt, "update", env=env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -194,3 +195,15 @@ def test_two_at_once_do_not_disturb_each_other(checkout: Checkout) -> None:
     said, _ = second.communicate(timeout=LONG)
     assert second.returncode == 0, said
     assert checkout.done() == [*NEW, "half of .", *NEW, *SERVER]
+
+
+def test_help_begins_with_what_a_user_wants() -> None:
+    shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    sections = [line for line in shown.splitlines() if line and not line.startswith(" ")]
+    assert sections == ["Use", "Develop", "Test", "Measure", "Release"]
+    assert shown.startswith("Use\n  run ")
+    files = [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("*/*/*.mk")]
+    targets = {
+        name for file in files for name in re.findall(r"^([a-zA-Z0-9_-]+):.*## ", file.read_text(), re.MULTILINE)
+    }
+    assert set(re.findall(r"^  (\S+) ", shown, re.MULTILINE)) == targets

@@ -23,6 +23,8 @@ OTHER_FLAGS |= {"--socket", "--register", "--env", "--cpuset"}
 OTHER_FLAGS |= {"--overwrite", "--container-runtime", "--cri-socket", "--json"}
 OTHER_FLAGS |= {"--once", "--pod", "--force", "--lazy", "--make-rshared", "--all"}
 OTHER_FLAGS |= {"--raw", "--export"}
+OTHER_FLAGS |= {"--download-only", "--kubernetes-version", "--image-repository"}
+OTHER_FLAGS |= {"--cloudcore-ipport", "--token", "--remote-runtime-endpoint", "--cgroupdriver"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

@@ -103,6 +103,9 @@ class Process:
             answer = {"hangs": str(hangs), "path": job.path}
         except OSError as error:
             answer = {"errno": error.errno or errno.EIO, "text": error.strerror or str(error), "path": job.path}
+        except Exception as error:
+            # Whatever it is: without an answer the thread would count as one that hangs, for ever.
+            answer = {"errno": errno.EIO, "text": f"{type(error).__name__}: {error}", "path": job.path}
         with self._lock:
             if is_answered := "result" in answer and not job.given_up:
                 self._end(job, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -173,3 +174,17 @@ def test_the_mount_of_a_place() -> None:
     assert mount_of("/proc/self/status").point == "/proc"
     assert mount_of("/process").point == "/"
     assert mount_of("/proc").number != mount_of("/").number
+
+
+def test_a_request_that_fails_as_nobody_foresaw_is_answered_and_does_not_count_as_hanging(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, touch: Callable[[str], None]) -> list[str]:
+        touch(path)
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("dockershim.host_paths.operations.make_folder", fail)
+    for number in range(1, 10):
+        answer = client.ask(number, "make", tmp_path)
+        assert answer == {"id": number, "errno": errno.EIO, "text": "RecursionError: too deep", "path": str(tmp_path)}
+    assert "result" in client.ask(10, "device", tmp_path)

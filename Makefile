@@ -105,6 +105,11 @@ test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name r
 test-fast: lint ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow
 	$(PYTEST) $(SHARED) -m 'not slow' tests/unit
 
+# Not part of `make test`: the package's test on Debian 13 and this one tell enough about them now and then.
+.PHONY: test-pythons
+test-pythons: install ## Run the unit tests with Python 3.13 and 3.14 of Debian (PYTHONS="3.14 /path/to/python"): five minutes each
+	$(BIN)/python -m tests.pythons $(PYTHONS)
+
 # The infra image's program and dockershim-runc are made and run again for both architectures.
 .PHONY: assemblers
 assemblers:

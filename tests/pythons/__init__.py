@@ -1,0 +1,1 @@
+"""Runs the unit tests with the Pythons that this machine does not have as its own."""

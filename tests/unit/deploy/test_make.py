@@ -64,6 +64,11 @@ match sys.argv[1:]:
 """
 
 
+def outside_of_make() -> dict[str, str]:
+    """The environment without what the make that runs the tests tells one below it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+
 class Checkout:
     """The repository's makefiles and what they look at."""
 
@@ -84,11 +89,10 @@ class Checkout:
         # Where the tests run in the background, a shell has it ignored, and so would all that they start. Not by a
         # preexec_fn: that forks, and in a process that has used gRPC the child may end by gRPC's handlers of a fork.
         command = ["env", "--default-signal=INT", "make", f"PYTHON={self.folder}/python3", *targets]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env=environment,
+            env=outside_of_make(),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -198,7 +202,10 @@ def test_two_at_once_do_not_disturb_each_other(checkout: Checkout) -> None:
 
 
 def test_help_begins_with_what_a_user_wants() -> None:
-    shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    command = ["make", "help"]
+    shown = subprocess.run(
+        command, cwd=REPOSITORY, env=outside_of_make(), capture_output=True, text=True, check=True
+    ).stdout
     sections = [line for line in shown.splitlines() if line and not line.startswith(" ")]
     assert sections == ["Use", "Develop", "Test", "Measure", "Release"]
     assert shown.startswith("Use\n  run ")

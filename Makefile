@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROTOS := dockershim/api/cri/v1/api.proto dockershim/api/hooks/v1alpha1/api.proto
+PROTOS := $(addprefix dockershim/api/,cri/v1/api.proto hooks/v1alpha1/api.proto nri/v1alpha1/api.proto ttrpc/v1/api.proto)
 STUBS := $(PROTOS:.proto=_pb2.py)
 SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench examples hatch_build.py)
 

@@ -9,7 +9,7 @@ from typing import Any
 from grpc_tools import protoc
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTOS = ("dockershim/api/cri/v1/api.proto", "dockershim/api/hooks/v1alpha1/api.proto")
+PROTOS = tuple(f"dockershim/api/{api}/api.proto" for api in ("cri/v1", "hooks/v1alpha1", "nri/v1alpha1", "ttrpc/v1"))
 
 
 def generate(root: Path) -> None:

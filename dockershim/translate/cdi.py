@@ -192,12 +192,17 @@ def cdi_names(config: cri.ContainerConfig) -> tuple[str, ...]:
     # Each once: a kubelet may name a device in both.
     names = tuple(dict.fromkeys((*(device.name for device in config.CDI_devices), *annotated)))
     for name in names:
-        if not name:
-            raise InvalidArgument("CDI_devices: a device has no name")
-        kind, device = kind_and_name(name)
-        if not _KIND.fullmatch(kind) or not _NAME.fullmatch(device):
-            raise InvalidArgument(f"CDI_devices: {name!r} is no vendor.com/class=name")
+        check_cdi_name(name, "CDI_devices")
     return names
+
+
+def check_cdi_name(name: str, field: str) -> None:
+    """Raises InvalidArgument if it is no name of a device, as ``vendor.com/class=name``."""
+    if not name:
+        raise InvalidArgument(f"{field}: a device has no name")
+    kind, device = kind_and_name(name)
+    if not _KIND.fullmatch(kind) or not _NAME.fullmatch(device):
+        raise InvalidArgument(f"{field}: {name!r:.200} is no vendor.com/class=name")
 
 
 def kind_and_name(name: str) -> tuple[str, str]:
@@ -393,19 +398,29 @@ def _read_node(node: _DeviceNode, where: str) -> DeviceNode:
 def _read_mount(mount: _Mount, where: str) -> BindMount:
     if mount.type not in (None, "", "none", "bind"):
         raise Unsupported(f"{where}.type: {mount.type!r}; the engine binds only what is on the host; {_REMEDY}")
+    return to_bind_mount(
+        where,
+        _absolute(mount.host_path, f"{where}.hostPath"),
+        container_path(_absolute(mount.container_path, f"{where}.containerPath")),
+        mount.options or [],
+        _REMEDY,
+    )
+
+
+def to_bind_mount(where: str, host_path: str, path: str, options: Sequence[str], remedy: str) -> BindMount:
+    """A bind mount with options of mount(8). Raises Unsupported for one that the engine cannot set."""
     access, propagation = "rw", "rprivate"
-    options = mount.options or []
     for option in options:
         if option in ("ro", "rw"):
             access = option
         elif option in _PROPAGATIONS:
             propagation = option
         elif option not in ("bind", "rbind", *_FLAGS):
-            raise Unsupported(f"{where}.options: {option!r} is none that the engine can set; {_REMEDY}")
+            raise Unsupported(f"{where}.options: {option!r:.80} is none that the engine can set; {remedy}")
     return BindMount(
         where=where,
-        host_path=_absolute(mount.host_path, f"{where}.hostPath"),
-        path=container_path(_absolute(mount.container_path, f"{where}.containerPath")),
+        host_path=host_path,
+        path=path,
         readonly=access == "ro",
         recursive="rbind" in options or "bind" not in options,
         propagation=propagation,
@@ -429,19 +444,20 @@ class HostPath:
     flags: int
 
 
-def check_host(edits: Edits, there: Mapping[str, HostPath]) -> None:
+def check_host(edits: Edits, there: Mapping[str, HostPath], remedy: str = _REMEDY) -> None:
     """Check that the engine, which copies nodes and mounts of the host, will make what the edits say.
 
-    ``there`` has each of ``edits.host_paths`` that exists. Raises FailedPrecondition for what the host lacks, and
-    Unsupported for what would differ. What an edit leaves open is as on the host, also the owner of a node.
+    ``there`` has each of ``edits.host_paths`` that exists; ``remedy`` is what to do about what would differ. What an
+    edit leaves open is as on the host, also the owner of a node. Raises FailedPrecondition for what the host lacks, and
+    Unsupported for what would differ.
     """
     for node in edits.nodes:
-        _check_node(node, there.get(node.host_path))
+        _check_node(node, there.get(node.host_path), remedy)
     for mount in edits.mounts:
-        _check_mount(mount, there.get(mount.host_path))
+        _check_mount(mount, there.get(mount.host_path), remedy)
 
 
-def _check_node(node: DeviceNode, host: HostPath | None) -> None:
+def _check_node(node: DeviceNode, host: HostPath | None, remedy: str) -> None:
     if host is None:
         raise FailedPrecondition(f"{node.where}: the host has no {node.host_path!r}")
     is_block, is_character = stat.S_ISBLK(host.mode), stat.S_ISCHR(host.mode)
@@ -460,18 +476,18 @@ def _check_node(node: DeviceNode, host: HostPath | None) -> None:
         if asked is not None and asked != found:
             raise Unsupported(
                 f"{node.where}: {field} {asked} differs from {found} of {node.host_path!r}, which the engine copies;"
-                f" change one of them, or {_REMEDY}"
+                f" change one of them, or {remedy}"
             )
 
 
-def _check_mount(mount: BindMount, host: HostPath | None) -> None:
+def _check_mount(mount: BindMount, host: HostPath | None, remedy: str) -> None:
     if host is None:
         raise FailedPrecondition(f"{mount.where}: the host has no {mount.host_path!r}")
     for flag in mount.flags:
         # A mount has the flags of the one that it binds; runc, at least 1.1, drops them to make it read-only.
         if mount.readonly or not host.flags & _FLAGS[flag]:
             because = "of a read-only mount" if mount.readonly else f"that {mount.host_path!r} does not have"
-            raise Unsupported(f"{mount.where}.options: the engine cannot set {flag} {because}; remove it, or {_REMEDY}")
+            raise Unsupported(f"{mount.where}.options: the engine cannot set {flag} {because}; remove it, or {remedy}")
 
 
 # -- The engine.

@@ -15,7 +15,7 @@ counts as a shim's only if its name matches too, which no image can choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 
@@ -153,6 +153,20 @@ def to_engine_labels(
     }
     more = msgspec.structs.replace(extra, keys=tuple(sorted(asked)), labels=prefixed)
     return {**asked, **own, EXTRA_LABEL: write_extra(more)}
+
+
+def change_annotations(
+    engine_labels: Mapping[str, str], extra: Extra, removed: Iterable[str], added: Mapping[str, str]
+) -> dict[str, str]:
+    """The labels of a create call, without some annotations of the request and with others. ``extra`` is theirs, with
+    its ``keys``, or what is to replace it. Raises InvalidArgument if the labels become too large.
+    """
+    asked = set(extra.keys or ())
+    own = {key: value for key, value in engine_labels.items() if key not in asked and key != EXTRA_LABEL}
+    labels, annotations = from_engine_labels(engine_labels, extra, NO_LABELS)
+    for key in removed:
+        annotations.pop(key, None)
+    return to_engine_labels(labels, {**annotations, **added}, own, extra)
 
 
 def from_engine_labels(

@@ -499,8 +499,13 @@ def to_current_resources(record: ContainerRecord) -> cri.LinuxContainerResources
 
     They are as they were asked for: the kernel rounds them, and takes huge pages of 0 where it has none.
     """
-    resources = to_cri_resources(record.host_config)
-    for name, value in record.extra.cgroup_files.items():
+    return join_resources(record.host_config, record.extra.cgroup_files)
+
+
+def join_resources(host_config: Mapping[str, Any], cgroup_files: Mapping[str, str]) -> cri.LinuxContainerResources:
+    """The resources of a HostConfig and of what ``to_cgroup_files`` made of those that it has no field for."""
+    resources = to_cri_resources(host_config)
+    for name, value in cgroup_files.items():
         controller, _, rest = name.partition(".")
         size, _, kind = rest.partition(".")
         if controller == "hugetlb" and _LIMIT.fullmatch(value) and "." not in kind:

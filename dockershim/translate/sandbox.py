@@ -106,20 +106,28 @@ def _check_dns(dns: cri.DNSConfig) -> None:
 def _check_sysctls(config: cri.PodSandboxConfig) -> None:
     options = config.linux.security_context.namespace_options
     for key, value in config.linux.sysctls.items():
-        # The kernel itself separates several numbers of a sysctl with tabs.
-        check_text(value.replace("\t", " "), f"config.linux.sysctls[{key}]")
-        name = key.replace("/", ".")
-        if _NET_SYSCTLS.fullmatch(name):
-            if options.network == cri.NODE:
-                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own on the node's network")
-        elif _IPC_SYSCTLS.fullmatch(name):
-            if options.ipc == cri.NODE:
-                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own in the node's IPC namespace")
-        elif _UTS_SYSCTLS.fullmatch(name):
-            if options.network == cri.NODE:
-                raise InvalidArgument(f"config.linux.sysctls: {key} is the node's own on the node's network")
-        else:
-            raise InvalidArgument(f"config.linux.sysctls: {key} is not kept per namespace and cannot be set for a pod")
+        check_sysctl(
+            key,
+            value,
+            "config.linux.sysctls",
+            network_of_node=options.network == cri.NODE,
+            ipc_of_node=options.ipc == cri.NODE,
+        )
+
+
+def check_sysctl(key: str, value: str, field: str, *, network_of_node: bool, ipc_of_node: bool) -> None:
+    """Check a sysctl of a pod or a container in these namespaces. Raises InvalidArgument naming the field."""
+    # The kernel itself separates several numbers of a sysctl with tabs.
+    check_text(value.replace("\t", " "), f"{field}[{key}]")
+    name = key.replace("/", ".")
+    if _NET_SYSCTLS.fullmatch(name) or _UTS_SYSCTLS.fullmatch(name):
+        if network_of_node:
+            raise InvalidArgument(f"{field}: {key} is the node's own on the node's network")
+    elif _IPC_SYSCTLS.fullmatch(name):
+        if ipc_of_node:
+            raise InvalidArgument(f"{field}: {key} is the node's own in the node's IPC namespace")
+    else:
+        raise InvalidArgument(f"{field}: {key} is not kept per namespace and cannot be set for a pod")
 
 
 def uts_sysctls(config: cri.PodSandboxConfig) -> dict[str, str]:

@@ -159,8 +159,15 @@ def _check_rule(rule: api.LinuxDeviceCgroup, where: str) -> None:
             raise InvalidArgument(f"{where}: {number.value} is no number of a device")
 
 
-def refuse_unserved(resources: api.LinuxResources, features: Capabilities, where: Where, path: str) -> None:
-    """Raises Unsupported for what no engine, or no engine on this node, has a field for."""
+def refuse_unserved(
+    resources: api.LinuxResources,
+    before: cri.LinuxContainerResources,
+    features: Capabilities,
+    where: Where,
+    path: str,
+) -> None:
+    """Raises Unsupported for what no engine, or no engine on this node, has a field for. ``before`` are the
+    container's other limits."""
     memory, cpu = resources.memory, resources.cpu
     for name in ("kernel", "kernel_tcp"):
         if memory.HasField(name):
@@ -169,6 +176,9 @@ def refuse_unserved(resources: api.LinuxResources, features: Capabilities, where
     if memory.HasField("use_hierarchy"):
         at = where(api.MemUseHierarchy, f"{path}.memory.use_hierarchy", "")
         raise Unsupported(f"{at}: the engine has no such field")
+    if memory.swap.value and not (max(0, memory.limit.value) or before.memory_limit_in_bytes):
+        at = where(api.MemSwapLimit, f"{path}.memory.swap", "")
+        raise Unsupported(f"{at}: the engine limits swap only beside a memory limit; set that, too")
     of_version_1 = (
         (memory.HasField("swappiness"), api.MemSwappiness, "memory.swappiness"),
         (memory.disable_oom_killer.value, api.MemDisableOomKiller, "memory.disable_oom_killer"),
@@ -198,7 +208,7 @@ def update_body(
     """
     path = "linux.resources"
     limits = to_limits(resources, path)
-    refuse_unserved(resources, features, where, path)
+    refuse_unserved(resources, before, features, where, path)
     if resources.devices:
         # No plugin owns them: those of several add up.
         raise Unsupported(f"{path}.devices: the engine cannot change the devices of a container that is there")

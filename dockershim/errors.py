@@ -68,7 +68,7 @@ class NetworkFailure(ShimError):
 
 
 class HookFailure(ShimError):
-    """A hook server could not be asked, refused, or answered what cannot be used."""
+    """A hook server or an NRI plugin could not be asked, refused, or answered what cannot be used."""
 
 
 def disk_error(message: str, cause: BaseException | None) -> ResourceExhausted | FailedPrecondition:

@@ -92,12 +92,13 @@ class SandboxExtra(Extra, frozen=True, kw_only=True):
 class ContainerExtra(Extra, frozen=True, kw_only=True):
     """``image`` is the kubelet's name for it. The first ``envs`` variables come from the request, the rest from the
     image. ``log`` is "cri" if the log path is a separate file. ``cgroup_files`` (content by name) has limits for which
-    the engine has no field."""
+    the engine has no field. ``nri_id`` is the id by which NRI plugins know it; empty if that is the engine's."""
 
     image: str = ""
     envs: Annotated[int, msgspec.Meta(ge=0)] = 0
     log: str = ""
     cgroup_files: Mapping[Annotated[str, msgspec.Meta(pattern=rf"^{CGROUP_FILE.pattern}\Z")], str] = {}
+    nri_id: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
 
     @property
     def name(self) -> ContainerName | None:

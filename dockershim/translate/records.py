@@ -106,7 +106,7 @@ class ContainerRecord:
     """An application container. Times are nanoseconds since the epoch, 0 for never.
 
     ``user`` is the engine's, as in "1000", "app" or "app:staff"; empty for root.
-    ``envs`` are the variables (``name=value``) of the request, without those of its image.
+    ``envs`` are the variables (``name=value``) of the request, without those of its image. ``args`` is the command.
     ``upper_dir`` has the files of the writable layer, if the engine's storage driver keeps them in a folder.
     """
 
@@ -131,6 +131,7 @@ class ContainerRecord:
     stop_signal: str = ""
     user: str = ""
     envs: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
     host_config: Mapping[str, Any] = field(default_factory=dict)
     extra: ContainerExtra = field(default_factory=ContainerExtra)
 
@@ -229,7 +230,7 @@ def _check(record: SandboxRecord | ContainerRecord) -> None:
         status = to_cri_container_status(record, None)
         paths = (record.log_path, record.engine_log_path, record.upper_dir)
         parent = record.host_config.get("CgroupParent") or ""
-        texts = (record.sandbox_id, parent, *paths, *record.envs)
+        texts = (record.sandbox_id, parent, *paths, *record.envs, *record.args)
     if b"\0" in "".join((record.id, *texts)).encode():
         raise ValueError("a NUL in a path")
     if (size := status.ByteSize()) > _LARGEST_STATUS:
@@ -357,6 +358,7 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         stop_signal=config.get("StopSignal") or "",
         user=config.get("User") or "",
         envs=tuple((config.get("Env") or ())[: extra.envs]),
+        args=(inspect.get("Path") or "", *(inspect.get("Args") or ())),
         host_config=inspect["HostConfig"],
         extra=extra,
     )

@@ -76,7 +76,9 @@ class FakePlugin:
         await asyncio.wait([self._run])
 
     async def call(self, method: str, request: Message) -> bytes:
-        """Call the runtime. Raises Error for an answer that is one."""
+        """Call the runtime. Raises Error for an answer that is one, and if the connection is closed."""
+        if self._run.done():
+            raise Error(0, "the connection was closed")
         stream_id = next(self._streams)
         answer: asyncio.Future[ttrpc.Response] = asyncio.get_running_loop().create_future()
         self._waiting[stream_id] = answer

@@ -34,6 +34,7 @@ from dockershim.errors import (
 )
 from dockershim.hooks.folder import HooksInForce
 from dockershim.host_paths.service import HostPaths
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.pods import Pods
@@ -64,12 +65,16 @@ from dockershim.translate.resources import (
 from dockershim.translate.user_namespace import asked_user_namespace, read_user_namespace
 
 if TYPE_CHECKING:
+    from dockershim.api.nri.v1alpha1 import api_pb2 as api
     from dockershim.hooks.points import Hooks
+    from dockershim.nri.events import Creation, Events
 
 logger = logging.getLogger(__name__)
 
 _UNDO_DEADLINE = 60.0
 _LONGEST_GRACE = 10**9
+#: Seconds that a container has which an NRI plugin evicts; a kubelet's default is 30.
+_EVICTION_GRACE = 30
 #: Errors of making a folder that are the fault of the requested path, not of the node or its disks.
 _WRONG_PATH = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT}
 
@@ -84,6 +89,7 @@ class Containers:
         logs: LogKeeper,
         info: EngineInfo,
         hooks: HooksInForce,
+        nri: NRIInForce,
         host_paths: HostPaths,
         images: ImageRecords,
         accounts: ImageAccounts,
@@ -97,6 +103,7 @@ class Containers:
         self._logs = logs
         self._info = info
         self._hooks = hooks
+        self._nri = nri
         self._host_paths = host_paths
         self._cdi = CdiSpecs(host_paths)
         self._images = images
@@ -117,6 +124,10 @@ class Containers:
             if self._hooks.current is not None:
                 request = await self._hooked(self._hooks.current, request, sandbox, features)
             body = await self._engine_container(request, sandbox, features)
+            creation = None
+            if self._nri.current is not None:
+                with step("ask NRI plugins"):
+                    creation = await self._ask_plugins(self._nri.current, request.config, sandbox, body, features, undo)
             if config.devices:
                 await self._check_devices(config.devices)
             if host_mounts := [mount for mount in config.mounts if mount.host_path]:
@@ -126,6 +137,8 @@ class Containers:
             async with self._pods.locked(sandbox.id) as pod:
                 pod.running()
                 container_id = await self._create_in(name, body, _folders_of_images(request.config.mounts))
+        if self._nri.current is not None and creation is not None:
+            await self._nri.current.created(creation, self._inventory.peek(container_id))
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def _create_in(self, name: str, body: dict[str, Any], folders: Mapping[str, str]) -> str:
@@ -151,6 +164,32 @@ class Containers:
             await self._engine_container(changed, sandbox, features)
 
         return await hooks.pre_create_container(request, sandbox, features.cgroup_driver, check)
+
+    async def _ask_plugins(
+        self,
+        nri: Events,
+        config: cri.ContainerConfig,
+        sandbox: SandboxRecord,
+        body: dict[str, Any],
+        features: Capabilities,
+        undo: Rollback,
+    ) -> Creation | None:
+        """Tell NRI plugins of a new container, and make what they want to its body. Raises ShimError."""
+        from dockershim.cri.nri import adjust_container
+
+        creation = await nri.begin_container(self._pods.peek(sandbox.id), config, body)
+        if creation is not None:
+            undo.push("tell NRI plugins that the container is gone", lambda: nri.undo_container(creation))
+            await nri.create_container(creation)
+            await adjust_container(
+                creation,
+                body,
+                host_paths=self._host_paths,
+                cdi=self._cdi,
+                lowest_oom_score=self._info.lowest_oom_score(),
+                features=features,
+            )
+        return creation
 
     async def _check_namespaces(self, config: cri.ContainerConfig, sandbox: SandboxRecord) -> None:
         options = config.linux.security_context.namespace_options
@@ -266,12 +305,17 @@ class Containers:
             return cri.StartContainerResponse()
         if self._hooks.current is not None:
             await self._hooks.current.pre_start_container(record)
+        if self._nri.current is not None:
+            with step("ask NRI plugins"):
+                await self._nri.current.start_container(record)
         await run_to_completion(self._start_and_call_hook(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
     async def _start_and_call_hook(self, created: ContainerRecord) -> None:
         try:
             await self._start(created)
+            if self._nri.current is not None:
+                await self._nri.current.post_start_container(self._inventory.peek(created.id))
         finally:
             if self._hooks.current is not None:
                 await self._hooks.current.post_start_container(created)
@@ -331,6 +375,8 @@ class Containers:
         try:
             await self._containers.stop(record.id, grace)
             await self._logs.finish(record)
+            if self._nri.current is not None and (ended := await self._inventory.find_container(record.id)) is not None:
+                await self._nri.current.stop_container(ended)
         finally:
             if self._hooks.current is not None:
                 await self._hooks.current.post_stop_container(record)
@@ -340,10 +386,16 @@ class Containers:
         require(request.container_id, "container_id")
         record = await self._inventory.find_container(request.container_id)
         if record is not None:
-            await run_to_completion(
-                remove_application(self._containers, self._logs, record), f"remove container {record.id}"
-            )
+            await run_to_completion(self._remove(record), f"remove container {record.id}")
         return cri.RemoveContainerResponse()
+
+    async def _remove(self, record: ContainerRecord) -> None:
+        if self._nri.current is not None:
+            if record.state == cri.CONTAINER_RUNNING:
+                # Plugins are told of the end before they are told of the removal.
+                await self._containers.kill(record.id)
+            await self._nri.current.remove_container(record)
+        await remove_application(self._containers, self._logs, record)
 
     async def container_status(self, request: cri.ContainerStatusRequest) -> Encoded:
         """ContainerStatus. Raises NotFound."""
@@ -398,9 +450,49 @@ class Containers:
         if self._hooks.current is not None:
             resources = await self._hooked_update(self._hooks.current, record, resources, features)
             files = to_cgroup_files(resources, features.cgroup_version)
-        update = self._update(record, resources, files, features)
+        fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_current_resources(record))
+        if self._nri.current is not None:
+            with step("ask NRI plugins"):
+                fields, files = await self._ask_of_update(self._nri.current, record, resources, fields, files, features)
+        update = self._update(record, fields, files, resources.oom_score_adj, features)
         await run_to_completion(update, f"update container {record.id}")
+        if self._nri.current is not None:
+            await self._nri.current.post_update_container(self._inventory.peek(record.id))
         return cri.UpdateContainerResourcesResponse()
+
+    async def _ask_of_update(
+        self,
+        nri: Events,
+        record: ContainerRecord,
+        resources: cri.LinuxContainerResources,
+        fields: dict[str, Any],
+        files: dict[str, str],
+        features: Capabilities,
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """The fields and cgroup files of an update as NRI plugins want it. Raises ShimError."""
+        from dockershim.cri.nri import to_update
+
+        result = await nri.update_container(record, resources)
+        changed = to_update(record, result, features) if result is not None else None
+        if changed is None:
+            return fields, files
+        _check_state(record, resources, changed[1])
+        return changed
+
+    async def update_for_plugin(self, record: ContainerRecord, resources: api.LinuxResources, plugin: str) -> None:
+        """What an NRI plugin asks for at any time; ``plugin`` is its name if it is known. Raises ShimError."""
+        from dockershim.cri.nri import to_plugins_update
+
+        features = await self._info.capabilities()
+        record = await self._inventory.container(record.id)
+        fields, files = to_plugins_update(record, resources, plugin, features)
+        _check_state(record, cri.LinuxContainerResources(), files)
+        update = self._update(record, fields, files, 0, features)
+        await run_to_completion(update, f"update container {record.id}")
+
+    async def evict(self, record: ContainerRecord) -> None:
+        """Stop a container that an NRI plugin wants to be gone. Raises ShimError."""
+        await self.stop_container(cri.StopContainerRequest(container_id=record.id, timeout=_EVICTION_GRACE))
 
     async def _hooked_update(
         self, hooks: Hooks, record: ContainerRecord, resources: cri.LinuxContainerResources, features: Capabilities
@@ -414,11 +506,11 @@ class Containers:
     async def _update(
         self,
         record: ContainerRecord,
-        resources: cri.LinuxContainerResources,
+        fields: Mapping[str, Any],
         files: dict[str, str],
+        oom_score: int,
         features: Capabilities,
     ) -> None:
-        fields = to_engine_resources(resources, swap_limit=features.swap_limit, before=to_current_resources(record))
         asked_files = files
         if fields:
             kept: dict[str, str] = {}
@@ -430,8 +522,8 @@ class Containers:
             files = {**kept, **files}
         if record.pid and files:
             await asyncio.to_thread(apply_files, record.pid, record.id, files)
-        if record.pid and resources.oom_score_adj:
-            score = to_oom_score(resources.oom_score_adj, self._info.lowest_oom_score())
+        if record.pid and oom_score:
+            score = to_oom_score(oom_score, self._info.lowest_oom_score())
             await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
         await self._limits.keep(record, asked_files)
         await self._inventory.refresh_container(record.id)

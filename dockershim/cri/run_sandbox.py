@@ -26,6 +26,7 @@ from dockershim.errors import (
 from dockershim.hooks.folder import HooksInForce
 from dockershim.host_paths.service import HostPaths
 from dockershim.network.pod_network import HOST_NETWORK, NodeNetwork, PodNetwork
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.pods import Pod, Pods
 from dockershim.translate.capabilities import Capabilities
@@ -43,6 +44,7 @@ from dockershim.translate.sandbox import (
 
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
+    from dockershim.nri.events import Events
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class SandboxStart:
         containers: EngineContainers,
         info: EngineInfo,
         hooks: HooksInForce,
+        nri: NRIInForce,
         host_paths: HostPaths,
         network: NodeNetwork,
         infra_image: str,
@@ -74,6 +77,7 @@ class SandboxStart:
         self._containers = containers
         self._info = info
         self._hooks = hooks
+        self._nri = nri
         self._host_paths = host_paths
         self._network = network
         self._infra_image = infra_image
@@ -104,7 +108,11 @@ class SandboxStart:
             undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
             async with self._pods.locked(sandbox_id):
                 await self._bring_up(sandbox_id, request.config, request.runtime_handler, undo)
+                if self._nri.current is not None:
+                    await self._tell_plugins(self._nri.current, sandbox_id, undo)
             self._pods.returned(sandbox_id)
+            if self._nri.current is not None:
+                self._nri.current.pod_was_returned(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
     async def _forget(self, sandbox_id: str) -> None:
@@ -118,6 +126,12 @@ class SandboxStart:
             await self._infra_container(changed, features)
 
         return await hooks.pre_run_pod_sandbox(request, features.cgroup_driver, check)
+
+    async def _tell_plugins(self, nri: Events, sandbox_id: str, undo: Rollback) -> None:
+        pod = self._pods.peek(sandbox_id)
+        undo.push("tell NRI plugins that the pod is gone", lambda: nri.undo_pod_sandbox(pod))
+        with step("ask NRI plugins"):
+            await nri.run_pod_sandbox(pod)
 
     async def _infra_container(self, request: cri.RunPodSandboxRequest, features: Capabilities) -> dict[str, Any]:
         config, network = request.config, self._network_for(request.config)

@@ -15,6 +15,7 @@ from dockershim.cri.logs import LogKeeper
 from dockershim.errors import ShimError
 from dockershim.hooks.folder import HooksInForce
 from dockershim.network.netns import end_processes, release_others
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.inventory import is_id
 from dockershim.state.pods import Pod, Pods
 from dockershim.translate.checks import require
@@ -28,12 +29,15 @@ _REMOVALS_AT_ONCE: Final = 8
 class SandboxEnd:
     """The calls that end a pod."""
 
-    def __init__(self, pods: Pods, containers: EngineContainers, logs: LogKeeper, hooks: HooksInForce) -> None:
+    def __init__(
+        self, pods: Pods, containers: EngineContainers, logs: LogKeeper, hooks: HooksInForce, nri: NRIInForce
+    ) -> None:
         self._pods = pods
         self._inventory = pods.inventory
         self._containers = containers
         self._logs = logs
         self._hooks = hooks
+        self._nri = nri
 
     async def stop_pod_sandbox(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
         """StopPodSandbox: idempotent. Succeeds if the sandbox does not exist, as api.proto asks."""
@@ -82,8 +86,19 @@ class SandboxEnd:
                 self.pin_if_missing(pod)
             else:
                 await asyncio.to_thread(self._end_lost_processes, pod)
-            results = await asyncio.gather(self._tear_down(pod), self._kill(pod.record), return_exceptions=True)
+            results = await self._end_and_tear_down(pod)
             _raise_failures(f"stopping sandbox {pod.id}", results)
+
+    async def _end_and_tear_down(self, pod: Pod) -> list[BaseException | None]:
+        """End the containers and release the network; what each of the two raised."""
+        if self._nri.current is None:
+            both = await asyncio.gather(self._tear_down(pod), self._kill(pod.record), return_exceptions=True)
+            return list(both)
+        # Plugins are told in between: by then no container runs, and what they have in the network is still there.
+        (failure,) = await asyncio.gather(self._kill(pod.record), return_exceptions=True)
+        if failure is None:
+            await self._nri.current.stop_pod_sandbox(pod)
+        return [failure, *await asyncio.gather(self._tear_down(pod), return_exceptions=True)]
 
     def pin_if_missing(self, pod: Pod) -> bool:
         """Pin the netns if another shim made the sandbox, or its maker died before. Returns whether it did."""
@@ -142,11 +157,15 @@ class SandboxEnd:
 
             async def remove(container: ContainerRecord) -> None:
                 async with limit:
+                    if self._nri.current is not None:
+                        await self._nri.current.remove_container(container)
                     await remove_application(self._containers, self._logs, container)
 
             containers = await self._inventory.containers(pod.id)
             results = await asyncio.gather(*map(remove, containers), return_exceptions=True)
             _raise_failures(f"removing the containers of sandbox {pod.id}", results)
+        if self._nri.current is not None:
+            await self._nri.current.remove_pod_sandbox(pod)
         if pod.record is not None:
             # Without a record, the id may be that of a container that no dockershim made.
             with step("remove the infra container"):
@@ -154,6 +173,8 @@ class SandboxEnd:
         with step("remove the checkpoint"):
             await self._pods.checkpoints.remove(pod.id)
         self._pods.forget(pod.id)
+        if self._nri.current is not None:
+            self._nri.current.forget_pod(pod.id)
 
 
 def _raise_failures(what: str, results: Iterable[Any]) -> None:

@@ -9,6 +9,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.errors import NotFound
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.pods import Phase, Pods
 from dockershim.translate.checks import require
 from dockershim.translate.sandbox import to_new_limits
@@ -17,8 +18,9 @@ from dockershim.translate.sandbox import to_new_limits
 class SandboxUpdate:
     """The call that tells the new resources of a whole pod."""
 
-    def __init__(self, pods: Pods) -> None:
+    def __init__(self, pods: Pods, nri: NRIInForce) -> None:
         self._pods = pods
+        self._nri = nri
 
     async def update_pod_sandbox_resources(
         self, request: cri.UpdatePodSandboxResourcesRequest
@@ -28,11 +30,17 @@ class SandboxUpdate:
         The pod's cgroup belongs to the kubelet, which writes it right after this call (before it until 1.35); a second
         writer would only undo that. So a runtime just takes note, in whatever state the pod is, as containerd does.
         Kubelets give up the resize if this fails, except with UNIMPLEMENTED; until 1.35 they go on. Raises NotFound,
-        InvalidArgument, and ResourceExhausted or FailedPrecondition if the disk does not take the checkpoint.
+        InvalidArgument, HookFailure if an NRI plugin refuses, and ResourceExhausted or FailedPrecondition if the disk
+        does not take the checkpoint.
         """
         require(request.pod_sandbox_id, "pod_sandbox_id")
         limits = to_new_limits(request)
+        nri = self._nri.current
+        if nri is not None and (pod := await self._pods.find(request.pod_sandbox_id)).phase is not Phase.REMOVED:
+            await nri.update_pod_sandbox(pod, request.overhead, request.resources)
         await run_to_completion(self._keep(request.pod_sandbox_id, limits), f"resources of {request.pod_sandbox_id}")
+        if nri is not None:
+            await nri.post_update_pod_sandbox(await self._pods.find(request.pod_sandbox_id))
         return cri.UpdatePodSandboxResourcesResponse()
 
     async def _keep(self, start_of_id: str, limits: Mapping[str, Mapping[str, Any]]) -> None:

@@ -192,6 +192,13 @@ def _endpoint(value: object) -> str:
     return endpoint
 
 
+def _socket(value: object) -> Path:
+    path = _path(value)
+    if len(bytes(path)) > MAX_SOCKET_PATH:
+        raise ValueError(f"must have at most {MAX_SOCKET_PATH} bytes")
+    return path
+
+
 def _optional_endpoint(value: object) -> str:
     return "" if value == "" else _endpoint(value)
 
@@ -443,6 +450,25 @@ class Config:
     )
     runtime_hook_timeout: float = _option(
         5.0, _positive_duration, "How long a hook server may take for an answer.", reloads=True
+    )
+    nri: bool = _option(
+        False, _boolean, "Serve NRI, the interface of plugins that see pods and containers and may change them."
+    )
+    nri_socket: Path = _option(Path("/var/run/nri/nri.sock"), _socket, "Where NRI plugins connect.")
+    nri_disable_connections: bool = _option(
+        False, _boolean, "Serve NRI only to the plugins of nri_plugin_dir, without a socket."
+    )
+    nri_plugin_dir: Path = _option(
+        Path("/opt/nri/plugins"), _path, "Folder of the NRI plugins that are started with the server."
+    )
+    nri_plugin_config_dir: Path = _option(
+        Path("/etc/nri/conf.d"), _path, "Folder of the configurations of these plugins."
+    )
+    nri_plugin_registration_timeout: float = _option(
+        5.0, _positive_duration, "How long an NRI plugin may take to register.", reloads=True
+    )
+    nri_plugin_request_timeout: float = _option(
+        2.0, _positive_duration, "How long an NRI plugin may take for an answer.", reloads=True
     )
     log_level: str = _option(
         "info",

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
 from dockershim.network.plugins import TracedPlugins
 from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
+from dockershim.nri.in_force import NRIInForce
 from dockershim.server.config import Config
 from dockershim.state.checkpoints import Checkpoints
 from dockershim.state.engine_info import EngineInfo
@@ -148,6 +149,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         streams = await _streaming(config, stack)
         host_paths = await stack.enter_async_context(HostPaths())
         hooks = HooksInForce()
+        nri = NRIInForce()
         containers = EngineContainers(engine, inventory, lambda: current.config.runtime_request_timeout)
         accounts = ImageAccounts(engine, containers, image_records, config.state_directory)
         limits = Limits(config.state_directory / "starts", kept_limits, inventory, containers.kill)
@@ -158,30 +160,41 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(watchdog)
         failed_calls = FailedCalls()
         reads = SandboxReads(pods, accounts)
-        end = SandboxEnd(pods, containers, keeper, hooks)
+        end = SandboxEnd(pods, containers, keeper, hooks, nri)
         events = ContainerEvents(follower, inventory, accounts, reads)
         dumps = ContainerCheckpoints(inventory, containers, accounts, config.root_directory / "dumps")
+        applications = Containers(
+            pods,
+            containers,
+            keeper,
+            info,
+            hooks,
+            nri,
+            host_paths,
+            image_records,
+            accounts,
+            limits,
+            _engine_log(config),
+        )
         runtime = RuntimeService(
             NodeStatus(info, follower, network, host_paths, logs, failed_calls, infra_image),
             SandboxStart(
-                pods, containers, info, hooks, host_paths, network, infra_image, images.ensure_infra_image, end.remove
+                pods,
+                containers,
+                info,
+                hooks,
+                nri,
+                host_paths,
+                network,
+                infra_image,
+                images.ensure_infra_image,
+                end.remove,
             ),
             end,
             reads,
-            SandboxUpdate(pods),
+            SandboxUpdate(pods, nri),
             events,
-            Containers(
-                pods,
-                containers,
-                keeper,
-                info,
-                hooks,
-                host_paths,
-                image_records,
-                accounts,
-                limits,
-                _engine_log(config),
-            ),
+            applications,
             dumps,
             Logs(inventory, logs),
             Execs(engine, inventory),
@@ -198,6 +211,8 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await stack.enter_async_context(
             hook_servers(hooks, pods, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
         )
+        if config.nri:
+            await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
@@ -276,6 +291,34 @@ async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts,
     with _bound_by(f"--metrics-bind-addr={config.metrics_bind_addr}"):
         await stack.enter_async_context(server)
     logger.info("metrics are served on %s", server.url)
+
+
+def _nri_plugins(
+    nri: NRIInForce,
+    current: _Current,
+    pods: Pods,
+    info: EngineInfo,
+    follower: EngineFollower,
+    containers: Containers,
+) -> AbstractAsyncContextManager[None]:
+    # Imported only here, so that a node without NRI does not pay for it.
+    from dockershim.nri.events import Actions, Events
+    from dockershim.nri.messages import Node
+    from dockershim.nri.plugin import Timeouts
+    from dockershim.nri.service import Settings, nri_plugins
+
+    def node() -> Node:
+        return Node(info.last.cgroup_driver if info.last is not None else current.config.cgroup_driver)
+
+    def timeouts() -> Timeouts:
+        config = current.config
+        return Timeouts(config.nri_plugin_registration_timeout, config.nri_plugin_request_timeout)
+
+    config = current.config
+    path = None if config.nri_disable_connections else config.nri_socket
+    settings = Settings(path, config.nri_plugin_dir, config.nri_plugin_config_dir)
+    events = Events(pods, node, Actions(containers.update_for_plugin, containers.evict))
+    return nri_plugins(nri, events, settings, timeouts, follower.current)
 
 
 def _engine(current: _Current, instruments: Instruments | None) -> Engine:

@@ -170,6 +170,12 @@ def change_annotations(
     return to_engine_labels(labels, {**annotations, **added}, own, extra)
 
 
+def with_nri_id(engine_labels: Mapping[str, str], nri_id: str) -> dict[str, str]:
+    """The labels of a create call of a container that NRI plugins know by this id."""
+    extra = read_extra(ContainerExtra, engine_labels) or ContainerExtra()
+    return {**engine_labels, EXTRA_LABEL: write_extra(msgspec.structs.replace(extra, nri_id=nri_id))}
+
+
 def from_engine_labels(
     engine_labels: Mapping[str, str], extra: Extra, image_labels: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:

@@ -30,6 +30,7 @@ from dockershim.cri.update_sandbox import SandboxUpdate
 from dockershim.engine.events import CONTAINER, Event
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from dockershim.hooks.folder import HooksInForce
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
 from dockershim.state.pods import Pods
@@ -356,17 +357,17 @@ class Server:
         )
         logs: Any = _NoLogs()
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
-        containers, hooks = self.engine_containers, HooksInForce()
+        containers, hooks, self.nri = self.engine_containers, HooksInForce(), NRIInForce()
         self.limits = Limits(node.folder / "starts", kept, self.inventory, containers.kill)
         self.reads = SandboxReads(self.pods, UNUSED)
-        self.end = SandboxEnd(self.pods, containers, logs, hooks)
+        self.end = SandboxEnd(self.pods, containers, logs, hooks, self.nri)
         self.start = SandboxStart(
-            self.pods, containers, info, hooks, UNUSED, network, "pause", _nothing, self.end.remove
+            self.pods, containers, info, hooks, self.nri, UNUSED, network, "pause", _nothing, self.end.remove
         )
         self.containers = Containers(
-            self.pods, containers, logs, info, hooks, UNUSED, UNUSED, UNUSED, self.limits, engine_log=None
+            self.pods, containers, logs, info, hooks, self.nri, UNUSED, UNUSED, UNUSED, self.limits, engine_log=None
         )
-        self.update = SandboxUpdate(self.pods)
+        self.update = SandboxUpdate(self.pods, self.nri)
         node.engine.listener = self.inventory.take
 
     async def look(self) -> None:

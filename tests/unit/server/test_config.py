@@ -377,6 +377,8 @@ def test_what_a_running_server_can_take_over() -> None:
         "image_pull_progress_deadline",
         "log_format",
         "log_level",
+        "nri_plugin_registration_timeout",
+        "nri_plugin_request_timeout",
         "runtime_hook_timeout",
         "runtime_request_timeout",
         "shutdown_grace",

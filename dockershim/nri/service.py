@@ -1,0 +1,312 @@
+"""Plugins come and go: those of a folder are started with the server, others connect to a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cni import read_bounded
+from dockershim.common.background import when_answered
+from dockershim.errors import HookFailure, StartError
+from dockershim.nri.connection import CLOSED
+from dockershim.nri.events import Events
+from dockershim.nri.in_force import NRIInForce
+from dockershim.nri.plugin import Plugin, Rejected, Timeouts
+
+logger = logging.getLogger(__name__)
+
+_FILE_NAME: Final = re.compile(r"[0-9]{2}-[^/]+")
+_LONGEST_CONFIG: Final = 1 << 20
+#: Plugins at once; each can make us hold some 12 MiB.
+_MOST_PLUGINS: Final = 50
+#: Seconds for which the server waits at its start until its own plugins know what runs. An engine may be away.
+_FIRST_SYNCHRONIZE: Final = 10.0
+#: Seconds until the next try if a connection could not be taken.
+_ACCEPT_PAUSE: Final = 0.5
+_FOLDER_MODE: Final = 0o700
+_SOCKET_MODE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where plugins are. ``socket`` is None if no plugin may connect from outside."""
+
+    socket: Path | None
+    plugins: Path
+    configs: Path
+
+
+@asynccontextmanager
+async def nri_plugins(
+    in_force: NRIInForce,
+    events: Events,
+    settings: Settings,
+    timeouts: Callable[[], Timeouts],
+    engine_is_known: Callable[[], Awaitable[object]],
+) -> AsyncIterator[None]:
+    """Have plugins for the length of a block. Raises StartError if the socket cannot be used.
+
+    ``engine_is_known`` raises ShimError while it is not known what runs.
+    """
+    service = _Service(events, settings, timeouts, engine_is_known)
+    listener = await asyncio.to_thread(_listen, settings.socket) if settings.socket is not None else None
+    in_force.current = events
+    try:
+        await service.start_installed()
+        if listener is not None:
+            service.accept(listener)
+        yield
+    finally:
+        in_force.current = None
+        await service.close()
+        if listener is not None and settings.socket is not None:
+            _stop_listening(listener, settings.socket)
+        await events.close()
+
+
+class _Service:
+    def __init__(
+        self,
+        events: Events,
+        settings: Settings,
+        timeouts: Callable[[], Timeouts],
+        engine_is_known: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._events = events
+        self._settings = settings
+        self._timeouts = timeouts
+        self._engine_is_known = engine_is_known
+        #: The task that reads from each plugin, also of one that is not registered yet.
+        self._running: dict[asyncio.Task[None], Plugin] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """End all connections, and the programs that we started."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for plugin in self._running.values():
+            plugin.close(CLOSED)
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+    # -- plugins of the folder -------------------------------------------------------------------------------
+
+    async def start_installed(self) -> None:
+        """Start the programs of the folder, one after the other, and tell them what runs, in the same order."""
+        started = []
+        for path in await asyncio.to_thread(_executables, self._settings.plugins):
+            try:
+                plugin = await self._start(path)
+            except OSError as error:
+                logger.error("NRI plugin %s cannot be started: %s", path.name, error.strerror)
+                continue
+            try:
+                await plugin.register(await asyncio.to_thread(_read_config, self._settings.configs, plugin.name))
+            except Rejected as error:
+                self._reject(plugin, error)
+                continue
+            started.append(plugin)
+        if started:
+            joining = self._spawn(self._join_all(started), "tell the installed NRI plugins what runs")
+            await asyncio.wait([joining], timeout=_FIRST_SYNCHRONIZE)
+
+    async def _start(self, path: Path) -> Plugin:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            # Nothing else, as a plugin may expect: not even a PATH.
+            environment = {
+                "NRI_PLUGIN_NAME": path.name[3:],
+                "NRI_PLUGIN_IDX": path.name[:2],
+                "NRI_PLUGIN_SOCKET": str(theirs.fileno()),
+            }
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    path,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        plugin = Plugin(ours, self._timeouts, self._events.update_containers, path.name)
+        self._read(plugin, process)
+        return plugin
+
+    async def _join_all(self, plugins: list[Plugin]) -> None:
+        async with self._events.joining():
+            for plugin in plugins:
+                await self._join(plugin)
+
+    # -- plugins that connect --------------------------------------------------------------------------------
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take connections from now on."""
+        self._spawn(self._accept(listener), "take connections of NRI plugins")
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """One after the other, as in containerd: each is told what runs before the next one is taken."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                logger.warning("NRI plugins cannot connect: %s", error.strerror)
+                await asyncio.sleep(_ACCEPT_PAUSE)
+                continue
+            if len(self._running) >= _MOST_PLUGINS:
+                logger.warning("an NRI plugin was refused: there are %d already", len(self._running))
+                sock.close()
+                continue
+            async with self._events.joining():
+                plugin = Plugin(sock, self._timeouts, self._events.update_containers)
+                self._read(plugin)
+                try:
+                    await plugin.register("")
+                except Rejected as error:
+                    self._reject(plugin, error)
+                    continue
+                await self._join(plugin)
+
+    # -- both ------------------------------------------------------------------------------------------------
+
+    async def _join(self, plugin: Plugin) -> None:
+        await when_answered(self._engine_is_known)
+        try:
+            await self._events.add(plugin)
+        except Rejected as error:
+            self._reject(plugin, error)
+        except HookFailure as error:
+            logger.warning("NRI plugin %s: %s", plugin.name, error)
+
+    def _reject(self, plugin: Plugin, error: Rejected) -> None:
+        logger.warning("NRI plugin %s is not taken: %s", plugin.name or "(without a name)", error)
+        plugin.close(str(error))
+
+    def _read(self, plugin: Plugin, process: asyncio.subprocess.Process | None = None) -> None:
+        task = asyncio.create_task(self._run(plugin, process), name=f"read from NRI plugin {plugin.name}")
+        self._running[task] = plugin
+        task.add_done_callback(self._running.pop)
+
+    async def _run(self, plugin: Plugin, process: asyncio.subprocess.Process | None) -> None:
+        try:
+            await plugin.run()
+        finally:
+            if self._events.remove(plugin):
+                level = logging.INFO if plugin.end == CLOSED else logging.WARNING
+                logger.log(level, "NRI plugin %s is gone: %s", plugin.name, plugin.end)
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    def _spawn(self, work: Awaitable[None], name: str) -> asyncio.Task[None]:
+        async def run() -> None:
+            await work
+
+        task = asyncio.create_task(run(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: %r", task.get_name(), error)
+
+
+def _executables(folder: Path) -> list[Path]:
+    """The plugins of the folder, in the order of their names."""
+    found = []
+    try:
+        entries = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        logger.error("NRI plugins of %s cannot be started: %s", folder, error.strerror)
+        return []
+    for path in entries:
+        if not path.is_file() or not path.stat().st_mode & 0o111:
+            continue
+        if _FILE_NAME.fullmatch(path.name):
+            found.append(path)
+        else:
+            logger.error("%s: an NRI plugin's file is named with two digits, a dash and a name; it is left out", path)
+    return found[:_MOST_PLUGINS]
+
+
+def _read_config(folder: Path, name: str) -> str:
+    """The configuration of a plugin of the folder; empty if there is none. Raises Rejected."""
+    for path in _config_files(folder, name):
+        try:
+            return read_bounded(path, _LONGEST_CONFIG).decode()
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise Rejected(f"its configuration {path} cannot be read: {error}") from error
+    return ""
+
+
+def _config_files(folder: Path, name: str) -> Iterator[Path]:
+    yield folder / f"{name}.conf"
+    yield folder / f"{name[3:]}.conf"
+
+
+def _listen(path: Path) -> socket.socket:
+    """Listen at ``path``, which only this user can reach. Replaces a stale socket. Raises StartError."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        if path.exists() and not path.is_socket():
+            raise StartError(f"--nri-socket={path}: is there, and is no socket")
+        if _answers(path):
+            raise StartError(
+                f"--nri-socket={path}: another runtime serves NRI there; turn NRI off in it, or choose another path"
+            )
+        made.unlink(missing_ok=True)
+        listener.bind(os.fsencode(made))
+        made.chmod(_SOCKET_MODE)
+        listener.listen()
+        made.rename(path)
+    except OSError as error:
+        listener.close()
+        made.unlink(missing_ok=True)
+        raise StartError(f"--nri-socket={path}: {error.strerror or error}") from error
+    except StartError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens at a path. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fsencode(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:
+            pass  # its queue is full
+    return True
+
+
+def _stop_listening(listener: socket.socket, path: Path) -> None:
+    listener.close()
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,480 @@
+"""NRI plugins in the life of real pods: what they are told, what they change, and what their failures cost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+from google.protobuf.message import Message
+
+from dockershim.api.cri.v1 import api_pb2 as cri_api
+from dockershim.api.nri.v1alpha1 import api_pb2 as api
+from tests import nri_plugin
+from tests.cri_client import CRI
+from tests.engine.pods import (
+    BUSYBOX,
+    container_config,
+    containers,
+    create,
+    ended,
+    pod,
+    process,
+    refused,
+    remove,
+    remove_pod,
+    run_pod,
+    sandbox_config,
+    sandboxes,
+    sh,
+    start,
+    status,
+    stop,
+)
+from tests.node.server import Server, ServerError
+from tests.node.state import Snapshot
+from tests.nri_plugin import FakePlugin
+
+TIMEOUT = 1.0  # seconds that a plugin has
+
+
+@pytest.fixture(autouse=True, scope="module")
+def image(engine_api: DockerClient) -> None:
+    engine_api.images.pull(BUSYBOX)
+
+
+@pytest.fixture(scope="module")
+def socket() -> Path:
+    return Path("/run/nri-test/nri.sock")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_nri(server: Server, socket: Path) -> Iterator[None]:
+    """The server with NRI, and a shorter time limit for plugins."""
+    server.restart("--nri", f"--nri-socket={socket}", f"--nri-plugin-request-timeout={TIMEOUT:g}s")
+    yield
+    server.flags = ()
+    server.restart()
+
+
+class Plugin:
+    """Answers by method; a callable gets the request and returns the answer."""
+
+    def __init__(self, **answers: Message | Callable[[bytes], Message]) -> None:
+        self.answers = answers
+
+    async def __call__(self, method: str, request: bytes) -> Message:
+        answer = self.answers.get(method)
+        if answer is None:
+            return await nri_plugin.accept(method, request)
+        return answer(request) if callable(answer) else answer
+
+
+async def joined(fake: FakePlugin, name: str = "test", index: str = "10") -> api.SynchronizeRequest:
+    """Register; what it is then told to run."""
+    await fake.register(name, index)
+    await fake.until(lambda: "Synchronize" in fake.methods)
+    told = api.SynchronizeRequest.FromString(next(request for method, request in fake.told if method == "Synchronize"))
+    fake.told.clear()
+    return told
+
+
+@asynccontextmanager
+async def plugin(
+    socket: Path, answer: nri_plugin.Answer = nri_plugin.accept, name: str = "test", index: str = "10"
+) -> AsyncIterator[FakePlugin]:
+    """A plugin that is connected and told what runs, for the length of a block."""
+    async with nri_plugin.connected(socket, answer) as fake:
+        await joined(fake, name, index)
+        yield fake
+
+
+def adjusting(**adjustment: Any) -> Plugin:
+    """Wants this of every new container."""
+    return Plugin(CreateContainer=api.CreateContainerResponse(adjust=api.ContainerAdjustment(**adjustment)))
+
+
+async def test_the_events_of_a_pods_life_in_order(cri: CRI, socket: Path, snapshot: Callable[[], Snapshot]) -> None:
+    before = snapshot()
+    async with plugin(socket) as fake:
+        config = sandbox_config(labels={"app": "web"})
+        sandbox_id = await run_pod(cri, config)
+        container_id = await start(cri, sandbox_id, container_config(name="main"), config)
+        limits = cri_api.LinuxContainerResources(cpu_shares=200)
+        await cri.runtime.UpdateContainerResources(
+            cri_api.UpdateContainerResourcesRequest(container_id=container_id, linux=limits)
+        )
+        await cri.runtime.UpdatePodSandboxResources(
+            cri_api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox_id, resources=limits)
+        )
+        await stop(cri, container_id)
+        await remove(cri, container_id)
+        await remove_pod(cri, sandbox_id)
+        await remove_pod(cri, sandbox_id)
+        told = list(fake.told)
+    assert [method for method, _ in told] == [
+        "RunPodSandbox",
+        "CreateContainer",
+        "ValidateContainerAdjustment",
+        "PostCreateContainer",
+        "StartContainer",
+        "PostStartContainer",
+        "UpdateContainer",
+        "PostUpdateContainer",
+        "UpdatePodSandbox",
+        "PostUpdatePodSandbox",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ]
+    ids = {
+        api.StartContainerRequest.FromString(request).container.id for method, request in told if "Container" in method
+    }
+    assert len(ids) == 1
+    assert {api.StartContainerRequest.FromString(request).pod.id for _, request in told} == {sandbox_id}
+    run = api.RunPodSandboxRequest.FromString(told[0][1]).pod
+    assert (run.name, run.labels["app"], bool(run.ips)) == (config.metadata.name, "web", True)
+    started = api.PostStartContainerRequest.FromString(told[5][1]).container
+    assert started.pid
+    assert started.state == api.CONTAINER_RUNNING
+    assert container_id in started.linux.cgroups_path
+    updated = api.UpdateContainerRequest.FromString(told[6][1])
+    assert updated.linux_resources.cpu.shares.value == 200
+    assert snapshot().gained(before) == {}
+
+
+async def test_what_plugins_change_is_seen_inside(cri: CRI, socket: Path, engine_api: DockerClient) -> None:
+    """Two plugins, of which the second one sees what the first one has set."""
+    first = adjusting(
+        annotations={"by": "first"},
+        env=[api.KeyValue(key="FROM_NRI", value="first")],
+        rlimits=[api.POSIXRlimit(type="RLIMIT_NOFILE", soft=512, hard=1024)],
+        mounts=[api.Mount(destination="/nri", type="bind", source="/etc", options=["rbind", "ro"])],
+        linux=api.LinuxContainerAdjustment(
+            oom_score_adj=api.OptionalInt(value=700),
+            devices=[api.LinuxDevice(path="/dev/nri-null", type="c", major=1, minor=3)],
+            resources=api.LinuxResources(
+                cpu=api.LinuxCPU(shares=api.OptionalUInt64(value=333)),
+                memory=api.LinuxMemory(limit=api.OptionalInt64(value=64 << 20)),
+            ),
+        ),
+    )
+    async with (
+        plugin(socket, adjusting(annotations={"more": "second"}), "second", "20") as two,
+        plugin(socket, first, "first", "10"),
+        pod(cri) as sandbox_id,
+    ):
+        container_id = await start(cri, sandbox_id, container_config())
+        asked = next(request for method, request in two.told if method == "CreateContainer")
+        seen = api.CreateContainerRequest.FromString(asked).container
+        assert seen.annotations["by"] == "first"
+        assert "FROM_NRI=first" in seen.env
+        script = (
+            "echo $FROM_NRI; ulimit -n; ulimit -Hn; test -f /nri/passwd && touch /nri/x; echo x > /dev/nri-null; true"
+        )
+        assert (await sh(cri, container_id, script)).splitlines() == ["first", "512", "1024"]
+        shown = await status(cri, container_id)
+        assert dict(shown.annotations) == {"by": "first", "more": "second"}
+        limits = shown.resources.linux
+        assert (limits.cpu_shares, limits.memory_limit_in_bytes) == (333, 64 << 20)
+        running = process(engine_api, container_id)
+        assert (running / "oom_score_adj").read_text().strip() == "700"
+
+
+@pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "StartContainer", "UpdateContainer"])
+async def test_a_plugin_that_refuses_fails_the_call_and_leaves_nothing(
+    method: str, cri: CRI, socket: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+
+    def refuse(_: bytes) -> Message:
+        raise nri_plugin.Error(2, "not on my node")
+
+    async with plugin(socket, Plugin(**{method: refuse})) as fake:
+        config = sandbox_config()
+        if method == "RunPodSandbox":
+            async with refused("UNKNOWN", "NRI plugin 10-test: RunPodSandbox: not on my node"):
+                await run_pod(cri, config)
+            assert await sandboxes(cri) == {}
+            assert fake.methods == ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]
+        else:
+            async with pod(cri, config) as sandbox_id:
+                with_limits = container_config()
+                if method == "CreateContainer":
+                    async with refused("UNKNOWN", "not on my node"):
+                        await create(cri, sandbox_id, with_limits, config)
+                    assert await containers(cri) == {}
+                    assert fake.methods[1:] == ["CreateContainer", "StopContainer", "RemoveContainer"]
+                elif method == "StartContainer":
+                    async with refused("UNKNOWN", "not on my node"):
+                        await start(cri, sandbox_id, with_limits, config)
+                else:
+                    container_id = await start(cri, sandbox_id, with_limits, config)
+                    limits = cri_api.LinuxContainerResources(cpu_shares=200)
+                    request = cri_api.UpdateContainerResourcesRequest(container_id=container_id, linux=limits)
+                    async with refused("UNKNOWN", "not on my node"):
+                        await cri.runtime.UpdateContainerResources(request)
+                    assert (await status(cri, container_id)).resources.linux.cpu_shares != 200
+        fake.answer = Plugin()
+        async with pod(cri, config) as sandbox_id:
+            await start(cri, sandbox_id, container_config(), config)
+    assert snapshot().gained(before) == {}
+
+
+async def test_conflicting_plugins_are_both_named(cri: CRI, socket: Path) -> None:
+    change = adjusting(env=[api.KeyValue(key="A", value="1")])
+    async with (
+        plugin(socket, change, "first", "10"),
+        plugin(socket, change, "second", "20"),
+        pod(cri) as sandbox_id,
+    ):
+        async with refused("UNKNOWN", "10-first", "20-second", "Env A"):
+            await create(cri, sandbox_id, container_config())
+        assert await containers(cri) == {}
+
+
+async def test_what_an_engine_cannot_do_is_refused_with_plugin_and_field(cri: CRI, socket: Path) -> None:
+    hooks = api.Hooks(prestart=[api.Hook(path="/bin/true")])
+    async with plugin(socket, adjusting(hooks=hooks)) as fake, pod(cri) as sandbox_id:
+        async with refused("INVALID_ARGUMENT", "10-test", "hooks.prestart"):
+            await create(cri, sandbox_id, container_config())
+        assert await containers(cri) == {}
+        assert fake.methods[-2:] == ["StopContainer", "RemoveContainer"]
+
+
+async def test_a_validator_decides(cri: CRI, socket: Path) -> None:
+    reject = Plugin(
+        ValidateContainerAdjustment=lambda request: api.ValidateContainerAdjustmentResponse(
+            reject=bool(api.ValidateContainerAdjustmentRequest.FromString(request).adjust.env), reason="no variables"
+        )
+    )
+    async with (
+        plugin(socket, adjusting(env=[api.KeyValue(key="A", value="1")]), "changes", "10") as one,
+        plugin(socket, reject, "decides", "90"),
+        pod(cri) as sandbox_id,
+    ):
+        async with refused("UNKNOWN", "'90-decides' rejected container adjustment, reason: no variables"):
+            await create(cri, sandbox_id, container_config())
+        one.answer = Plugin()
+        await create(cri, sandbox_id, container_config())
+
+
+async def test_a_container_that_ends_by_itself(cri: CRI, socket: Path) -> None:
+    async with plugin(socket) as fake, pod(cri) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config("exit 1"))
+        assert (await ended(cri, container_id)).exit_code == 1
+        async with asyncio.timeout(10):
+            await fake.until(lambda: "StopContainer" in fake.methods)
+        stopped = api.StopContainerRequest.FromString(fake.told[fake.methods.index("StopContainer")][1]).container
+        assert (stopped.state, stopped.exit_code) == (api.CONTAINER_STOPPED, 1)
+        await stop(cri, container_id)
+        await remove(cri, container_id)
+        assert fake.methods.count("StopContainer") == 1
+        assert fake.methods[-1] == "RemoveContainer"
+
+
+async def test_a_container_that_somebody_else_removes(cri: CRI, socket: Path, engine_api: DockerClient) -> None:
+    async with plugin(socket) as fake, pod(cri) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config())
+        engine_api.api.remove_container(container_id, force=True)
+        async with asyncio.timeout(10):
+            await fake.until(lambda: "RemoveContainer" in fake.methods)
+        assert fake.methods.count("StopContainer") == 1
+
+
+async def test_a_slow_plugin_costs_its_time_once(cri: CRI, socket: Path, server: Server) -> None:
+    waiting = asyncio.Event()
+
+    async def stall(method: str, request: bytes) -> Message:
+        if method == "RunPodSandbox":
+            await waiting.wait()
+        return await nri_plugin.accept(method, request)
+
+    async with plugin(socket, stall, "slow", "10") as fake, plugin(socket, name="good", index="20") as other:
+        begin = time.monotonic()
+        first = await run_pod(cri, sandbox_config())
+        assert time.monotonic() - begin >= TIMEOUT
+        await fake.closed()
+        second = await run_pod(cri, sandbox_config())
+        await remove_pod(cri, first)
+        await remove_pod(cri, second)
+        assert other.methods.count("RunPodSandbox") == 2
+        assert fake.methods == ["RunPodSandbox"]
+    lines = [line for line in server.log.read_text().splitlines() if "10-slow" in line and "gone" in line]
+    assert len(lines) == 1
+    assert "no answer to RunPodSandbox within 1 s" in lines[0]
+
+
+async def test_nothing_is_lost_on_one_that_comes_late(cri: CRI, socket: Path) -> None:
+    """Pods and containers are made all the while: each is in what it is told first, or comes as an event later."""
+    release = asyncio.Event()
+
+    async def slow(method: str, request: bytes) -> Message:
+        if method == "Synchronize":
+            await release.wait()
+        return await nri_plugin.accept(method, request)
+
+    config = sandbox_config()
+    async with pod(cri, config) as sandbox_id:
+        numbers = iter(range(100))
+
+        async def make() -> None:
+            await create(cri, sandbox_id, container_config(name=f"c{next(numbers)}"), config)
+
+        await make()
+        async with nri_plugin.connected(socket, slow) as fake:
+            making = [asyncio.create_task(make()) for _ in range(3)]
+            registering = asyncio.create_task(joined(fake))
+            making += [asyncio.create_task(make()) for _ in range(3)]
+            await asyncio.sleep(TIMEOUT / 2)
+            release.set()
+            told = await registering
+            await asyncio.gather(*making)
+            await make()
+            assert [one.id for one in told.pods] == [sandbox_id]
+            first = {one.name for one in told.containers}
+            later = {
+                api.PostCreateContainerRequest.FromString(request).container.name
+                for method, request in fake.told
+                if method in ("CreateContainer", "PostCreateContainer")
+            }
+            assert first | later == {f"c{number}" for number in range(8)}
+            assert "c0" in first
+            assert "c7" in later
+
+
+async def test_a_restart_of_the_server_tells_plugins_everything_again(cri: CRI, socket: Path, server: Server) -> None:
+    config = sandbox_config()
+    async with plugin(socket) as fake:
+        sandbox_id = await run_pod(cri, config)
+        container_id = await start(cri, sandbox_id, container_config(name="lasts"), config)
+        known = api.PostStartContainerRequest.FromString(fake.told[-1][1]).container
+        server.restart()
+        await fake.closed()
+    async with CRI(server.target) as again, nri_plugin.connected(socket) as fake:
+        told = await joined(fake)
+        assert [one.id for one in told.pods] == [sandbox_id]
+        assert [(one.id, one.name, one.pid) for one in told.containers] == [(known.id, "lasts", known.pid)]
+        assert (await status(again, container_id)).state == cri_api.CONTAINER_RUNNING
+        await remove_pod(again, sandbox_id)
+        assert fake.methods == ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"]
+
+
+async def test_a_plugin_updates_and_evicts_containers_at_any_time(
+    cri: CRI, socket: Path, engine_api: DockerClient
+) -> None:
+    async with plugin(socket) as fake, pod(cri) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config())
+        known = api.PostStartContainerRequest.FromString(fake.told[-1][1]).container.id
+
+        def update(container: str, shares: int, ignore: bool = False) -> api.ContainerUpdate:
+            resources = api.LinuxResources(cpu=api.LinuxCPU(shares=api.OptionalUInt64(value=shares)))
+            linux = api.LinuxContainerUpdate(resources=resources)
+            return api.ContainerUpdate(container_id=container, linux=linux, ignore_failure=ignore)
+
+        request = api.UpdateContainersRequest(update=[update(known, 444), update("a" * 64, 1), update("b", 1, True)])
+        answer = api.UpdateContainersResponse.FromString(await fake.call("UpdateContainers", request))
+        assert [one.container_id for one in answer.failed] == ["a" * 64]
+        assert engine_api.api.inspect_container(container_id)["HostConfig"]["CpuShares"] == 444
+        evict = api.UpdateContainersRequest(evict=[api.ContainerEviction(container_id=known, reason="too loud")])
+        await fake.call("UpdateContainers", evict)
+        assert (await ended(cri, container_id)).exit_code == 143
+
+
+async def test_an_answer_updates_other_containers(cri: CRI, socket: Path, engine_api: DockerClient) -> None:
+    known: list[str] = []
+
+    def share(_: bytes) -> Message:
+        resources = api.LinuxResources(cpu=api.LinuxCPU(shares=api.OptionalUInt64(value=99)))
+        linux = api.LinuxContainerUpdate(resources=resources)
+        return api.CreateContainerResponse(update=[api.ContainerUpdate(container_id=one, linux=linux) for one in known])
+
+    async with plugin(socket, Plugin(CreateContainer=share)) as fake, pod(cri) as sandbox_id:
+        first = await start(cri, sandbox_id, container_config(name="first"))
+        known.append(api.PostStartContainerRequest.FromString(fake.told[-1][1]).container.id)
+        await create(cri, sandbox_id, container_config(name="second"))
+        assert engine_api.api.inspect_container(first)["HostConfig"]["CpuShares"] == 99
+
+
+async def test_a_plugin_changes_an_update(cri: CRI, socket: Path, engine_api: DockerClient) -> None:
+    def change(request: bytes) -> Message:
+        asked = api.UpdateContainerRequest.FromString(request)
+        resources = api.LinuxResources(cpu=api.LinuxCPU(quota=api.OptionalInt64(value=40_000)))
+        linux = api.LinuxContainerUpdate(resources=resources)
+        return api.UpdateContainerResponse(update=[api.ContainerUpdate(container_id=asked.container.id, linux=linux)])
+
+    async with plugin(socket, Plugin(UpdateContainer=change)), pod(cri) as sandbox_id:
+        container_id = await start(cri, sandbox_id, container_config())
+        limits = cri_api.LinuxContainerResources(cpu_shares=200)
+        request = cri_api.UpdateContainerResourcesRequest(container_id=container_id, linux=limits)
+        await cri.runtime.UpdateContainerResources(request)
+        host_config = engine_api.api.inspect_container(container_id)["HostConfig"]
+        assert (host_config["CpuShares"], host_config["CpuQuota"]) == (200, 40_000)
+
+
+async def test_floods_and_rubbish_stay_bounded(cri: CRI, socket: Path, server: Server) -> None:
+    """Plugins that are registered and then write without end cost little memory, and pods go on."""
+
+    def resident() -> int:
+        fields = Path(f"/proc/{server.pid}/status").read_text()
+        return int(fields.partition("VmRSS:")[2].split()[0]) // 1024
+
+    async def flood(data: bytes) -> None:
+        async with nri_plugin.connected(socket) as fake:
+            await joined(fake)
+            with_end = time.monotonic() + 3
+            try:
+                while time.monotonic() < with_end:
+                    fake.writer.write(data)
+                    await fake.writer.drain()
+            except ConnectionError:
+                return
+
+    async with pod(cri) as sandbox_id:
+        before = resident()
+        unasked = nri_plugin.frame(nri_plugin.PLUGIN, nri_plugin.RESPONSE, 77, bytes(1 << 20))
+        elsewhere = nri_plugin.frame(9, nri_plugin.REQUEST, 1, bytes(1 << 20))
+        halves = nri_plugin.frame(nri_plugin.RUNTIME, nri_plugin.REQUEST, 999, bytes(4 << 20))[:-1]
+        for number, data in enumerate((unasked, elsewhere, halves, b"\xff" * 1000)):
+            flooding = asyncio.create_task(flood(data))
+            container_id = await start(cri, sandbox_id, container_config(name=f"beside-{number}"))
+            assert await sh(cri, container_id, "echo works") == "works"
+            await flooding
+        assert resident() - before < 60  # MiB
+
+
+async def test_installed_plugins_are_started_and_ended_with_the_server(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """A script shows what it is started with; it never registers, so the server goes on without it."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    script = folder / "05-shows"
+    lines = ("#!/bin/sh", "export -p > {0}", "ls -l /proc/self/fd/$NRI_PLUGIN_SOCKET >> {0}", "exec sleep 1000", "")
+    script.write_text("\n".join(lines).format(tmp_path / "seen"))
+    script.chmod(0o755)
+    (folder / "readme").write_text("no plugin")
+    started = start_server(
+        "--nri",
+        "--nri-disable-connections",
+        f"--nri-plugin-dir={folder}",
+        "--nri-plugin-registration-timeout=500ms",
+    )
+    seen = (tmp_path / "seen").read_text()
+    assert "NRI_PLUGIN_NAME='shows'" in seen
+    assert "NRI_PLUGIN_IDX='05'" in seen
+    assert "socket:" in seen
+    assert "NRI plugin 05-shows is not taken: it did not register within 0.5 s" in started.log.read_text()
+    async with CRI(started.target) as own, pod(own):
+        pass
+
+
+async def test_a_socket_that_another_runtime_serves_is_left_to_it(server: Server, socket: Path) -> None:
+    with pytest.raises(ServerError, match="another runtime serves NRI there"):
+        Server(name="dockershim-nri", flags=("--nri", f"--nri-socket={socket}")).start()

@@ -90,19 +90,20 @@ class _Owners:
     def claim(self, container_id: str, field: api.Field, plugin: str, key: str = "") -> None:
         """The same, and takes it."""
         self.check(container_id, field, plugin, key)
-        self._note(container_id, field, plugin, key)
+        self.give(container_id, field, plugin, key)
 
     def clear(self, container_id: str, field: api.Field, plugin: str, key: str = "") -> None:
         """Give the field to a plugin that removes it, if somebody owns it."""
         if owner_of(self.message, container_id, field, key):
-            self._note(container_id, field, REMOVAL + plugin, key)
+            self.give(container_id, field, REMOVAL + plugin, key)
 
     def add(self, container_id: str, field: api.Field, plugin: str) -> None:
         """One more owner of a field that takes the values of all."""
         before = owner_of(self.message, container_id, field)
-        self._note(container_id, field, f"{before},{plugin}" if before else plugin, "")
+        self.give(container_id, field, f"{before},{plugin}" if before else plugin)
 
-    def _note(self, container_id: str, field: api.Field, owner: str, key: str) -> None:
+    def give(self, container_id: str, field: api.Field, owner: str, key: str = "") -> None:
+        """Whoever it belongs to."""
         fields = self.message.owners[container_id]
         if key:
             fields.compound[field].owners[key] = owner
@@ -345,7 +346,8 @@ class CreateResult(_Result):
                 rdt.remove = True
         for name, field in _RDT:
             if change.remove:
-                self._clear(plugin, field)
+                # Also if nobody owns it: a container without a class is what this plugin wants.
+                self._owners.give(self._container_id, field, REMOVAL + plugin)
             if change.HasField(name):
                 self._claim(plugin, field)
                 for rdt in (self.adjustment.linux.rdt, self.request.container.linux.rdt):

@@ -23,7 +23,7 @@ REMOVAL: Final = "-"
 #: Bytes of an answer. A wire frame could have four times as many; the largest honest one is a seccomp policy.
 _LARGEST: Final = 1 << 20
 #: Elements of all lists and maps of an answer together, at any depth.
-_MOST_ITEMS: Final = 10_000
+_MOST_ITEMS: Final = 5_000
 #: Bytes that Kubernetes allows for all annotations of a pod.
 _LONGEST_ANNOTATIONS: Final = 256 * 1024
 #: The kernel's MAX_ARG_STRLEN: a container with a longer variable or argument cannot start.
@@ -91,15 +91,20 @@ def check_update(plugin: str, update: api.ContainerUpdate) -> None:
 
 def _check_texts(reply: Message) -> None:
     """Bound the number of elements, and refuse NULs and values that an enum does not have."""
-    for number, (field, value) in enumerate(_values(reply, "")):
-        if number >= _MOST_ITEMS:
+    elements = 0
+    for field, value, is_element in _values(reply, ""):
+        elements += is_element
+        if elements > _MOST_ITEMS:
             raise InvalidArgument(f"{field}: the answer has more than {_MOST_ITEMS} elements")
         if isinstance(value, str) and "\0" in value:
             raise InvalidArgument(f"{field}: a text has a NUL")
 
 
-def _values(message: Message, path: str) -> Iterator[tuple[str, object]]:
-    """Every element and every text of a message, with its field. Raises InvalidArgument for what nobody here knows."""
+def _values(message: Message, path: str) -> Iterator[tuple[str, object, bool]]:
+    """Every value in a message, with its field, and whether it is an element of a list or a map.
+
+    Raises InvalidArgument for what nobody here knows.
+    """
     # What a whole answer may have besides is not about a container.
     if path and (unknown := UnknownFieldSet(message)):
         number = unknown[0].field_number
@@ -108,16 +113,14 @@ def _values(message: Message, path: str) -> Iterator[tuple[str, object]]:
         name = f"{path}{field.name}"
         of_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         if of_map:
-            yield from ((name, key) for key in value)
+            yield from ((name, key, False) for key in value)
             values: Iterable[object] = value.values()
         else:
             values = value if field.is_repeated else (value,)
         for one in values:
+            yield name, one, field.is_repeated
             if isinstance(one, Message):
-                yield name, None
                 yield from _values(one, f"{name}.")
-            else:
-                yield name, one
             if field.enum_type is not None and one not in field.enum_type.values_by_number:
                 raise InvalidArgument(f"{name}: {one} is no {field.enum_type.name}")
 

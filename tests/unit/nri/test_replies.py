@@ -148,6 +148,21 @@ def test_what_can_be_is_taken(reply: api.CreateContainerResponse) -> None:
     CreateResult(request()).apply(A, reply)
 
 
+def test_a_plugin_can_update_every_container_of_a_full_node() -> None:
+    resources = api.LinuxResources(
+        memory=api.LinuxMemory(limit=number(1 << 30), swap=number(1 << 30), reservation=number(1 << 29)),
+        cpu=api.LinuxCPU(shares=unsigned(2), quota=number(1000), period=unsigned(1000), cpus="0-63", mems="0"),
+        pids=api.LinuxPids(limit=100),
+    )
+    spec = api.LinuxContainerUpdate(resources=resources)
+    reply = api.CreateContainerResponse()
+    for place in range(2000):
+        reply.update.add(container_id=f"{place:064x}").linux.CopyFrom(spec)
+    result = CreateResult(request())
+    result.apply(A, reply)
+    assert len(result.updates) == 2000
+
+
 def test_a_field_that_is_newer_than_this_server_is_told_and_not_lost() -> None:
     newer = api.ContainerAdjustment.FromString(b"\xfa\x07\x01x")  # field 127
     with pytest.raises(BadReply, match=r"adjust\.127: .* newer"):

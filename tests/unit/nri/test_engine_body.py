@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -650,6 +652,24 @@ def test_any_honoured_fields_go_together(rows: list[str]) -> None:
         assert features is V1
         return
     assert (made.body != made.before) == bool(rows)
+
+
+@given(
+    st.lists(st.sampled_from([row for row in TABLE if TABLE[row] == "honoured"]), unique=True, max_size=4),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6),
+    st.sampled_from([ENGINE_28, ENGINE_20, V1]),
+)
+def test_no_damaged_adjustment_does_anything_but_fail(
+    rows: list[str], damages: list[tuple[int, int]], features: Capabilities
+) -> None:
+    data = bytearray(b"".join(EXAMPLES[row].SerializeToString() for row in rows))
+    for place, byte in damages:
+        if data:
+            data[place % len(data)] = byte
+    with contextlib.suppress(DecodeError, ShimError):
+        made = make(api.CreateContainerResponse.FromString(bytes(data)), features=features)
+        json.dumps(made.body)
+        assert made.extra.keys is not None
 
 
 # Updates.

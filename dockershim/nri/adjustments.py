@@ -115,7 +115,7 @@ class _Result:
     """What all kinds of requests share: updates and evictions of other containers.
 
     ``owners`` is in the form of ValidateContainerAdjustmentRequest. ``updates`` are by id; ``evictions`` have the
-    plugin's words, by id. After an error the result is of no use.
+    plugin's words, by id. An answer that is an error leaves the updates that stand before the wrong one.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class CreateResult(_Result):
     """What becomes of a CreateContainerRequest: ``apply`` each answer in the order of the plugins.
 
     ``request`` is what the next plugin is to be asked: its container has the changes. ``adjustment`` has them all.
-    The ``request`` that was given stays as it was, for validators.
+    The ``request`` that was given stays as it was, for validators. After an error the result is of no use.
     """
 
     def __init__(self, request: api.CreateContainerRequest) -> None:

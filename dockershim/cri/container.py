@@ -18,6 +18,7 @@ from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.cdi import CdiSpecs
+from dockershim.cri.drafts import Drafts
 from dockershim.cri.engine_containers import EngineContainers, remove_application
 from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
@@ -94,6 +95,7 @@ class Containers:
         images: ImageRecords,
         accounts: ImageAccounts,
         limits: Limits,
+        drafts: Drafts,
         engine_log: EngineLog | None,
     ) -> None:
         """``engine_log`` is for new containers; None if their log path is to be a link to the engine's json-file."""
@@ -109,6 +111,7 @@ class Containers:
         self._images = images
         self._accounts = accounts
         self._limits = limits
+        self._drafts = drafts
         self._engine_log = engine_log
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
@@ -124,31 +127,37 @@ class Containers:
             if self._hooks.current is not None:
                 request = await self._hooked(self._hooks.current, request, sandbox, features)
             body = await self._engine_container(request, sandbox, features)
-            creation = None
-            if self._nri.current is not None:
-                with step("ask NRI plugins"):
-                    creation = await self._ask_plugins(self._nri.current, request.config, sandbox, body, features, undo)
             if config.devices:
                 await self._check_devices(config.devices)
             if host_mounts := [mount for mount in config.mounts if mount.host_path]:
                 with step("make the host paths"):
                     await self._make_host_paths(host_mounts, undo)
+            creation = None
+            if self._nri.current is not None and self._nri.current.asks:
+                with step("ask NRI plugins"):
+                    creation = await self._ask_plugins(self._nri.current, request.config, sandbox, body, features, undo)
             # Locked only now: a hook or a host path that hangs must not keep the sandbox from being stopped.
             async with self._pods.locked(sandbox.id) as pod:
                 pod.running()
-                container_id = await self._create_in(name, body, _folders_of_images(request.config.mounts))
+                draft = creation.container_id if creation is not None and not creation.is_adjusted else ""
+                container_id = await self._create_in(name, body, draft, _folders_of_images(request.config.mounts))
         if self._nri.current is not None and creation is not None:
+            if creation.is_adjusted:
+                await self._drafts.remove(creation.container_id)
             await self._nri.current.created(creation, self._inventory.peek(container_id))
         return cri.CreateContainerResponse(container_id=container_id)
 
-    async def _create_in(self, name: str, body: dict[str, Any], folders: Mapping[str, str]) -> str:
+    async def _create_in(self, name: str, body: dict[str, Any], draft: str, folders: Mapping[str, str]) -> str:
         """Create the container; if that fails, undo it before the caller releases the sandbox's lock.
 
-        ``folders`` are those of image volumes, by container path.
+        ``draft`` is the id of the container if it exists already under another name; ``folders`` are those of image
+        volumes, by container path.
         """
         async with rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             with step("create the container"):
-                container_id = await self._create(name, body, undo)
+                container_id = draft or await self._create(name, body, undo)
+                if draft:
+                    await self._rename(draft, name, undo)
             if folders:
                 with step("check the image volumes"):
                     await self._containers.check_image_volumes(container_id, folders)
@@ -173,14 +182,15 @@ class Containers:
         body: dict[str, Any],
         features: Capabilities,
         undo: Rollback,
-    ) -> Creation | None:
+    ) -> Creation:
         """Tell NRI plugins of a new container, and make what they want to its body. Raises ShimError."""
         from dockershim.cri.nri import adjust_container
 
-        creation = await nri.begin_container(self._pods.peek(sandbox.id), config, body)
-        if creation is not None:
-            undo.push("tell NRI plugins that the container is gone", lambda: nri.undo_container(creation))
-            await nri.create_container(creation)
+        draft = await self._drafts.create(body, undo)
+        creation = await nri.begin_container(draft, self._pods.peek(sandbox.id), config, body)
+        undo.push("tell NRI plugins that the container is gone", lambda: nri.undo_container(creation))
+        await nri.create_container(creation)
+        if creation.is_adjusted:
             await adjust_container(
                 creation,
                 body,
@@ -284,6 +294,15 @@ class Containers:
         return await self._containers.create_in_place(
             name, self._containers.creator(name, body, undo), self._clear_half_made
         )
+
+    async def _rename(self, container_id: str, name: str, undo: Rollback) -> None:
+        undo.push(f"remove {name}", lambda: self._containers.remove(container_id))
+
+        async def rename() -> str:
+            await self._containers.rename(container_id, name)
+            return container_id
+
+        await self._containers.create_in_place(name, rename, self._clear_half_made)
 
     async def _clear_half_made(self, container_id: str) -> None:
         """Remove a container of the same name if it was never started: no caller has its id. Else AlreadyExists."""

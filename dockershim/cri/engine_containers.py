@@ -203,6 +203,10 @@ class EngineContainers:
             path = next((path for path, folder in folders.items() if f"/{folder}: " in text), next(iter(folders)))
             raise NotFound(f"mounts[{path}].image_sub_path: {folders[path]!r} is not in the image: {text}") from error
 
+    async def rename(self, container_id: str, name: str) -> None:
+        """Give a container another name. Raises FailedPrecondition if it is taken."""
+        await self._engine.post(f"/containers/{container_id}/rename", params={"name": name})
+
     async def update(self, container_id: str, fields: Mapping[str, Any]) -> None:
         """Change the limits of a container. Raises ShimError."""
         await self._engine.post(f"/containers/{container_id}/update", fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -48,7 +47,8 @@ class Actions:
 class Creation:
     """A container of which plugins were told, and that the engine is to make.
 
-    ``container_id`` is the id by which plugins know it. ``adjustment`` has what they want, ``owners`` who wants it.
+    ``container_id`` is the id by which plugins know it. ``adjustment`` has what they want, ``owners`` who wants it;
+    ``is_adjusted`` is false if they want nothing.
     """
 
     container_id: str
@@ -56,6 +56,7 @@ class Creation:
     container: api.Container
     adjustment: api.ContainerAdjustment
     owners: api.OwningPlugins
+    is_adjusted: bool = False
 
 
 class Events:
@@ -233,15 +234,20 @@ class Events:
 
     # -- containers ------------------------------------------------------------------------------------------
 
-    async def begin_container(self, pod: Pod, config: cri.ContainerConfig, body: Mapping[str, Any]) -> Creation | None:
-        """The engine is to make a container with ``body``; None if nobody is to be asked about it.
+    @property
+    def asks(self) -> bool:
+        """Whether there is, or soon will be, a plugin to be asked about a new container."""
+        return not self._quiet()
+
+    async def begin_container(
+        self, container_id: str, pod: Pod, config: cri.ContainerConfig, body: Mapping[str, Any]
+    ) -> Creation:
+        """The container with this id, which nobody knows yet, is to be made of ``body``.
 
         The caller pushes ``undo_container`` as an undo, calls ``create_container``, and ``created`` at the end.
         """
-        if self._quiet():
-            return None
         described = await self._describe(pod)
-        container = messages.to_new_container(secrets.token_hex(32), pod.id, config, body)
+        container = messages.to_new_container(container_id, pod.id, config, body)
         return Creation(container.id, described, container, api.ContainerAdjustment(), api.OwningPlugins())
 
     async def create_container(self, creation: Creation) -> None:
@@ -251,6 +257,8 @@ class Events:
         """
         request = api.CreateContainerRequest(pod=creation.pod, container=creation.container)
         result = CreateResult(request)
+        nothing = api.ContainerAdjustment()
+        nothing.CopyFrom(result.adjustment)
         async with self._turn:
             self._creations[creation.container_id] = creation
             for plugin in self._active():
@@ -262,6 +270,7 @@ class Events:
         await self._update_others(result.updates)
         self._evict(result.evictions)
         creation.adjustment, creation.owners = result.adjustment, result.owners
+        creation.is_adjusted = result.adjustment != nothing
 
     async def _validate(self, request: api.CreateContainerRequest, result: CreateResult) -> None:
         """Ask every plugin that validates at once. Raises HookFailure."""

@@ -25,6 +25,7 @@ from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.adoption import adopt
 from dockershim.cri.checkpoint_container import ContainerCheckpoints
 from dockershim.cri.container import Containers
+from dockershim.cri.drafts import Drafts
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
@@ -163,6 +164,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         end = SandboxEnd(pods, containers, keeper, hooks, nri)
         events = ContainerEvents(follower, inventory, accounts, reads)
         dumps = ContainerCheckpoints(inventory, containers, accounts, config.root_directory / "dumps")
+        drafts = Drafts(engine, containers, config.state_directory)
         applications = Containers(
             pods,
             containers,
@@ -174,6 +176,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             image_records,
             accounts,
             limits,
+            drafts,
             _engine_log(config),
         )
         runtime = RuntimeService(
@@ -213,6 +216,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         if config.nri:
             await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
+            await stack.enter_async_context(in_background(drafts.remove_leftovers(), "drafts"))
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from docker import DockerClient
 from google.protobuf.message import Message
@@ -35,6 +36,7 @@ from tests.engine.pods import (
     start,
     status,
     stop,
+    until,
 )
 from tests.node.server import Server, ServerError
 from tests.node.state import Snapshot
@@ -105,6 +107,7 @@ async def test_the_events_of_a_pods_life_in_order(cri: CRI, socket: Path, snapsh
         config = sandbox_config(labels={"app": "web"})
         sandbox_id = await run_pod(cri, config)
         container_id = await start(cri, sandbox_id, container_config(name="main"), config)
+        assert list(await containers(cri)) == [container_id]
         limits = cri_api.LinuxContainerResources(cpu_shares=200)
         await cri.runtime.UpdateContainerResources(
             cri_api.UpdateContainerResourcesRequest(container_id=container_id, linux=limits)
@@ -136,7 +139,7 @@ async def test_the_events_of_a_pods_life_in_order(cri: CRI, socket: Path, snapsh
     ids = {
         api.StartContainerRequest.FromString(request).container.id for method, request in told if "Container" in method
     }
-    assert len(ids) == 1
+    assert ids == {container_id}
     assert {api.StartContainerRequest.FromString(request).pod.id for _, request in told} == {sandbox_id}
     run = api.RunPodSandboxRequest.FromString(told[0][1]).pod
     assert (run.name, run.labels["app"], bool(run.ips)) == (config.metadata.name, "web", True)
@@ -364,6 +367,35 @@ async def test_a_restart_of_the_server_tells_plugins_everything_again(cri: CRI, 
         assert (await status(again, container_id)).state == cri_api.CONTAINER_RUNNING
         await remove_pod(again, sandbox_id)
         assert fake.methods == ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"]
+
+
+async def test_a_server_that_is_killed_while_it_asks_leaves_no_container(
+    cri: CRI, socket: Path, server: Server, engine_api: DockerClient
+) -> None:
+    waiting = asyncio.Event()
+
+    async def stall(method: str, request: bytes) -> Message:
+        if method == "CreateContainer":
+            await waiting.wait()
+        return await nri_plugin.accept(method, request)
+
+    def made() -> set[str]:
+        found = engine_api.api.containers(all=True)
+        return {name for one in found for name in one["Names"] if "dockershim-draft" in name or "k8s_main" in name}
+
+    async with plugin(socket, stall) as fake:
+        sandbox_id = await run_pod(cri, sandbox_config())
+        creating = asyncio.create_task(create(cri, sandbox_id, container_config()))
+        await fake.until(lambda: "CreateContainer" in fake.methods)
+        assert len(made()) == 1
+        assert await containers(cri) == {}
+        server.kill()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await creating
+    server.start()
+    async with CRI(server.target) as again:
+        await until(lambda: not made())
+        await remove_pod(again, sandbox_id)
 
 
 async def test_a_plugin_updates_and_evicts_containers_at_any_time(

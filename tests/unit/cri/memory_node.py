@@ -365,7 +365,18 @@ class Server:
             self.pods, containers, info, hooks, self.nri, UNUSED, network, "pause", _nothing, self.end.remove
         )
         self.containers = Containers(
-            self.pods, containers, logs, info, hooks, self.nri, UNUSED, UNUSED, UNUSED, self.limits, engine_log=None
+            self.pods,
+            containers,
+            logs,
+            info,
+            hooks,
+            self.nri,
+            UNUSED,
+            UNUSED,
+            UNUSED,
+            self.limits,
+            UNUSED,
+            engine_log=None,
         )
         self.update = SandboxUpdate(self.pods, self.nri)
         node.engine.listener = self.inventory.take

@@ -353,7 +353,8 @@ async def test_calls_without_number_are_refused_beyond_a_few(monkeypatch: pytest
 async def test_one_that_does_not_read_is_dropped_before_much_waits_for_it() -> None:
     """Its policy keeps it connected, however long it takes: what waits for it must not grow for ever."""
     policy = api.ConfigureResponse(failure_policy=api.FailurePolicy(keep_connected=True))
-    async with registered(answering(Configure=policy), limit=0.02) as (plugin, fake):
+    async with registered(answering(Configure=policy), limit=5.0) as (plugin, fake):
+        plugin._timeouts = lambda: Timeouts(0.02, 0.02)
         fake._run.cancel()
         large = api.RunPodSandboxRequest(pod=api.PodSandbox(name="x" * 1_000_000))
         for _ in range(30):

@@ -152,6 +152,10 @@ class Pods:
         self._marks.pop(sandbox_id, None)
         self.inventory.forget(sandbox_id)
 
+    def is_starting(self, sandbox_id: str) -> bool:
+        """Whether a RunPodSandbox of this process has made the pod and has not returned it yet."""
+        return self._marks.get(sandbox_id, _NO_MARKS).starting
+
     def note_stop(self, sandbox_id: str, stopped_id: str) -> bool:
         """Note that the sandbox or one of its containers was stopped. Returns whether this is the first time."""
         stopped = self._marks_of(sandbox_id).stopped
@@ -235,9 +239,12 @@ class Pod:
         return "the engine has lost it" if self.checkpoint is not None else "it does not exist"
 
     def running(self) -> SandboxRecord:
-        """Its record. Raises NotFound, and FailedPrecondition if its infra container does not run."""
+        """Its record. Raises NotFound, and FailedPrecondition if its infra container does not run, or if the pod is
+        starting: its network, or an NRI plugin, may not be ready for a container."""
         if self.record is None:
             raise NotFound(f"sandbox {self.id!r} does not exist")
+        if self.phase is Phase.STARTING:
+            raise FailedPrecondition(f"sandbox {self.id} is not ready: RunPodSandbox has not returned it yet")
         if not self.record.running:
             raise FailedPrecondition(f"sandbox {self.id} does not run; a new one is needed")
         return self.record

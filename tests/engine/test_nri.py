@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +18,7 @@ from google.protobuf.message import Message
 
 from dockershim.api.cri.v1 import api_pb2 as cri_api
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
-from tests import nri_plugin
+from tests import nri, nri_plugin
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
@@ -510,3 +512,80 @@ async def test_installed_plugins_are_started_and_ended_with_the_server(
 async def test_a_socket_that_another_runtime_serves_is_left_to_it(server: Server, socket: Path) -> None:
     with pytest.raises(ServerError, match="another runtime serves NRI there"):
         Server(name="dockershim-nri", flags=("--nri", f"--nri-socket={socket}")).start()
+
+
+# A plugin in Go, with the library that real ones are made with.
+
+
+def events(file: Path, container_id: str = "") -> list[str]:
+    """What the plugin in Go has written down, or what of it is of one container."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [line["event"] for line in lines if not container_id or container_id in line["containers"]]
+
+
+ADJUSTMENT = {
+    "env": [{"key": "FROM_GO", "value": "x" * 20_000}],
+    "rlimits": [{"type": "RLIMIT_NOFILE", "soft": "512", "hard": "1024"}],
+    "linux": {"devices": [{"path": "/dev/go-null", "type": "c", "major": "1", "minor": "3"}]},
+}
+
+
+async def lead_a_life(own: CRI, file: Path) -> None:
+    """A pod with an adjustment that does not fit into one read of a Go program, and one without."""
+    config = sandbox_config(annotations={"adjust.nri.test": json.dumps(ADJUSTMENT)})
+    async with pod(own, config) as sandbox_id:
+        container_id = await start(own, sandbox_id, container_config(), config)
+        script = "echo ${#FROM_GO}; ulimit -n; echo x > /dev/go-null && echo written"
+        assert (await sh(own, container_id, script)).splitlines() == ["20000", "512", "written"]
+    async with pod(own) as sandbox_id:
+        container_id = await start(own, sandbox_id, container_config())
+        await stop(own, container_id)
+        await remove(own, container_id)
+    container_events = ("CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer")
+    assert events(file, container_id) == [*container_events, "StopContainer", "RemoveContainer"]
+    assert events(file)[-2:] == ["StopPodSandbox", "RemovePodSandbox"]
+
+
+async def test_a_plugin_in_go_that_connects(cri: CRI, socket: Path, tmp_path: Path) -> None:
+    """It is told of so many containers that the message has to be cut for the reader in Go."""
+    config = sandbox_config()
+    file = tmp_path / "told"
+    async with pod(cri, config) as sandbox_id:
+        for number in range(12):
+            await create(cri, sandbox_id, container_config(name=f"c{number}"), config)
+        flags = ("-name=go", "-index=20", f"-socket={socket}", f"-file={file}")
+        process = await asyncio.create_subprocess_exec(nri.NAME, *flags)
+        try:
+            await until(lambda: events(file) == ["Configure", "Synchronize"])
+            told = json.loads(file.read_text().splitlines()[1])
+            assert (told["pods"], sorted(told["containers"])) == ([sandbox_id], sorted(await containers(cri)))
+            await lead_a_life(cri, file)
+        finally:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_plugin_in_go_that_is_installed(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("plugins", "configs")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["plugins"] / "20-go").symlink_to(str(shutil.which(nri.NAME)))
+    (folders["configs"] / "go.conf").write_text(str(tmp_path / "told"))
+    started = start_server(
+        "--nri",
+        "--nri-disable-connections",
+        f"--nri-plugin-dir={folders['plugins']}",
+        f"--nri-plugin-config-dir={folders['configs']}",
+    )
+    assert events(tmp_path / "told") == ["Configure", "Synchronize"]
+    async with CRI(started.target) as own:
+        await lead_a_life(own, tmp_path / "told")
+    assert started.stop() == 0
+    assert not [one for one in Path("/proc").glob("[0-9]*/comm") if "20-go" in _read(one)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended
+        return ""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tests import nri
 from tests.conformance import tools as cri_tools
 from tests.node import cgroups
 from tests.node.cache import CACHE, REPOSITORY, locked
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         supplies = {engine: provide(engine) for engine in known}
         own = supplies[given.engine]
         runc = provide_runc()
-        programs = [Path(sys.executable).parent, *own.path, cri_tools.provide()]
+        programs = [Path(sys.executable).parent, *own.path, cri_tools.provide(), nri.provide()]
         unshare = executable("unshare")
     except SetupError as error:
         sys.exit(f"node: {error}")

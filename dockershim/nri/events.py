@@ -19,6 +19,7 @@ from dockershim.nri import messages
 from dockershim.nri.adjustments import CreateResult, StopResult, UpdateResult
 from dockershim.nri.messages import Node
 from dockershim.nri.plugin import Plugin, Rejected
+from dockershim.nri.validator import Rules, validate
 from dockershim.state.inventory import Record
 from dockershim.state.pods import Phase, Pod, Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
@@ -65,11 +66,13 @@ class Events:
     A method that may stop a CRI call raises HookFailure if a plugin refuses; all others only log that.
     """
 
-    def __init__(self, pods: Pods, node: Callable[[], Node], actions: Actions) -> None:
+    def __init__(self, pods: Pods, node: Callable[[], Node], actions: Actions, rules: Rules | None) -> None:
+        """``rules`` say what the operator allows; None if everything is."""
         self._pods = pods
         self._inventory = pods.inventory
         self._node = node
         self._actions = actions
+        self._rules = rules
         self._plugins: list[Plugin] = []
         #: Plugins that are connected and not yet told what runs.
         self._joining = 0
@@ -236,8 +239,8 @@ class Events:
 
     @property
     def asks(self) -> bool:
-        """Whether there is, or soon will be, a plugin to be asked about a new container."""
-        return not self._quiet()
+        """Whether there is, or soon will be, somebody to be asked about a new container."""
+        return self._rules is not None or not self._quiet()
 
     async def begin_container(
         self, container_id: str, pod: Pod, config: cri.ContainerConfig, body: Mapping[str, Any]
@@ -273,10 +276,10 @@ class Events:
         creation.is_adjusted = result.adjustment != nothing
 
     async def _validate(self, request: api.CreateContainerRequest, result: CreateResult) -> None:
-        """Ask every plugin that validates at once. Raises HookFailure."""
+        """Check it by the rules, and ask every plugin that validates, all at once. Raises HookFailure."""
         event = api.VALIDATE_CONTAINER_ADJUSTMENT
         validators = [plugin for plugin in self._active() if plugin.wants(event)]
-        if not validators:
+        if not validators and self._rules is None:
             return
         question = api.ValidateContainerAdjustmentRequest(
             pod=request.pod,
@@ -286,6 +289,8 @@ class Events:
             owners=result.owners,
             plugins=[api.PluginInstance(name=one.name[3:], index=one.name[:2]) for one in self._active()],
         )
+        if self._rules is not None:
+            validate(self._rules, question)
         answers = await asyncio.gather(*(one.validate(question) for one in validators), return_exceptions=True)
         for validator, answer in zip(validators, answers, strict=True):
             if isinstance(answer, BaseException):

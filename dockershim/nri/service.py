@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _FILE_NAME: Final = re.compile(r"[0-9]{2}-[^/]+")
 _LONGEST_CONFIG: Final = 1 << 20
-#: Plugins at once; each can make us hold some 12 MiB.
+#: Plugins at once; each can make us hold some 20 MiB.
 _MOST_PLUGINS: Final = 50
 #: Seconds for which the server waits at its start until its own plugins know what runs. An engine may be away.
 _FIRST_SYNCHRONIZE: Final = 10.0

@@ -178,6 +178,21 @@ def _optional_paths(value: object) -> tuple[Path, ...]:
     return () if value in ("", []) else _paths(value)
 
 
+def _texts(*allowed: str) -> Callable[[object], tuple[str, ...]]:
+    """A list, as text separated by commas; of any texts if none are given."""
+
+    def read(value: object) -> tuple[str, ...]:
+        items = [item for item in value.split(",") if item] if isinstance(value, str) else value
+        if not isinstance(items, list):
+            raise ValueError("must be a list, as text separated by commas")
+        texts = tuple(_text(item).strip() for item in items)
+        if allowed and not set(texts) <= set(allowed):
+            raise ValueError(f"must be a list of some of {', '.join(sorted(allowed))}")
+        return texts
+
+    return read
+
+
 def _endpoint(value: object) -> str:
     text = _text(value)
     # Old kubelets and their unit files have only the path of the socket.
@@ -469,6 +484,20 @@ class Config:
     )
     nri_plugin_request_timeout: float = _option(
         2.0, _positive_duration, "How long an NRI plugin may take for an answer.", reloads=True
+    )
+    nri_default_validator: bool = _option(
+        False, _boolean, "Check what NRI plugins change by the options below, and by what pods require of them."
+    )
+    nri_reject: tuple[str, ...] = _option(
+        (),
+        _texts("custom-seccomp", "namespace", "oci-hook", "runtime-default-seccomp", "sysctl", "unconfined-seccomp"),
+        "What the validator lets no NRI plugin change.",
+    )
+    nri_required_plugins: tuple[str, ...] = _option(
+        (), _texts(), "NRI plugins without which the validator lets no container be made: name or index-name."
+    )
+    nri_tolerate_missing_plugins_annotation: str = _option(
+        "", _text, "Annotation by which a pod does without these plugins: its value is true. Empty: none."
     )
     log_level: str = _option(
         "info",

@@ -75,6 +75,7 @@ from dockershim.translate.records import SandboxRecord
 
 if TYPE_CHECKING:
     from dockershim.metrics.instruments import Instruments
+    from dockershim.nri.validator import Rules
 
 logger = logging.getLogger(__name__)
 
@@ -321,8 +322,20 @@ def _nri_plugins(
     config = current.config
     path = None if config.nri_disable_connections else config.nri_socket
     settings = Settings(path, config.nri_plugin_dir, config.nri_plugin_config_dir)
-    events = Events(pods, node, Actions(containers.update_for_plugin, containers.evict))
+    events = Events(pods, node, Actions(containers.update_for_plugin, containers.evict), _nri_rules(config))
     return nri_plugins(nri, events, settings, timeouts, follower.current)
+
+
+def _nri_rules(config: Config) -> Rules | None:
+    if not config.nri_default_validator:
+        return None
+    from dockershim.nri.validator import Rules
+
+    return Rules(
+        **{f"reject_{what.replace('-', '_')}_adjustment": True for what in config.nri_reject},
+        required_plugins=config.nri_required_plugins,
+        tolerate_missing_plugins_annotation=config.nri_tolerate_missing_plugins_annotation,
+    )
 
 
 def _engine(current: _Current, instruments: Instruments | None) -> Engine:

@@ -270,6 +270,28 @@ async def test_a_validator_decides(cri: CRI, socket: Path) -> None:
         await create(cri, sandbox_id, container_config())
 
 
+async def test_the_validator_of_the_operator(start_server: Callable[..., Server]) -> None:
+    path = Path("/run/nri-validator.sock")
+    started = start_server(
+        "--nri",
+        f"--nri-socket={path}",
+        "--nri-default-validator",
+        "--nri-reject=sysctl,namespace",
+        "--nri-required-plugins=must",
+        "--nri-tolerate-missing-plugins-annotation=may-miss",
+    )
+    change = adjusting(linux=api.LinuxContainerAdjustment(sysctl={"net.ipv4.ip_forward": "1"}))
+    async with CRI(started.target) as own, pod(own) as sandbox_id:
+        async with refused("UNKNOWN", "must"):
+            await create(own, sandbox_id, container_config())
+        async with pod(own, sandbox_config(annotations={"may-miss": "true"})) as tolerant:
+            await create(own, tolerant, container_config())
+        async with plugin(path, adjusting(annotations={"a": "b"}), "must"):
+            await create(own, sandbox_id, container_config(name="allowed"))
+            async with plugin(path, change, "changes", "20"), refused("UNKNOWN", "20-changes", "sysctl"):
+                await create(own, sandbox_id, container_config(name="rejected"))
+
+
 async def test_a_container_that_ends_by_itself(cri: CRI, socket: Path) -> None:
     async with plugin(socket) as fake, pod(cri) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config("exit 1"))

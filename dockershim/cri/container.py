@@ -324,17 +324,12 @@ class Containers:
             return cri.StartContainerResponse()
         if self._hooks.current is not None:
             await self._hooks.current.pre_start_container(record)
-        if self._nri.current is not None:
-            with step("ask NRI plugins"):
-                await self._nri.current.start_container(record)
         await run_to_completion(self._start_and_call_hook(record), f"start container {record.id}")
         return cri.StartContainerResponse()
 
     async def _start_and_call_hook(self, created: ContainerRecord) -> None:
         try:
             await self._start(created)
-            if self._nri.current is not None:
-                await self._nri.current.post_start_container(self._inventory.peek(created.id))
         finally:
             if self._hooks.current is not None:
                 await self._hooks.current.post_start_container(created)
@@ -347,9 +342,15 @@ class Containers:
             # Another call may have started it, and it may have ended since.
             record = await self._inventory.container(created.id)
             if not _runs(record):
+                if self._nri.current is not None:
+                    # With the pod's lock: plugins are told of one start, and of no start after the pod's end.
+                    with step("ask NRI plugins"):
+                        await self._nri.current.start_container(record)
                 with self._limits.starting(record):
                     record = await self._start_once(record.id)
                     await self._limits.write(record)
+                if self._nri.current is not None:
+                    await self._nri.current.post_start_container(record)
             else:
                 await self._limits.write(record)
         await self._logs.begin(record)

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
-from dockershim.errors import HookFailure, NetworkFailure, ShimError
+from dockershim.errors import FailedPrecondition, HookFailure, NetworkFailure, ShimError
 from dockershim.nri import messages
 from dockershim.nri.adjustments import CreateResult, StopResult, UpdateResult
 from dockershim.nri.messages import Node
@@ -316,9 +316,12 @@ class Events:
         await self._note(api.REMOVE_CONTAINER, remove, api.RemoveContainerResponse)
 
     async def start_container(self, record: ContainerRecord) -> None:
-        """The container is about to be started. Raises HookFailure."""
+        """The container is about to be started. Raises HookFailure, and FailedPrecondition if it is being removed."""
         if self._quiet():
             return
+        if record.id in self._removed:
+            raise FailedPrecondition(f"container {record.id} is being removed")
+        self._stopped.discard(record.id)  # it is there after a start that a plugin has refused
         request = api.StartContainerRequest(**await self._both(record))
         try:
             await self._tell(api.START_CONTAINER, request, api.StartContainerResponse)
@@ -327,7 +330,9 @@ class Events:
             raise
 
     async def post_start_container(self, record: Record | None) -> None:
-        """The container was started."""
+        """The container was started; not told if plugins know already that it has ended."""
+        if record is None or record.id in self._stopped:
+            return
         await self._note_container(api.POST_START_CONTAINER, record, api.PostStartContainerRequest)
 
     async def update_container(
@@ -358,12 +363,22 @@ class Events:
 
     async def stop_container(self, record: ContainerRecord) -> None:
         """The container has ended, or will never be started. Plugins are told once."""
+        if self._inventory.peek(record.id) is not None:
+            await self._tell_end(record)
+
+    async def remove_container(self, record: ContainerRecord) -> None:
+        """The container is about to be removed. Plugins are told once."""
+        if self._inventory.peek(record.id) is not None:
+            await self._tell_removal(record)
+
+    async def _tell_end(self, record: ContainerRecord) -> None:
         if self._quiet() or record.id in self._stopped:
             return
         self._stopped.add(record.id)
-        request = api.StopContainerRequest(**await self._both(record))
-        result = StopResult(request)
+        # Nothing waits before this: whoever comes next finds the container stopped, and its own turn is a later one.
         async with self._turn:
+            request = api.StopContainerRequest(**await self._both(record))
+            result = StopResult(request)
             for plugin in self._active():
                 try:
                     reply = await self._ask(plugin, api.STOP_CONTAINER, request, api.StopContainerResponse)
@@ -376,12 +391,11 @@ class Events:
         except HookFailure as error:
             logger.warning("%s", error)
 
-    async def remove_container(self, record: ContainerRecord) -> None:
-        """The container is about to be removed, or was removed by somebody else."""
-        if self._quiet():
+    async def _tell_removal(self, record: ContainerRecord) -> None:
+        if self._quiet() or record.id in self._removed:
             return
         self._removed.add(record.id)
-        await self.stop_container(record)
+        await self._tell_end(record)
         await self._note_container(api.REMOVE_CONTAINER, record, api.RemoveContainerRequest)
 
     async def _both(self, record: ContainerRecord) -> dict[str, Any]:
@@ -418,7 +432,7 @@ class Events:
             self._in_background(self.stop_container(after), f"tell NRI plugins of the end of {record_id}")
 
     async def _removed_by_others(self, record: ContainerRecord) -> None:
-        await self.remove_container(record)
+        await self._tell_removal(record)
         self._forget_container(record.id)
 
     def _forget_container(self, container_id: str) -> None:

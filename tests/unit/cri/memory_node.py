@@ -20,6 +20,7 @@ from unittest.mock import MagicMock
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri.container import Containers
+from dockershim.cri.drafts import Drafts
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.limits import Limits
 from dockershim.cri.read_sandboxes import SandboxReads
@@ -170,6 +171,14 @@ class MemoryEngine:
             self.done.append("start")
             self._tell("start", container_id)
 
+    async def rename(self, container_id: str, name: str) -> None:
+        async with self._turn(container_id) as container:
+            self._maybe_fail("rename")
+            if any(one["Name"] == f"/{name}" for one in self.containers.values()):
+                raise FailedPrecondition(f"the name {name} is in use")
+            container["Name"] = f"/{name}"
+            self._tell("rename", container_id)
+
     async def kill(self, container_id: str) -> None:
         async with self._turn(container_id) as container:
             self._maybe_fail("kill")
@@ -234,6 +243,8 @@ class Connection:
         if path == "/containers/create":
             return await self._call(lambda: self._engine.create((params or {})["name"], body or {}))
         container_id, action = path.split("/")[2:]
+        if action == "rename":
+            return await self._call(lambda: self._engine.rename(container_id, (params or {})["name"]))
         do = self._engine.start if action == "start" else self._engine.kill
         return await self._call(lambda: do(container_id))
 
@@ -359,6 +370,7 @@ class Server:
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
         containers, hooks, self.nri = self.engine_containers, HooksInForce(), NRIInForce()
         self.limits = Limits(node.folder / "starts", kept, self.inventory, containers.kill)
+        drafts = Drafts(connection, containers, node.folder)
         self.reads = SandboxReads(self.pods, UNUSED)
         self.end = SandboxEnd(self.pods, containers, logs, hooks, self.nri)
         self.start = SandboxStart(
@@ -375,7 +387,7 @@ class Server:
             UNUSED,
             UNUSED,
             self.limits,
-            UNUSED,
+            drafts,
             engine_log=None,
         )
         self.update = SandboxUpdate(self.pods, self.nri)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import hooks, streaming
+from bench import hooks, nri, streaming
 from bench.comparison import LEGEND, Comparison, missed, speeds, table
 from bench.engine import BareEngine
 from bench.life import LIFE, READS_PER_LIFE, SETTLE, Samples, discarded
@@ -146,7 +146,8 @@ async def _streams(bench: Bench, server_pid: int, repetitions: int) -> list[Comp
 
 async def _hooks(bench: Bench, server: Server, folder: Path, repetitions: int) -> list[Comparison]:
     async with _pods(bench, 1) as (pod,):
-        return await hooks.measure(server, bench.server, pod.container_id, folder, repetitions)
+        hooked = await hooks.measure(server, bench.server, pod.container_id, folder, repetitions)
+        return hooked + await nri.measure(pod.container_id, folder, repetitions)
 
 
 async def _reads(bench: Bench, count: int, warm_up: int, repetitions: int) -> list[Comparison]:

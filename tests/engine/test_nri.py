@@ -20,6 +20,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri_api
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from tests import nri, nri_plugin
 from tests.cri_client import CRI
+from tests.engine.hook_servers import Folder, example
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -230,6 +231,28 @@ async def test_a_plugin_that_refuses_fails_the_call_and_leaves_nothing(
         async with pod(cri, config) as sandbox_id:
             await start(cri, sandbox_id, container_config(), config)
     assert snapshot().gained(before) == {}
+
+
+async def test_hook_servers_and_plugins_see_what_the_other_changes(
+    cri: CRI, socket: Path, server: Server, tmp_path: Path
+) -> None:
+    """Hook servers come first; what plugins change is in what the later hooks are told."""
+    folder = Folder(server)
+    hooks = ("PreCreateContainer", "PostStartContainer")
+    async with example(tmp_path, "--env=GREETING=from the hook", "--annotation=hook=1") as hook_server:
+        await folder.write("example.json", tmp_path / "example.sock", "Fail", hooks)
+        try:
+            async with plugin(socket, adjusting(annotations={"nri": "1"})) as fake, pod(cri) as sandbox_id:
+                container_id = await start(cri, sandbox_id, container_config())
+                asked = next(request for method, request in fake.told if method == "CreateContainer")
+                seen = api.CreateContainerRequest.FromString(asked).container
+                assert seen.annotations["hook"] == "1"
+                assert "GREETING=from the hook" in seen.env
+                assert dict((await status(cri, container_id)).annotations) == {"hook": "1", "nri": "1"}
+            told = [request for hook, request in hook_server.calls() if hook == "PostStartContainer"]
+            assert told[0]["container_annotations"] == {"hook": "1", "nri": "1"}
+        finally:
+            await folder.clear()
 
 
 async def test_conflicting_plugins_are_both_named(cri: CRI, socket: Path) -> None:

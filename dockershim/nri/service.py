@@ -284,7 +284,8 @@ def _listen(path: Path) -> socket.socket:
         made.rename(path)
     except OSError as error:
         listener.close()
-        made.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            made.unlink()
         raise StartError(f"--nri-socket={path}: {error.strerror or error}") from error
     except StartError:
         listener.close()

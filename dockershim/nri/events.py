@@ -19,6 +19,7 @@ from dockershim.nri import messages
 from dockershim.nri.adjustments import CreateResult, StopResult, UpdateResult
 from dockershim.nri.messages import Node
 from dockershim.nri.plugin import Plugin, Rejected
+from dockershim.nri.replies import check_update
 from dockershim.nri.validator import Rules, validate
 from dockershim.state.inventory import Record
 from dockershim.state.pods import Phase, Pod, Pods
@@ -466,11 +467,12 @@ class Events:
     ) -> bool:
         """Carry out an update. Returns whether it worked, or need not."""
         try:
+            check_update(who, update)
             if (record := records.get(update.container_id)) is None:
                 raise HookFailure("there is no such container")
             await self._actions.update(record, update.linux.resources, who)
         except ShimError as error:
-            where = f"container {update.container_id[:80]}"
+            where = f"container {update.container_id[:80]!r}"
             logger.warning("NRI plugin %s: its update of %s failed: %s", who or "(one of several)", where, error)
             return update.ignore_failure
         return True
@@ -481,9 +483,9 @@ class Events:
         records = self._by_known_id()
         for container_id, why in list(evictions.items())[:_MOST_UPDATES]:
             if (record := records.get(container_id)) is None:
-                logger.warning("%.500s: there is no container %.80s to be evicted", why, container_id)
+                logger.warning("%.500r: there is no container %.80r to be evicted", why, container_id)
                 continue
-            logger.warning("container %s is evicted: %.500s", record.id, why)
+            logger.warning("container %s is evicted: %.500r", record.id, why)
             self._in_background(self._actions.evict(record), f"evict container {record.id}")
 
     def _by_known_id(self) -> Mapping[str, ContainerRecord]:

@@ -141,8 +141,8 @@ class Containers:
                 pod.running()
                 draft = creation.container_id if creation is not None and not creation.is_adjusted else ""
                 container_id = await self._create_in(name, body, draft, _folders_of_images(request.config.mounts))
-        if self._nri.current is not None and creation is not None:
-            if creation.is_adjusted:
+        if self._nri.current is not None:
+            if creation is not None and creation.is_adjusted:
                 await self._drafts.remove(creation.container_id)
             await self._nri.current.created(creation, self._inventory.peek(container_id))
         return cri.CreateContainerResponse(container_id=container_id)

@@ -300,9 +300,13 @@ class Events:
                 reason = answer.reason[:_LONGEST_REASON] or "unknown rejection reason"
                 raise HookFailure(f"validator {validator.name!r} rejected container adjustment, reason: {reason}")
 
-    async def created(self, creation: Creation, record: Record | None) -> None:
-        """The engine has made the container; ``record`` is None if somebody has removed it already."""
-        self._creations.pop(creation.container_id, None)
+    async def created(self, creation: Creation | None, record: Record | None) -> None:
+        """The engine has made the container; ``record`` is None if somebody has removed it already.
+
+        ``creation`` is None if there was no plugin to be asked: one that has connected since learns of it now.
+        """
+        if creation is not None:
+            self._creations.pop(creation.container_id, None)
         await self._note_container(api.POST_CREATE_CONTAINER, record, api.PostCreateContainerRequest)
 
     async def undo_container(self, creation: Creation) -> None:

@@ -255,6 +255,23 @@ async def test_events_wait_while_a_plugin_is_told_what_runs() -> None:
     await server.close()
 
 
+async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await MemoryNode().with_pod(container=False)
+    server.node.steps.on = False
+    events, late = serve(server), Recorder()
+    create = server.node.engine.create
+
+    async def connect_first(*arguments: Any) -> Any:
+        await events.add(late)  # type: ignore[arg-type]
+        return await create(*arguments)
+
+    monkeypatch.setattr(server.node.engine, "create", connect_first)
+    await server.create()
+    assert late.runs == ([SANDBOX], [])
+    assert late.methods == ["PostCreateContainer"]
+    await server.close()
+
+
 async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken() -> None:
     server = await MemoryNode().with_pod(container=False)
     server.node.steps.on = False

@@ -12,6 +12,7 @@ enum {
     SYS_capget = 125, SYS_capset = 126, SYS_prctl = 157, SYS_mount = 165, SYS_umount2 = 166, SYS_openat = 257,
     SYS_mkdirat = 258, SYS_newfstatat = 262, SYS_renameat = 264, SYS_unshare = 272, SYS_clone = 56,
     SYS_ppoll = 271,
+    SYS_getcwd = 79, SYS_chdir = 80, SYS_setns = 308,
 };
 
 /* struct stat of the kernel, as far as we read it. */
@@ -46,6 +47,7 @@ enum {
     SYS_capget = 90, SYS_capset = 91, SYS_prctl = 167, SYS_mount = 40, SYS_umount2 = 39, SYS_openat = 56,
     SYS_mkdirat = 34, SYS_newfstatat = 79, SYS_renameat = 38, SYS_unshare = 97, SYS_clone = 220,
     SYS_ppoll = 73,
+    SYS_getcwd = 17, SYS_chdir = 49, SYS_setns = 268,
 };
 
 struct status {

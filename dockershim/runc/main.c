@@ -20,6 +20,7 @@ enum { LARGEST_FILE = 64 << 20, LONGEST_PATH = 4096, MOST_LAYERS = 512, PAGE = 4
    enters the root file system. So it gets that one bound here. */
 #define OWN_FOLDER "/run/dockershim-runc"
 #define OWN_ROOT OWN_FOLDER "/root"
+#define OWN_LAYERS OWN_FOLDER "/layers"
 
 /* ---- Texts. The compiler may call the first two. */
 
@@ -374,39 +375,56 @@ static void mount_as(const struct request *request, const char *source, const ch
     must(mounted, "the kernel cannot mount an overlay of id-mapped layers (Linux 5.19 or newer can) at", root);
 }
 
-/* Replace the engine's overlay by one of the same layers with ids mapped. What the container writes has ids on the disk
-   that do not depend on the mapping, so the engine's store stays as it knows it. */
-static void remount(const struct request *request, const char *root, struct overlay *overlay, int namespace, int here) {
-    struct words base = {.length = 0}, options = {.length = 0};
-    find_base(overlay, root, &base);
-    int absolute = overlay->paths[0][0] == '/';
-    int plain = open_folder(base.text), tree = mapped_copy(base.text, namespace);
-    must(call(SYS_fchdir, tree), "cannot enter", base.text);
+/* The options of an overlay of the same layers, by paths below `base`. `tree` is a mapped copy of the mount there. */
+static void put_options(const struct overlay *overlay, const struct words *base, int tree, struct words *options) {
+    int absolute = overlay->paths[0][0] == '/', plain = open_folder(base->text);
     for (size_t i = 0; i < overlay->all; i++) {
-        const char *path = overlay->paths[i] + (absolute ? base.length + 1 : 0);
+        const char *path = overlay->paths[i] + (absolute ? base->length + 1 : 0);
         struct status one, other;
         status_of(tree, path, &one);
         status_of(plain, path, &other);
         if (one.inode != other.inode || one.device != other.device)
-            fail("a layer is on another file system than", base.text, 0);
-        add(&options, i == 0 ? "lowerdir=" : i < overlay->lower ? ":" : i == overlay->lower ? ",upperdir=" : ",workdir=");
-        add(&options, path);
+            fail("a layer is on another file system than", base->text, 0);
+        add(options, i == 0 ? "lowerdir=" : i < overlay->lower ? ":" : i == overlay->lower ? ",upperdir=" : ",workdir=");
+        add(options, path);
     }
-    add(&options, overlay->options.text);
-    if (options.length >= PAGE || overlay->options.length >= PAGE) fail("the paths of the layers are too long:", root, 0);
-    must(call(SYS_umount2, root, MNT_DETACH), "cannot unmount", root);
-    mount_as(request, base.text, root, overlay->flags, options.text);
-    must(call(SYS_fchdir, here), "cannot go back", "");
-    call(SYS_close, tree);
+    add(options, overlay->options.text);
+    if (options->length >= PAGE || overlay->options.length >= PAGE)
+        fail("the paths of the layers are too long in", base->text, 0);
     call(SYS_close, plain);
+}
+
+static int mount_namespace(void) { return open_namespace("/proc/self/ns/mnt"); }
+
+static void enter(int mounts) { must(call(SYS_setns, mounts, CLONE_NEWNS), "cannot enter a mount namespace", ""); }
+
+static void attach(int tree, const char *path) {
+    must(call(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH), "cannot mount at", path);
+}
+
+static void unshare_mounts(void) { must(call(SYS_unshare, CLONE_NEWNS), "cannot make a mount namespace", ""); }
+
+/* Mount an overlay of layers in `tree` at OWN_ROOT. Before Linux 6.15 the layers have to be attached somewhere; this is
+   in a namespace of our own, so nobody sees them, and nothing stays if we are killed. */
+static void mount_layers(const struct request *request, int tree, const char *base, unsigned long flags,
+                         const char *options) {
+    attach(tree, OWN_LAYERS);
+    must(call(SYS_fchdir, tree), "cannot enter", base);
+    mount_as(request, base, OWN_ROOT, flags, options);
+    must(call(SYS_chdir, "/"), "cannot enter", "/");
+    must(call(SYS_umount2, OWN_LAYERS, MNT_DETACH), "cannot unmount", OWN_LAYERS);
+}
+
+static void make_folder(const char *path) {
+    long made = call(SYS_mkdirat, AT_FDCWD, path, 0711);
+    if (made != -EEXIST) must(made, "cannot make", path);
 }
 
 /* Make our folder, once after a boot: a mount of its own that is private, so what is mounted in it below stays in the
    mount namespace of one container's runc. */
 static void make_own_folder(void) {
     struct status own, above;
-    long made = call(SYS_mkdirat, AT_FDCWD, OWN_FOLDER, 0711);
-    if (made != -EEXIST) must(made, "cannot make", OWN_FOLDER);
+    make_folder(OWN_FOLDER);
     int fd = (int)must(call(SYS_openat, AT_FDCWD, OWN_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
                        "cannot open", OWN_FOLDER);
     must(call(SYS_flock, fd, LOCK_EX), "cannot lock", OWN_FOLDER);
@@ -419,27 +437,45 @@ static void make_own_folder(void) {
     }
     /* Again each time: a process that was killed may have done only half of it. */
     must(call(SYS_mount, "", OWN_FOLDER, "", MS_PRIVATE, ""), "cannot make private", OWN_FOLDER);
-    made = call(SYS_mkdirat, AT_FDCWD, OWN_ROOT, 0711);
-    if (made != -EEXIST) must(made, "cannot make", OWN_ROOT);
+    make_folder(OWN_ROOT);
+    make_folder(OWN_LAYERS);
     call(SYS_close, fd);
 }
 
+/* Replace the engine's overlay by one of the same layers with ids mapped. What the container writes has ids on the disk
+   that do not depend on the mapping, so the engine's store stays as it knows it. */
+static void replace_overlay(const struct request *request, const char *root, struct overlay *overlay, int namespace) {
+    static struct words base, options;
+    find_base(overlay, root, &base);
+    int tree = mapped_copy(base.text, namespace), nodes = mount_namespace();
+    put_options(overlay, &base, tree, &options);
+    /* First, as two overlays must not write to one layer. */
+    must(call(SYS_umount2, root, MNT_DETACH), "cannot unmount", root);
+    unshare_mounts();
+    mount_layers(request, tree, base.text, overlay->flags, options.text);
+    int own = mount_namespace();
+    long copy = must(call(SYS_open_tree, AT_FDCWD, OWN_ROOT, OPEN_TREE_CLONE | O_CLOEXEC), "cannot copy", OWN_ROOT);
+    enter(nodes);
+    attach((int)copy, root);
+    enter(own);
+}
+
 /* Put the root file system at OWN_ROOT, in a mount namespace for runc. */
-static void make_root(const struct request *request, const char *root, int namespace, int here) {
+static void make_root(const struct request *request, const char *root, int namespace) {
     static struct overlay overlay;
+    static char folder[LONGEST_PATH];
+    must(call(SYS_getcwd, folder, sizeof folder), "cannot find the working directory", "");
     make_own_folder();
-    int is_overlay = find_overlay(root, &overlay);
-    int tree = -1;
-    if (is_overlay)
-        remount(request, root, &overlay, namespace, here);
-    else
-        tree = mapped_copy(root, namespace);
-    must(call(SYS_unshare, CLONE_NEWNS), "cannot make a mount namespace", "");
-    if (is_overlay)
-        must(call(SYS_mount, root, OWN_ROOT, "", MS_BIND, ""), "cannot bind", root);
-    else
-        must(call(SYS_move_mount, tree, "", AT_FDCWD, OWN_ROOT, MOVE_MOUNT_F_EMPTY_PATH), "cannot bind", root);
+    if (find_overlay(root, &overlay)) {
+        replace_overlay(request, root, &overlay, namespace);
+    } else {
+        int tree = mapped_copy(root, namespace);
+        unshare_mounts();
+        attach(tree, OWN_ROOT);
+    }
     must(call(SYS_mount, "", OWN_ROOT, "", MS_PRIVATE, ""), "cannot make private", OWN_ROOT);
+    /* The folder as the new namespace has it: we left it, or entered it again, at its root. */
+    must(call(SYS_chdir, folder), "cannot enter", folder);
 }
 
 /* ---- Commands. */
@@ -453,7 +489,7 @@ static void own_pipes(const struct request *request) {
     }
 }
 
-static void create(const char *bundle, int may_amend, int here) {
+static void create(const char *bundle, int may_amend) {
     static struct words path, new_path, root, user;
     struct request request;
     add(&path, bundle);
@@ -474,7 +510,7 @@ static void create(const char *bundle, int may_amend, int here) {
     char *amended = memory(room);
     problem = amend(config, &request, OWN_ROOT, user.text, amended, room, &length);
     if (problem) fail(problem, "", 0);
-    make_root(&request, root.text, user.length ? open_namespace(user.text) : new_namespace(&request), here);
+    make_root(&request, root.text, user.length ? open_namespace(user.text) : new_namespace(&request));
     add(&new_path, path.text);
     add(&new_path, ".dockershim");
     write_file(new_path.text, O_CREAT | O_TRUNC | O_NOFOLLOW, amended, length);
@@ -506,13 +542,12 @@ static _Noreturn void probe(const char *folder, const char *one, const char *oth
     struct status status;
     make_own_folder();
     int tree = mapped_copy(folder, new_namespace(&request));
-    must(call(SYS_unshare, CLONE_NEWNS), "cannot make a mount namespace", "");
-    must(call(SYS_fchdir, tree), "cannot enter", folder);
+    unshare_mounts();
     add(&options, "lowerdir=");
     add(&options, one);
     add(&options, ":");
     add(&options, other);
-    mount_as(&request, "overlay", OWN_ROOT, MS_RDONLY, options.text);
+    mount_layers(&request, tree, folder, MS_RDONLY, options.text);
     status_of(AT_FDCWD, OWN_ROOT, &status);
     if (status.uid != request.uid || status.gid != request.gid) fail("an overlay does not map the ids of", folder, 0);
     write_all(1, "user namespaces\n", 16);
@@ -572,7 +607,7 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     if (!bundle) bundle = option(words, "-b");
     int restored = has(words, "restore");
     if (restored || has(words, "create") || has(words, "run"))
-        create(bundle ? bundle : ".", !restored, open_folder("."));
+        create(bundle ? bundle : ".", !restored);
     else if (has(words, "exec"))
         exec();
     become_runc(words, environment);

@@ -1,0 +1,59 @@
+"""User namespaces on an older kernel, with AppArmor, cgroup v2 and systemd's slices, and runc as Debian has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine import pods
+from tests.vm.guest import Guest
+
+RUNTIME = "dockershim-runc"
+PROGRAM = f"/usr/local/bin/{RUNTIME}"
+DROP_IN = "/etc/dockershim/config.toml.d/user-namespaces.toml"
+DAEMON = "/etc/docker/daemon.json"
+IDS = api.IDMapping(host_id=3_000_000_000, length=65536)
+
+
+@pytest.fixture
+def registered(guest: Guest) -> Iterator[None]:
+    """The steps of docs/user-namespaces.md, undone afterwards."""
+    before = guest.sh(f"cat {DAEMON} 2>/dev/null || true")
+    runtimes = {"runtimes": {RUNTIME: {"path": PROGRAM}}}
+    guest.sh(f"cat >{DAEMON}", input=json.dumps((json.loads(before) if before else {}) | runtimes))
+    folder = f"/opt/dockershim/lib/python3.*/site-packages/dockershim/runc/{RUNTIME}"
+    guest.sh(f"install -m 755 {folder}-$(dpkg --print-architecture) {PROGRAM}")
+    guest.sh(f"mkdir -p $(dirname {DROP_IN}) && echo 'oci_runtime = \"{RUNTIME}\"' >{DROP_IN}")
+    guest.sh("systemctl reload docker && systemctl restart dockershim", timeout=300)
+    yield
+    guest.sh(f"cat >{DAEMON}" if before else f"rm {DAEMON}", input=before)
+    guest.sh(f"rm {DROP_IN}; systemctl reload docker && systemctl restart dockershim", timeout=300)
+
+
+async def test_a_pod_with_users_of_its_own(guest: Guest, registered: None) -> None:
+    asked = api.UserNamespace(mode=api.POD, uids=[IDS], gids=[IDS])
+    options = api.NamespaceOption(userns_options=asked)
+    context = api.LinuxSandboxSecurityContext(namespace_options=options)
+    config = pods.sandbox_config(
+        linux=api.LinuxPodSandboxConfig(security_context=context, cgroup_parent="/kubepods.slice")
+    )
+    guest.sh("mkdir -p /srv/volume && echo words >/srv/volume/file && chmod 600 /srv/volume/file")
+    mount = api.Mount(host_path="/srv/volume", container_path="/volume", uidMappings=[IDS], gidMappings=[IDS])
+    main = api.LinuxContainerConfig(
+        resources=api.LinuxContainerResources(memory_limit_in_bytes=100 << 20, unified={"memory.high": "50003968"}),
+        security_context=api.LinuxContainerSecurityContext(namespace_options=options),
+    )
+    async with CRI(guest.cri) as cri, pods.pod(cri, config) as sandbox_id:
+        container_id = await pods.start(cri, sandbox_id, pods.container_config(linux=main, mounts=[mount]), config)
+        assert await pods.sh(cri, container_id, "tr -s ' ' </proc/self/uid_map; cat /volume/file") == (
+            f" 0 {IDS.host_id} {IDS.length}\nwords"
+        )
+        assert await pods.sh(cri, container_id, "touch /volume/new /own && stat -c %u /volume/new /own") == "0\n0"
+        assert guest.sh("stat -c %u /srv/volume/new").strip() == "0"
+        assert await pods.sh(cri, container_id, "cat /proc/self/attr/current") == "docker-default (enforce)"
+        assert await pods.sh(cri, container_id, "cat /sys/fs/cgroup/memory.high") == "50003968"
+        assert "inet 10.88." in await pods.sh(cri, container_id, "ip -4 addr show eth0")

@@ -37,6 +37,7 @@ from dockershim.stats.snapshots import upper_dir
 from dockershim.translate.checks import require
 from dockershim.translate.dump import to_dump_annotations, to_dump_documents
 from dockershim.translate.records import ContainerRecord, to_cri_container_status
+from dockershim.translate.user_namespace import read_user_namespace
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class ContainerCheckpoints:
         record = await self._inventory.container(request.container_id)
         if record.state != cri.CONTAINER_RUNNING:
             raise FailedPrecondition(f"container {record.id} does not run; only what runs has a memory to dump")
+        if read_user_namespace(record.host_config)[0] is not None:
+            raise FailedPrecondition(f"container {record.id} has a user namespace, in which nobody could restore it")
         if shutil.which("criu") is None:
             # Clients of the CRI, Kubernetes' own tests too, know by the first words that a node has no such call.
             raise NotBuilt(

@@ -51,7 +51,11 @@ def upper_dir(pid: int, container_id: str, proc: Path = PROC) -> str:
         if fields[4] == "/":
             # The first one is what the container began with; it may have mounted others over it.
             options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            upper = _OCTAL.sub(lambda found: chr(int(found[1], 8)), options.get("upperdir", ""))
+            upper = options.get("upperdir", "")
+            if upper and not upper.startswith("/"):
+                # dockershim-runc mounted it, with its layers' folder as the source.
+                upper = f"{fields[-2]}/{upper}"
+            upper = _OCTAL.sub(lambda found: chr(int(found[1], 8)), upper)
             return upper if _SNAPSHOT.fullmatch(upper) else ""
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -54,7 +55,7 @@ def server(engine_api: DockerClient, start_lasting_server: Callable[..., Server]
     """A server with the option, on an engine that has the runtime."""
     engine_api.images.pull(BUSYBOX)
     Engine().restart(f"--add-runtime={RUNTIME}={runtime()}")
-    yield start_lasting_server(f"--oci-runtime={RUNTIME}")
+    yield start_lasting_server(f"--oci-runtime={RUNTIME}", "--disk-usage-interval=1s")
     Engine().restart()
 
 
@@ -156,8 +157,17 @@ async def test_a_pod_in_full(
 
         log = Path((await status(cri, container_id)).log_path).read_text()
         assert log.endswith("stdout F said\n")
-        stats = await cri.runtime.ContainerStats(api.ContainerStatsRequest(container_id=container_id))
-        assert stats.stats.memory.usage_bytes.value > 0
+        await sh(cri, container_id, "dd if=/dev/zero of=/large bs=1M count=3 2>/dev/null")
+        async with asyncio.timeout(30):
+            request = api.ContainerStatsRequest(container_id=container_id)
+            while (
+                stats := (await cri.runtime.ContainerStats(request)).stats
+            ).writable_layer.used_bytes.value < 3 << 20:
+                await asyncio.sleep(0.1)
+        assert stats.memory.usage_bytes.value > 0
+        async with refused("FAILED_PRECONDITION", "user namespace"):
+            wanted = api.CheckpointContainerRequest(container_id=container_id, location=f"{folder}/archive.tar")
+            await cri.runtime.CheckpointContainer(wanted)
     assert snapshot().gained(before) == {}
 
 

@@ -43,6 +43,16 @@ def test_the_writable_layer_is_the_upper_folder_of_the_root(tmp_path: Path, writ
     assert find(tmp_path, [ROOT.format(written), PROC_MOUNT]) == expected
 
 
+def test_a_layer_with_mapped_ids_is_below_the_source_of_its_mount(tmp_path: Path) -> None:
+    mapped = f"421 60 0:58 / / rw master:5 - overlay {SNAPSHOTS} rw,lowerdir=4/fs:1/fs,upperdir=5/fs,workdir=5/work"
+    assert find(tmp_path, [mapped, PROC_MOUNT]) == f"{SNAPSHOTS}/5/fs"
+
+
+@pytest.mark.parametrize("source", ["overlay", "/home", f"{SNAPSHOTS}/.."])
+def test_any_other_source_leads_nowhere(tmp_path: Path, source: str) -> None:
+    assert find(tmp_path, [f"421 60 0:58 / / rw - overlay {source} rw,upperdir=5/fs"]) == ""
+
+
 def test_what_a_container_mounts_over_its_root_is_not_looked_at(tmp_path: Path) -> None:
     mounts = [ROOT.format(f"{SNAPSHOTS}/5/fs"), PROC_MOUNT, ROOT.format(f"{SNAPSHOTS}/9/fs")]
     assert find(tmp_path, mounts) == f"{SNAPSHOTS}/5/fs"

@@ -13,7 +13,9 @@ from dockershim.translate.capabilities import NO_USER_NAMESPACES, UserNamespaceS
 #: Folders of every engine, both of the node's root; an overlay needs two.
 _FOLDERS: Final = ("containers", "volumes")
 _ANSWER: Final = b"user namespaces\n"
+#: Seconds, and those for its end after SIGKILL.
 _DEADLINE: Final = 5.0
+_END: Final = 1.0
 _LONGEST_PROBLEM: Final = 300
 
 
@@ -51,9 +53,17 @@ async def _probe(program: str, root: str) -> None:
     except TimeoutError:
         raise Unsupported(f"{program} did not answer within {_DEADLINE:g} s") from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        await _end(process)
     if said == _ANSWER:
         return
     words = complained.decode(errors="replace").strip()[:_LONGEST_PROBLEM]
     raise Unsupported(words if "dockershim-runc: " in words else f"{program} is not dockershim-runc")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL the program and wait for its end, but not for one that hangs in the kernel."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END):
+            await process.wait()

@@ -120,9 +120,9 @@ async def test_without_a_server_it_says_so_in_one_line(socket: Path, flags: tupl
 async def test_a_terminal_is_left_as_it_was(node: Node, socket: Path, number: signal.Signals) -> None:
     ours, theirs = pty.openpty()
     endpoint = f"--container-runtime-endpoint=unix://{socket}"
-    process = subprocess.Popen(
-        [*COMMAND, endpoint], stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    )
+    # Where the tests run in the background, a shell has SIGINT ignored, and so would all that they start.
+    command = ["env", "--default-signal=INT", "TERM=xterm", "COLUMNS=100", *COMMAND, endpoint]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
     os.close(theirs)
 
     def read_until(wanted: bytes) -> bytes:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.deb.repacked import repacked
 from tests.engine.pods import BUSYBOX
 from tests.node.mounts import MS_PRIVATE, bind, mount, propagate
 
@@ -74,16 +75,7 @@ class Debian:
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The package, and the same with a version that sorts before every other."""
     package = Path(os.environ["TEST_DEB_PACKAGE"])
-    folder = tmp_path_factory.mktemp("old")
-    subprocess.run(["dpkg-deb", "-R", package, folder / "tree"], check=True)
-    control = folder / "tree/DEBIAN/control"
-    old = "\n".join(
-        f"Version: {OLD}" if line.startswith("Version: ") else line for line in control.read_text().split("\n")
-    )
-    control.write_text(old)
-    made = folder / f"dockershim_{OLD}.deb"
-    subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "-b", folder / "tree", made], check=True)
-    return package, made
+    return package, repacked(package, OLD, tmp_path_factory.mktemp("old"))
 
 
 @contextmanager

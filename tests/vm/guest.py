@@ -114,6 +114,11 @@ class Guest:
             raise GuestError(f"`{script}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
+    def copy(self, file: Path, path: str) -> None:
+        """Put a file of this machine into the guest."""
+        with file.open("rb") as content:
+            subprocess.run(self._ssh(f"cat > {shlex.quote(path)}"), stdin=content, check=True, timeout=300)
+
     def shell(self) -> int:
         """Give the terminal to a shell in the guest; its exit code."""
         return subprocess.run(self._ssh("exec bash -l", "-t")).returncode

@@ -12,9 +12,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.conformance import tools as cri_tools
@@ -33,7 +34,8 @@ SERVER = ("dockershim", "cni", "checkpoints", "streaming", "pyproject.toml", "ha
 DEPLOYED = ("dockershim.service", "dockershim.socket", "dockershim.service.d/10-socket.conf")
 
 NAME = "guest"
-FILES = {
+#: What makes it a machine that ssh reaches.
+MACHINE_FILES = {
     "etc/hostname": f"{NAME}\n",
     # Docker takes plain HTTP for what resolves to 127.0.0.0/8: the guest's own registry answers for all of them.
     "etc/hosts": f"127.0.0.1 localhost {' '.join(REGISTRIES)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n",
@@ -41,13 +43,16 @@ FILES = {
     "etc/machine-id": f"{hashlib.sha256(NAME.encode()).hexdigest()[:32]}\n",
     "etc/systemd/network/10-vm.network": "[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n",
     "etc/ssh/sshd_config.d/vm.conf": "HostKey /etc/ssh/ssh_host_ed25519_key\nMaxStartups 100\nUseDNS no\n",
+    # It is kept over a power cut only when this folder is there.
+    "var/log/journal/.keep": "",
+}
+FILES = {
+    **MACHINE_FILES,
     "etc/docker/registry/config.yml": REGISTRY_CONFIG,
     "etc/systemd/system/docker-registry.service.d/vm.conf": "[Service]\nUser=root\n",
     "etc/cni/net.d/10-test.conflist": json.dumps(CNI_CONFIG, indent=2),
     "etc/dockershim/config.toml": 'cni_bin_dir = ["/usr/lib/cni"]\n',
     "etc/crictl.yaml": "runtime-endpoint: unix:///run/dockershim.sock\ntimeout: 60\n",
-    # It is kept over a power cut only when this folder is there.
-    "var/log/journal/.keep": "",
 }
 ENABLED = ("systemd-networkd", "ssh", "docker-registry", "dockershim.service", "dockershim.socket")
 # What only takes time from the tests. systemd compiles the profiles of browsers and the like at each boot; the engine
@@ -94,11 +99,18 @@ def provided() -> Iterator[Image]:
     archive = debian.provide()
     registry = supplies.provide("28").registry
     programs = cri_tools.provide()
-    target = CACHE / f"vm-image-{_key(archive.parent, registry, programs)}"
+    with kept(_key(archive.parent, registry, programs), partial(_make, archive, registry, programs)) as image:
+        yield image
+
+
+@contextmanager
+def kept(name: str, make: Callable[[Path], None]) -> Iterator[Image]:
+    """The cache's image of this name; ``make`` fills its folder the first time. It is there while the block lasts."""
+    target = CACHE / f"vm-image-{name}"
     with locked("vm-image"):
         if not target.is_dir():
             with appearing(target) as made:
-                _make(made, archive, registry, programs)
+                make(made)
         os.utime(target)
         held = _lock(target, fcntl.LOCK_SH)
         _sweep()
@@ -119,29 +131,39 @@ def _key(*folders: Path) -> str:
     return digest.hexdigest()[:8]
 
 
-def _make(made: Path, archive: Path, registry: Path, programs: Path) -> None:
+def _make(archive: Path, registry: Path, programs: Path, made: Path) -> None:
     with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
         root = Path(scratch) / "root"
-        root.mkdir()
-        run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", f"--file={archive}", "-C", root)
-        for path, content in FILES.items():
-            file = root / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.unlink(missing_ok=True)
-            file.write_text(content)
+        unpack(archive, root, FILES)
         shutil.copytree(registry, root / "var/lib/docker-registry", dirs_exist_ok=True)
         for program in programs.iterdir():
             shutil.copy2(program, root / "usr/local/bin")
-        for profile in (root / PROFILES).iterdir():
-            if profile.is_file():
-                profile.unlink()
         _install_server(root)
-        _give_key(made, root)
-        run("chroot", root, "systemctl", "enable", *ENABLED)
-        run("chroot", root, "systemctl", "mask", *MASKED)
-        for name in ("vmlinuz", "initrd.img"):
-            shutil.copy2(next((root / "boot").glob(f"{name}-*")), made / name)
-        run("mke2fs", "-q", "-t", "ext4", "-d", root, made / "disk.img", DISK_SIZE)
+        finish(made, root, ENABLED)
+
+
+def unpack(archive: Path, root: Path, files: Mapping[str, str]) -> None:
+    """Make the folder ``root`` of a system's archive, and write the files, which have no first slash, into it."""
+    root.mkdir()
+    run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", f"--file={archive}", "-C", root)
+    for path, content in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        file.write_text(content)
+    for profile in (root / PROFILES).glob("*"):
+        if profile.is_file():
+            profile.unlink()
+
+
+def finish(made: Path, root: Path, enabled: Sequence[str]) -> None:
+    """Make the disk, the key and what boots it in the folder ``made``, with these units enabled."""
+    _give_key(made, root)
+    run("chroot", root, "systemctl", "enable", *enabled)
+    run("chroot", root, "systemctl", "mask", *MASKED)
+    for name in ("vmlinuz", "initrd.img"):
+        shutil.copy2(next((root / "boot").glob(f"{name}-*")), made / name)
+    run("mke2fs", "-q", "-t", "ext4", "-d", root, made / "disk.img", DISK_SIZE)
 
 
 def _install_server(root: Path) -> None:

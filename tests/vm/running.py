@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.vm import image
@@ -13,10 +13,10 @@ from tests.vm.guest import Guest
 
 
 @contextmanager
-def running() -> Iterator[Guest]:
-    """Bring the image into the cache, boot a guest of it, and switch it off at the end; nothing of it is left."""
+def running(provided: AbstractContextManager[image.Image] | None = None) -> Iterator[Guest]:
+    """Boot a guest of an image, by default this checkout's, and switch it off at the end; nothing of it is left."""
     # Sockets are in the folder, and their paths may be no longer than 108 bytes.
-    with image.provided() as made, tempfile.TemporaryDirectory(prefix="dockershim-vm-") as folder:
+    with provided or image.provided() as made, tempfile.TemporaryDirectory(prefix="dockershim-vm-") as folder:
         guest = Guest(made, Path(folder))
         try:
             took = guest.boot()

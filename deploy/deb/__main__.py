@@ -166,10 +166,11 @@ def _write_texts(work: Path) -> None:
 
 
 def _copy_documents(work: Path) -> None:
-    for line in ["CHANGELOG.md", *(DEBIAN / "docs").read_text().split()]:
-        if line != BILL:
-            (work / line).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / line, work / line)
+    for pattern in ["CHANGELOG.md", *(DEBIAN / "docs").read_text().split()]:
+        for file in ROOT.glob(pattern):
+            copy = work / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
     sbom(work / BILL)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 from docker import DockerClient
-from pyroute2 import NetNS
+from pyroute2 import IPRoute, NetNS
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.network.netns import Pins
@@ -39,6 +39,7 @@ from tests.engine.pods import (
     start,
     until,
 )
+from tests.first_pod import page
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
@@ -206,6 +207,30 @@ async def test_the_engines_bridge_gives_pods_addresses(start_server: Callable[..
             container_id = await start(cri, sandbox_id)
             assert f" {address}/" in await sh(cri, container_id, "ip -o addr show dev eth0")
             assert ipaddress.ip_address(address) in ipaddress.ip_network("172.17.0.0/16")
+
+
+@pytest.fixture
+def network_of_the_page(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the network of docs/first-pod.md, but for its bridge and addresses, which the node has."""
+    network = page.files()["/etc/cni/net.d/10-pods.conflist"].replace("cni0", "page0").replace("10.88.", "10.89.")
+    (tmp_path / "10-pods.conflist").write_text(network)
+    yield tmp_path
+    with IPRoute() as routes:
+        for index in routes.link_lookup(ifname="page0"):
+            routes.link("del", index=index)
+
+
+async def test_the_network_of_the_documents_passes_dockers_firewall(
+    start_server: Callable[..., Server], network_of_the_page: Path
+) -> None:
+    async with CRI(start_server(f"--cni-conf-dir={network_of_the_page}").target) as cri:
+        config = sandbox_config(hostname="greeter", port_mappings=port())
+        async with pod(cri, config) as greeter, container(cri) as visitor:
+            await start(cri, greeter, container_config(GREETER))
+            address = (await sandbox_status(cri, greeter)).network.ip
+            assert address.startswith("10.89.")
+            assert await fetch("127.0.0.1", 18080) == "greeter"
+            assert await sh(cri, visitor, f"wget -q -O - http://{address}/") == "greeter"
 
 
 # The arguments of plugins

@@ -25,6 +25,7 @@ OTHER_FLAGS |= {"--once", "--pod", "--force", "--lazy", "--make-rshared", "--all
 OTHER_FLAGS |= {"--raw", "--export"}
 OTHER_FLAGS |= {"--download-only", "--kubernetes-version", "--image-repository"}
 OTHER_FLAGS |= {"--cloudcore-ipport", "--token", "--remote-runtime-endpoint", "--cgroupdriver"}
+OTHER_FLAGS |= {"--config-file", "--dearmor", "--name", "--quiet", "--set", "--validate"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

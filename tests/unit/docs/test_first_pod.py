@@ -1,0 +1,64 @@
+"""docs/first-pod.md and the settings of install.md: each file in them is one that its reader takes.
+
+`make first-pod` runs the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+
+import pytest
+import yaml
+
+import cni
+from dockershim.server import config
+from tests.first_pod import page
+
+FILES = page.files()
+
+
+def test_each_block_of_the_page_is_run_or_says_why_not() -> None:
+    text = page.PAGE.read_text()
+    blocks = re.findall(r"^```\w*\n.*?^```$", text, re.MULTILINE | re.DOTALL)
+    not_run = [block for block in blocks if f"-->\n\n{block}" in text]
+    assert len(not_run) == text.count("<!-- not run: ") == 1
+    run = "\n".join(command.text for command in page.commands())
+    assert run == "\n".join(
+        block.removeprefix("```sh\n").removesuffix("\n```") for block in blocks if block not in not_run
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "commands"),
+    [
+        pytest.param("a\nb c\n", ["a", "b c"], id="a command in each line"),
+        pytest.param("a \\\n  b\nc\n", ["a \\\n  b", "c"], id="a command in two lines"),
+        pytest.param("cat > f <<'END'\nx\n\nEND\nc\n", ["cat > f <<'END'\nx\n\nEND", "c"], id="a file"),
+    ],
+)
+def test_a_script_is_split_into_what_one_copies(script: str, commands: list[str]) -> None:
+    assert list(page.split(script)) == commands
+
+
+def test_the_network_is_one_that_the_server_reads_and_docker_lets_through() -> None:
+    path = "/etc/cni/net.d/10-pods.conflist"
+    network = cni.NetworkList.parse(FILES[path].encode(), path)
+    types = [plugin.type for plugin in network.plugins]
+    assert "firewall" in types
+
+
+def test_the_drop_in_has_keys_that_the_server_takes() -> None:
+    settings = tomllib.loads(FILES["/etc/dockershim/config.toml.d/cni.toml"])
+    assert settings.keys() <= {key for option in config.OPTIONS for key in option.keys}
+
+
+def test_the_kubelet_is_pointed_at_our_socket_and_at_the_folder_of_the_pod() -> None:
+    kubelet = yaml.safe_load(FILES["/var/lib/kubelet/config.yaml"])
+    assert kubelet["containerRuntimeEndpoint"] == config.Config().container_runtime_endpoint
+    assert f"{kubelet['staticPodPath']}/web.yaml" in FILES
+
+
+def test_the_settings_of_the_engine_are_those_of_install() -> None:
+    assert json.loads(FILES["/etc/docker/daemon.json"]).items() <= json.loads(page.engine_settings()).items()

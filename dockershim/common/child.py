@@ -1,4 +1,7 @@
-"""The protocol between the server and its child processes: one JSON message per line; answers come in any order."""
+"""The server's child processes: their start and end, and the protocol with them, one JSON message per line.
+
+Answers come in any order.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ import asyncio
 import itertools
 import json
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import dockershim
+
+#: Seconds between two looks at a process that is to end.
+_POLL: Final = 0.01
 
 
 class Requests:
@@ -48,3 +57,26 @@ def send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
 def environment() -> dict[str, str]:
     """The environment of a child process, in which it imports the same code as this process."""
     return {**os.environ, "PYTHONPATH": str(Path(dockershim.__file__).parents[1])}
+
+
+def spawn(module: str, control: socket.socket) -> subprocess.Popen[bytes]:
+    """Start ``python -m module`` with the connection as its standard input. Raises OSError.
+
+    asyncio has no part in it, as it would wait for the end of a process that hangs.
+    """
+    command = [sys.executable, "-m", module]
+    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment())
+
+
+async def has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait so long for the end of a process whose connection is closed, and then kill it.
+
+    Returns whether it ended by itself: one that hangs in the kernel does not, and is left.
+    """
+    end = asyncio.get_running_loop().time() + seconds
+    while process.poll() is None:
+        if asyncio.get_running_loop().time() > end:
+            process.kill()
+            return False
+        await asyncio.sleep(_POLL)
+    return True

@@ -6,12 +6,10 @@ import asyncio
 import json
 import logging
 import socket
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from dockershim.common.child import environment
+from dockershim.common.child import has_ended, spawn
 from dockershim.dumps.problems import Kind
 from dockershim.dumps.process import Order
 from dockershim.errors import (
@@ -28,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that the process may take to end after the connection is closed; it needs 2 s to end a criu that hangs.
 _END: Final = 4.0
-_POLL: Final = 0.01
 _ERRORS: Final[dict[str, type[ShimError]]] = {
     Kind.ARGUMENT: InvalidArgument,
     Kind.EXISTS: AlreadyExists,
@@ -47,7 +44,7 @@ async def make_dump(order: Order, collected: Callable[[], Awaitable[None]]) -> i
     with theirs:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
-            process = _spawn(theirs)
+            process = spawn("dockershim.dumps", theirs)
         except OSError as error:
             writer.close()
             raise Unavailable(f"the process that makes the dump cannot be started: {error}") from error
@@ -66,21 +63,5 @@ async def make_dump(order: Order, collected: Callable[[], Awaitable[None]]) -> i
         raise Unavailable(f"the process that makes the dump has ended: {error}") from error
     finally:
         writer.close()
-        await _end(process)
-
-
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the process, without asyncio, which would wait for the end of one that hangs. Raises OSError."""
-    command = [sys.executable, "-m", "dockershim.dumps"]
-    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment())
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of the process, but not for one that hangs in the kernel."""
-    end = asyncio.get_running_loop().time() + _END
-    while process.poll() is None:
-        if asyncio.get_running_loop().time() > end:
-            process.kill()
+        if not await has_ended(process, _END):
             logger.warning("process %d, which made a dump, hangs on a file system and is left", process.pid)
-            return
-        await asyncio.sleep(_POLL)

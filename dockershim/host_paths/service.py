@@ -9,12 +9,11 @@ import json
 import logging
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dockershim.common.child import Requests, environment, send
+from dockershim.common.child import Requests, has_ended, send, spawn
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
 from dockershim.translate.cdi import HostPath, SpecFile
 
@@ -147,7 +146,7 @@ class HostPaths:
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
             try:
-                self._process = _spawn(theirs)
+                self._process = spawn("dockershim.host_paths", theirs)
             except OSError:
                 writer.close()
                 raise
@@ -173,24 +172,8 @@ class HostPaths:
             self.hanging = ()
             self._requests.fail(lambda: Unavailable("the process that looks at host paths has ended; try again"))
             writer.close()
-            await _end(process)
-
-
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the process, without asyncio, which would wait for the end of one that hangs. Raises OSError."""
-    command = [sys.executable, "-m", "dockershim.host_paths"]
-    return subprocess.Popen(command, stdin=control.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=environment())
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process whose connection is closed, but not for one that hangs in the kernel."""
-    end = asyncio.get_running_loop().time() + _END
-    while process.poll() is None:
-        if asyncio.get_running_loop().time() > end:
-            process.kill()
-            logger.warning("process %d hangs on a file system, and is left until that answers", process.pid)
-            return
-        await asyncio.sleep(0.01)
+            if not await has_ended(process, _END):
+                logger.warning("process %d hangs on a file system, and is left until that answers", process.pid)
 
 
 def _failure(message: dict[str, Any]) -> Exception:

@@ -10,7 +10,7 @@ from dockershim.debug.overview import Answers, to_overview
 from dockershim.debug.page import POLICY, in_calls, phases, render
 from dockershim.debug.starts import PodStart, Span
 from tests.page_reader import Reader
-from tests.unit.debug.views import HOSTILE, NOW, answers, container, failed_call, sandbox, status
+from tests.unit.debug.views import HOSTILE, NOW, answers, hostile_answers, status
 
 SPANS = [
     Span("RunPodSandbox", "RunPodSandbox", 0, 0.0, 0.5, "OK"),
@@ -69,24 +69,7 @@ def test_every_tag_is_closed_and_nothing_comes_from_elsewhere() -> None:
 
 
 def test_foreign_text_stays_text() -> None:
-    hostile = answers(
-        1,
-        sandboxes=[sandbox(1, name=HOSTILE, namespace=HOSTILE)],
-        containers=[container(1, HOSTILE, state=2)],
-        problem=HOSTILE,
-        status=status(
-            network=HOSTILE,
-            info={
-                "config": {"dockershim": HOSTILE},
-                "capabilities": {"engine": {"version": HOSTILE}},
-                "failedCalls": {
-                    "last": [failed_call(rpc=HOSTILE, code=HOSTILE, pod=HOSTILE, container=HOSTILE, message=HOSTILE)]
-                },
-                "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
-                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
-            },
-        ),
-    )
+    hostile = hostile_answers()
     spans = [Span(HOSTILE, HOSTILE, depth, 0.0, 1.0, HOSTILE, HOSTILE) for depth in range(3)]
     page = render(HOSTILE, to_overview(hostile, NOW), [start(spans, pod=HOSTILE)])
     reader = Reader(page)

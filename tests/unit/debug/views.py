@@ -106,3 +106,25 @@ def answers(count: int = 2, **fields: Any) -> Answers:
             **fields,
         }
     )
+
+
+def hostile_answers() -> Answers:
+    """A node on which every text that somebody else chooses is HOSTILE."""
+    return answers(
+        1,
+        sandboxes=[sandbox(1, name=HOSTILE, namespace=HOSTILE)],
+        containers=[container(1, HOSTILE, state=2)],
+        problem=HOSTILE,
+        status=status(
+            network=HOSTILE,
+            info={
+                "config": {"dockershim": HOSTILE},
+                "capabilities": {"engine": {"version": HOSTILE}},
+                "failedCalls": {
+                    "last": [failed_call(rpc=HOSTILE, code=HOSTILE, pod=HOSTILE, container=HOSTILE, message=HOSTILE)]
+                },
+                "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
+                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
+            },
+        ),
+    )

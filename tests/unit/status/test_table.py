@@ -11,7 +11,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.debug.overview import Answers, to_overview
 from dockershim.status.command import console
 from dockershim.status.table import render
-from tests.unit.debug.views import HOSTILE, NOW, answers, container, failed_call, sandbox, status
+from tests.unit.debug.views import NOW, answers, container, failed_call, hostile_answers, sandbox, status
 
 
 def shown(answers: Answers, height: int | None = None, width: int = 400) -> list[str]:
@@ -129,24 +129,7 @@ def test_once_shows_all() -> None:
 
 
 def test_no_foreign_text_steers_the_terminal() -> None:
-    everything = answers(
-        1,
-        sandboxes=[sandbox(1, name=HOSTILE, namespace=HOSTILE)],
-        containers=[container(1, HOSTILE, state=2)],
-        problem=HOSTILE,
-        status=status(
-            network=HOSTILE,
-            info={
-                "config": {"dockershim": HOSTILE},
-                "capabilities": {"engine": {"version": HOSTILE}},
-                "failedCalls": {
-                    "last": [failed_call(rpc=HOSTILE, code=HOSTILE, pod=HOSTILE, container=HOSTILE, message=HOSTILE)]
-                },
-                "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
-                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
-            },
-        ),
-    )
+    everything = hostile_answers()
     for height in (None, 40):
         lines = shown(everything, height)
         assert all(line.isprintable() for line in lines), lines

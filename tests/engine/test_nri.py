@@ -160,7 +160,7 @@ async def test_what_plugins_change_is_seen_inside(cri: CRI, socket: Path, engine
     first = adjusting(
         annotations={"by": "first"},
         env=[api.KeyValue(key="FROM_NRI", value="first")],
-        rlimits=[api.POSIXRlimit(type="RLIMIT_NOFILE", soft=512, hard=1024)],
+        rlimits=[api.POSIXRlimit(type="RLIMIT_MEMLOCK", soft=32 << 10, hard=64 << 10)],
         mounts=[api.Mount(destination="/nri", type="bind", source="/etc", options=["rbind", "ro"])],
         linux=api.LinuxContainerAdjustment(
             oom_score_adj=api.OptionalInt(value=700),
@@ -182,9 +182,9 @@ async def test_what_plugins_change_is_seen_inside(cri: CRI, socket: Path, engine
         assert seen.annotations["by"] == "first"
         assert "FROM_NRI=first" in seen.env
         script = (
-            "echo $FROM_NRI; ulimit -n; ulimit -Hn; test -f /nri/passwd && touch /nri/x; echo x > /dev/nri-null; true"
+            "echo $FROM_NRI; ulimit -l; ulimit -Hl; test -f /nri/passwd && touch /nri/x; echo x > /dev/nri-null; true"
         )
-        assert (await sh(cri, container_id, script)).splitlines() == ["first", "512", "1024"]
+        assert (await sh(cri, container_id, script)).splitlines() == ["first", "32", "64"]
         shown = await status(cri, container_id)
         assert dict(shown.annotations) == {"by": "first", "more": "second"}
         limits = shown.resources.linux
@@ -570,7 +570,8 @@ def events(file: Path, container_id: str = "") -> list[str]:
 
 ADJUSTMENT = {
     "env": [{"key": "FROM_GO", "value": "x" * 20_000}],
-    "rlimits": [{"type": "RLIMIT_NOFILE", "soft": "512", "hard": "1024"}],
+    # None of open files: a program in Go, as runc is, raises the soft one for itself, and may be late to take it back.
+    "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": str(32 << 10), "hard": str(64 << 10)}],
     "linux": {"devices": [{"path": "/dev/go-null", "type": "c", "major": "1", "minor": "3"}]},
 }
 
@@ -580,8 +581,8 @@ async def lead_a_life(own: CRI, file: Path) -> None:
     config = sandbox_config(annotations={"adjust.nri.test": json.dumps(ADJUSTMENT)})
     async with pod(own, config) as sandbox_id:
         container_id = await start(own, sandbox_id, container_config(), config)
-        script = "echo ${#FROM_GO}; ulimit -n; echo x > /dev/go-null && echo written"
-        assert (await sh(own, container_id, script)).splitlines() == ["20000", "512", "written"]
+        script = "echo ${#FROM_GO}; ulimit -l; echo x > /dev/go-null && echo written"
+        assert (await sh(own, container_id, script)).splitlines() == ["20000", "32", "written"]
     async with pod(own) as sandbox_id:
         container_id = await start(own, sandbox_id, container_config())
         await stop(own, container_id)

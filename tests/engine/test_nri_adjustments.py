@@ -182,7 +182,7 @@ async def test_mounts(cri: CRI, engine_api: DockerClient, features: Capabilities
 async def test_devices_and_limits(cri: CRI, engine_api: DockerClient, features: Capabilities) -> None:
     devices = [api.LinuxDevice(path="/dev/nri-full", type="c", major=1, minor=7)]
     rlimits = [
-        api.POSIXRlimit(type="RLIMIT_NOFILE", soft=321, hard=432),
+        api.POSIXRlimit(type="RLIMIT_MEMLOCK", soft=32100, hard=43200),
         api.POSIXRlimit(type="RLIMIT_CORE", soft=2**64 - 1, hard=2**64 - 1),
     ]
     spec = api.LinuxContainerAdjustment(devices=devices, oom_score_adj=api.OptionalInt(value=321))
@@ -190,7 +190,7 @@ async def test_devices_and_limits(cri: CRI, engine_api: DockerClient, features: 
         assert await sh(cri, container_id, "stat -c %t:%T /dev/nri-full; head -c 1 /dev/nri-full | wc -c") == "1:7\n1"
         own = process(engine_api, container_id)
         limits = {line[:26].strip(): line[26:].split()[:2] for line in (own / "limits").read_text().splitlines()}
-        assert limits["Max open files"] == ["321", "432"]
+        assert limits["Max locked memory"] == ["32100", "43200"]
         assert limits["Max core file size"] == ["unlimited", "unlimited"]
         assert (own / "oom_score_adj").read_text().strip() == "321"
 

@@ -86,6 +86,8 @@ class Events:
         self._stopped: set[str] = set()
         self._removed: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
+        #: Containers that are being evicted.
+        self._evicted: set[str] = set()
         self._unlisten = self._inventory.listen(self._heed)
 
     async def close(self) -> None:
@@ -485,12 +487,22 @@ class Events:
         if not evictions:
             return
         records = self._by_known_id()
-        for container_id, why in list(evictions.items())[:_MOST_UPDATES]:
-            if (record := records.get(container_id)) is None:
-                logger.warning("%.500r: there is no container %.80r to be evicted", why, container_id)
-                continue
-            logger.warning("container %s is evicted: %.500r", record.id, why)
-            self._in_background(self._actions.evict(record), f"evict container {record.id}")
+        unknown = [container_id for container_id in evictions if container_id not in records]
+        if unknown:
+            why = evictions[unknown[0]]
+            logger.warning("%.500r: no container %.80r to be evicted, nor %d more", why, unknown[0], len(unknown) - 1)
+        for container_id, why in evictions.items():
+            record = records.get(container_id)
+            if record is not None and record.id not in self._evicted:
+                logger.warning("container %s is evicted: %.500r", record.id, why)
+                self._evicted.add(record.id)
+                self._in_background(self._evict_one(record), f"evict container {record.id}")
+
+    async def _evict_one(self, record: ContainerRecord) -> None:
+        try:
+            await self._actions.evict(record)
+        finally:
+            self._evicted.discard(record.id)
 
     def _by_known_id(self) -> Mapping[str, ContainerRecord]:
         """Every container by the id by which plugins know it."""

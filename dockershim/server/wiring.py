@@ -217,7 +217,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         if config.nri:
             await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
-            await stack.enter_async_context(in_background(drafts.remove_leftovers(), "drafts"))
+        await stack.enter_async_context(in_background(drafts.remove_leftovers(), "drafts"))
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))

@@ -446,7 +446,7 @@ async def test_a_server_that_is_killed_while_it_asks_leaves_no_container(
 
 
 async def test_a_plugin_updates_and_evicts_containers_at_any_time(
-    cri: CRI, socket: Path, engine_api: DockerClient
+    server: Server, cri: CRI, socket: Path, engine_api: DockerClient
 ) -> None:
     async with plugin(socket) as fake, pod(cri) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config())
@@ -461,9 +461,14 @@ async def test_a_plugin_updates_and_evicts_containers_at_any_time(
         answer = api.UpdateContainersResponse.FromString(await fake.call("UpdateContainers", request))
         assert [one.container_id for one in answer.failed] == ["a" * 64]
         assert engine_api.api.inspect_container(container_id)["HostConfig"]["CpuShares"] == 444
-        evict = api.UpdateContainersRequest(evict=[api.ContainerEviction(container_id=known, reason="too loud")])
-        await fake.call("UpdateContainers", evict)
+        # What a plugin asks for again and again is begun once, and said in a line for each request at most.
+        evictions = [api.ContainerEviction(container_id=one, reason="too loud") for one in (known, "c", "d", "e")]
+        evict = api.UpdateContainersRequest(evict=evictions)
+        await asyncio.gather(*(fake.call("UpdateContainers", evict) for _ in range(5)))
         assert (await ended(cri, container_id)).exit_code == 143
+        log = server.log.read_text()
+        assert log.count(f"container {container_id} is evicted: \"plugin '10-test': too loud\"") == 1
+        assert log.count("no container 'c' to be evicted, nor 2 more") == 5
 
 
 async def test_an_answer_updates_other_containers(cri: CRI, socket: Path, engine_api: DockerClient) -> None:

@@ -63,7 +63,7 @@ from dockershim.translate.resources import (
     to_engine_resources,
     to_oom_score,
 )
-from dockershim.translate.user_namespace import asked_user_namespace, read_user_namespace
+from dockershim.translate.user_namespace import asked_user_namespace
 
 if TYPE_CHECKING:
     from dockershim.api.nri.v1alpha1 import api_pb2 as api
@@ -366,8 +366,9 @@ class Containers:
         started = await self._inventory.refresh_container(container_id, until=_was_started)
         if started is None:
             raise NotFound(f"container {container_id} was removed as soon as it was started")
-        namespace, _ = read_user_namespace(started.host_config)
-        if not has_ids(started.pid, namespace):
+        # The pod's, and not what the container's own annotation says: that may be what was lost.
+        sandbox = await self._inventory.sandbox(started.sandbox_id)
+        if not has_ids(started.pid, sandbox.user_namespace):
             await self._containers.kill(container_id)
             raise EngineFailure(f"container {container_id} ran without its user namespace; check --oci-runtime")
         return started

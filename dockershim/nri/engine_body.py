@@ -33,6 +33,7 @@ from dockershim.translate.mounts import container_path
 from dockershim.translate.records import join_resources
 from dockershim.translate.resources import to_cgroup_files, to_engine_resources, to_oom_score
 from dockershim.translate.sandbox import check_cgroup_parent, check_sysctl, lost_cgroup_parent, to_cgroup_parent
+from dockershim.translate.user_namespace import ANNOTATION, read_user_namespace
 
 #: What to do about an adjustment that the engine cannot make.
 REMEDY: Final = "change the plugin's configuration, or remove the plugin"
@@ -270,6 +271,10 @@ def _change_mounts(body: dict[str, Any], adjustment: api.ContainerAdjustment, wh
     host_config["Binds"] = [bind for bind in host_config["Binds"] if bind.split(":")[1] not in gone]
     if tmpfs:
         host_config["Tmpfs"] = {container_path(mount.destination): _tmpfs_options(mount, where) for mount in tmpfs}
+    namespace, mapped = read_user_namespace(host_config)
+    if namespace is not None:
+        # The runtime refuses a mount that is not there. What a plugin mounts keeps the ids of the node.
+        host_config["Annotations"] = {ANNOTATION: namespace.to_annotation(sorted(mapped - put - removed))}
 
 
 def _tmpfs_options(mount: api.Mount, where: Where) -> str:
@@ -472,9 +477,12 @@ def _rule(rule: api.LinuxDeviceCgroup) -> str:
 def _change_labels(
     body: dict[str, Any], change: Mapping[str, str], extra: ContainerExtra, features: Capabilities
 ) -> None:
-    """Annotations are labels of ours; newer engines also hand them to the OCI runtime, as NRI means them."""
+    """Annotations are labels of ours; newer engines also hand them to the OCI runtime, as NRI means them.
+
+    There is one for it already if the pod has a user namespace.
+    """
     removed = [without_mark(key) for key in change if is_removal(key)]
     added = {key: value for key, value in change.items() if not is_removal(key)}
     body["Labels"] = change_annotations(body["Labels"], extra, removed, added)
     if added and features.api >= _API_OCI_ANNOTATIONS:
-        body["HostConfig"]["Annotations"] = added
+        body["HostConfig"]["Annotations"] = {**added, **(body["HostConfig"].get("Annotations") or {})}

@@ -14,6 +14,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
@@ -31,6 +32,7 @@ from tests.engine.pods import (
     start,
     status,
 )
+from tests.engine.test_nri import adjusting, plugin
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
@@ -217,6 +219,22 @@ async def test_the_engines_own_network(start_server: Callable[..., Server], serv
         container_id = await start(cri, sandbox_id, of(options), config)
         assert f" {address}/" in await sh(cri, container_id, "ip -4 addr show eth0")
         assert await sh(cri, container_id, "stat -c %u /etc/hosts /etc/resolv.conf | uniq") == "0"
+
+
+@able
+async def test_nri_plugins_change_a_container_of_such_a_pod(
+    start_server: Callable[..., Server], server: Server, engine_api: DockerClient, volumes: Path
+) -> None:
+    """Annotations and mounts of a plugin leave the container in its pod's user namespace."""
+    options, socket = users([A]), Path("/run/nri-users/nri.sock")
+    config, mounts = pod_of(options), [volume(volumes, "/one", A), volume(volumes, "/other", A)]
+    own = start_server(f"--oci-runtime={RUNTIME}", "--nri", f"--nri-socket={socket}")
+    change = adjusting(annotations={"by": "plugin"}, mounts=[nri.Mount(destination="-/one")])
+    async with CRI(own.target) as cri, plugin(socket, change), pod(cri, config) as sandbox_id:
+        container_id = await start(cri, sandbox_id, of(options, mounts=mounts), config)
+        assert process_status(process(engine_api, container_id))["Uid"].split()[0] == str(A.host_id)
+        assert (await status(cri, container_id)).annotations["by"] == "plugin"
+        assert await sh(cri, container_id, "ls -d /one /other; stat -c %u /other") == "/other\n0"
 
 
 @able

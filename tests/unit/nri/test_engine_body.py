@@ -26,12 +26,14 @@ from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.cdi import NO_EDITS, DeviceNode, Edits, HostPath, check_host
 from dockershim.translate.labels import ContainerExtra, from_engine_labels, read_extra
 from dockershim.translate.records import read_container
+from dockershim.translate.user_namespace import ANNOTATION, UserNamespace, read_user_namespace
 from tests.fields import ROOT, leaves
 from tests.unit.nri.test_adjustments import ID, A, B, answer, device, limits, linux
 from tests.unit.translate import kubelet
 from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28, SANDBOX_ID
 from tests.unit.translate.test_kubelet_requests import to_engine
 
+OURS = UserNamespace(200_000, 300_000, 65_536)
 NULL = ("c", 1, 3)
 NODES = {NULL: "/dev/null", ("b", 7, 0): "/dev/loop0"}
 V1 = replace(ENGINE_28, cgroup_version=1, cgroup_driver="cgroupfs")
@@ -208,6 +210,24 @@ def test_annotations_are_those_of_the_status() -> None:
     assert made.annotations == {**before, "k": "v", "foo": "a\nb"}
     assert made.host_config["Annotations"] == {"k": "v", "foo": "a\nb"}
     assert "Annotations" not in make(answer(annotations={"k": "v"}), features=ENGINE_20).host_config
+
+
+def with_users(*mapped: str) -> dict[str, Any]:
+    """A body of a container in a pod with a user namespace."""
+    body = plain_body(ENGINE_28)
+    body["HostConfig"]["Annotations"] = {ANNOTATION: OURS.to_annotation(mapped)}
+    return body
+
+
+def test_annotations_do_not_take_a_container_out_of_its_pods_user_namespace() -> None:
+    made = make(answer(annotations={"k": "v"}), body=with_users("/data"))
+    assert made.host_config["Annotations"] == {"k": "v", ANNOTATION: "200000 300000 65536\n/data"}
+
+
+def test_mounts_that_plugins_remove_or_replace_have_no_mapped_ids() -> None:
+    changes = [mount("/replaced/"), answer(mounts=[api.Mount(destination="-/removed")]), mount("/tmp", "t", "tmpfs")]
+    made = make(*changes, body=with_users("/removed", "/replaced", "/kept", "/tmp"))
+    assert read_user_namespace(made.host_config) == (OURS, frozenset({"/kept"}))
 
 
 def test_an_annotation_of_the_request_can_be_removed_and_changed() -> None:

@@ -15,6 +15,7 @@ from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import HookFailure
 from dockershim.nri.adjustments import CreateResult
 from dockershim.nri.replies import AdjustmentError, BadReply, check_reply, check_update
+from dockershim.translate.user_namespace import ANNOTATION
 from tests.unit.nri.test_adjustments import FIELDS, A, answer, limits, linux, request
 
 NODE: dict[str, Any] = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3}
@@ -50,6 +51,8 @@ BAD = {
     "a long annotation": (answer(annotations={"k": "x" * 300_000}), "annotations"),
     "the kubelet's own": (answer(annotations={"io.kubernetes.container.hash": "0"}), "io.kubernetes.container.hash"),
     "to remove the kubelet's own": (answer(annotations={"-io.kubernetes.pod.uid": ""}), "io.kubernetes.pod.uid"),
+    "users of another pod": (answer(annotations={ANNOTATION: "1 1 65536"}), ANNOTATION),
+    "to remove the pod's users": (answer(annotations={f"-{ANNOTATION}": ""}), ANNOTATION),
     "a NUL in an annotation": (answer(annotations={"k": "a\0b"}), "annotations"),
     "a NUL in a name": (answer(annotations={"a\0b": "v"}), "annotations"),
     "a NUL in an argument": (answer(args=["a\0b"]), "args"),

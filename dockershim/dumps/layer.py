@@ -12,7 +12,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Collection, Iterator
-from typing import Final
+from typing import BinaryIO, Final
 
 from dockershim.dumps.problems import Kind, Problem
 
@@ -88,13 +88,13 @@ class _Writer:
         if found.st_nlink > 1 and not info.isdir():
             if inode in self._names:
                 info.type, info.linkname = tarfile.LNKTYPE, self._names[inode]
-                self._archive.addfile(info)
+                self._write(info)
                 return
             self._names[inode] = info.name
         if info.issym():
             info.linkname = os.readlink(name, dir_fd=folder)
         if not (info.isreg() or info.isdir()):
-            self._archive.addfile(info)
+            self._write(info)
             return
         with _opened(name, folder, inode) as fd:
             info.pax_headers = _attributes(fd)
@@ -102,10 +102,15 @@ class _Writer:
                 _check_room(self._path, found.st_size, path)
                 info.size = found.st_size
                 with open(fd, "rb", closefd=False) as content:
-                    self._archive.addfile(info, content)
+                    self._write(info, content)
             else:
-                self._archive.addfile(info)
+                self._write(info)
                 self._add_all(fd, path)
+
+    def _write(self, info: tarfile.TarInfo, content: BinaryIO | None = None) -> None:
+        self._archive.addfile(info, content)
+        # tarfile keeps them all for readers, some KB for each.
+        self._archive.getmembers().clear()
 
 
 def _information(path: str, found: os.stat_result) -> tarfile.TarInfo:
@@ -140,10 +145,19 @@ def _check_room(target: str, size: int, path: str) -> None:
 
 
 def _attributes(fd: int) -> dict[str, str]:
-    """Extended attributes, in the form that GNU tar, star and Go know."""
+    """Extended attributes, in the form that GNU tar, star and Go know, without those that it has no name for."""
     found = {}
     for name in os.listxattr(fd):
-        if name.startswith(_KEPT_ATTRIBUTES):
+        if name.startswith(_KEPT_ATTRIBUTES) and "=" not in name and _is_utf8(name):
             # tarfile writes what is no UTF-8 as the bytes that it was.
             found[f"SCHILY.xattr.{name}"] = os.getxattr(fd, name).decode("utf-8", "surrogateescape")
     return found
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether a name that the kernel gave is text; Python has other bytes as surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

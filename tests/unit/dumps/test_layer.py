@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,27 @@ def test_attributes_that_belong_to_a_file_are_kept(upper: Path) -> None:
     members, _ = written(upper)
     headers = members["file"].pax_headers
     assert headers["SCHILY.xattr.user.name"].encode("utf-8", "surrogateescape") == b"v\xffalue"
+
+
+@pytest.mark.parametrize("name", [b"user.\xff", b"user.a=b"])
+def test_attributes_that_an_archive_cannot_name_are_left_out(upper: Path, name: bytes) -> None:
+    (upper / "file").touch()
+    os.setxattr(upper / "file", name, b"value")
+    members, _ = written(upper)
+    assert members["file"].pax_headers == {}
+
+
+def test_many_files_cost_no_memory(upper: Path) -> None:
+    for number in range(200):
+        (upper / str(number)).touch()
+        os.setxattr(upper / str(number), "user.name", b"%3000d" % number)
+    tracemalloc.start()
+    try:
+        write_layer(str(upper), str(upper.parent / "layer.tar"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 300_000
 
 
 def test_a_file_that_only_says_to_be_large_does_not_fill_the_disk(upper: Path) -> None:

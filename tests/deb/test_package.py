@@ -52,6 +52,17 @@ def test_a_pod_is_the_same_after_an_upgrade(debian: Debian, tmp_path: Path) -> N
     assert containers() == {}
 
 
+def test_doctor_finds_nothing_wrong_and_runs_a_pod(debian: Debian) -> None:
+    debian.install(debian.package)
+    debian.run("systemctl", "start", "dockershim.service")
+    answers()
+    done = debian.attempt("dockershim", "doctor", "--pod", "--json")
+    findings = json.loads(done.stdout)["findings"]
+    assert (done.returncode, [one for one in findings if one["level"] == "fail"]) == (0, [])
+    assert {"pod: RunPodSandbox", "pod: removal"} <= {one["title"] for one in findings}
+    assert not containers()
+
+
 def test_an_upgrade_starts_no_server_that_was_stopped(debian: Debian) -> None:
     debian.install(debian.old_package)
     debian.run("systemctl", "enable", "dockershim.service")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import json
 import logging
 import posixpath
 import secrets
@@ -15,7 +13,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
-from dockershim.common.background import when_answered
 from dockershim.common.rollback import rollback, run_to_completion
 from dockershim.common.single_flight import SingleFlight
 from dockershim.common.steps import step
@@ -193,15 +190,7 @@ class ImageAccounts:
     async def remove_leftovers(self) -> None:
         """Remove what this server has left when it was killed, once the engine answers."""
 
-        async def listed() -> list[dict[str, Any]]:
-            params = {"all": "1", "filters": json.dumps({"label": [f"{READER_LABEL}={self._owner}"]})}
-            found: list[dict[str, Any]] = await self._engine.get("/containers/json", params=params)
-            return found
+        def is_left(name: str) -> bool:
+            return name.startswith(_PREFIX) and name not in self._own
 
-        for container in await when_answered(listed):
-            # Anybody can write the label into an image; no image can choose the name.
-            names = {name.removeprefix("/") for name in container.get("Names") or ()}
-            if any(name.startswith(_PREFIX) for name in names) and not names & self._own:
-                logger.warning("a killed server has left container %s; removing it", container["Id"])
-                with contextlib.suppress(ShimError):
-                    await self._containers.remove(container["Id"])
+        await self._containers.remove_leftovers(f"{READER_LABEL}={self._owner}", is_left)

@@ -8,16 +8,13 @@ own name, and with it the pod gets it. Otherwise another one is made in its plac
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import secrets
 from pathlib import Path
 from typing import Any, Final
 
-from dockershim.common.background import when_answered
 from dockershim.common.rollback import Rollback
 from dockershim.cri.engine_containers import EngineContainers
-from dockershim.engine.client import Engine
 from dockershim.errors import ShimError
 from dockershim.translate.labels import CONTAINER_TYPE, TYPE_LABEL
 
@@ -29,8 +26,7 @@ _PREFIX: Final = "dockershim-draft-"
 class Drafts:
     """The drafts of one server, which is known by its ``state`` folder."""
 
-    def __init__(self, engine: Engine, containers: EngineContainers, state: Path) -> None:
-        self._engine = engine
+    def __init__(self, containers: EngineContainers, state: Path) -> None:
         self._containers = containers
         owner = hashlib.sha256(bytes(state.resolve())).hexdigest()[:8]
         self._prefix = f"{_PREFIX}{owner}-"
@@ -51,14 +47,7 @@ class Drafts:
     async def remove_leftovers(self) -> None:
         """Remove what this server has left when it was killed, once the engine answers."""
 
-        async def listed() -> list[dict[str, Any]]:
-            params = {"all": "1", "filters": json.dumps({"label": [f"{TYPE_LABEL}={CONTAINER_TYPE}"]})}
-            found: list[dict[str, Any]] = await self._engine.get("/containers/json", params=params)
-            return found
+        def is_left(name: str) -> bool:
+            return name.startswith(self._prefix) and not name.startswith(self._own)
 
-        for container in await when_answered(listed):
-            names = [name.removeprefix("/") for name in container.get("Names") or ()]
-            # A name tells: anybody can write a label into an image, and no image can choose the name.
-            if any(name.startswith(self._prefix) and not name.startswith(self._own) for name in names):
-                logger.warning("a killed server has left container %s; removing it", container["Id"])
-                await self.remove(container["Id"])
+        await self._containers.remove_leftovers(f"{TYPE_LABEL}={CONTAINER_TYPE}", is_left)

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.background import when_answered
 from dockershim.common.rollback import Rollback, run_to_completion
 from dockershim.cri.logs import LogKeeper
 from dockershim.engine.client import Engine
@@ -22,6 +23,7 @@ from dockershim.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    ShimError,
     Unavailable,
 )
 from dockershim.state.inventory import Inventory
@@ -186,6 +188,25 @@ class EngineContainers:
                     ) from None
                 await asyncio.sleep(_POLL)
         self._inventory.forget(container_id)
+
+    async def remove_leftovers(self, label: str, is_left: Callable[[str], bool]) -> None:
+        """Remove, once the engine answers, the containers with this label that a killed server has left.
+
+        ``is_left`` tells that by a name: anybody can write a label into an image, and no image can choose the name.
+        """
+
+        async def listed() -> list[dict[str, Any]]:
+            params = {"all": "1", "filters": json.dumps({"label": [label]})}
+            found: list[dict[str, Any]] = await self._engine.get("/containers/json", params=params)
+            return found
+
+        for container in await when_answered(listed):
+            if any(is_left(name.removeprefix("/")) for name in container.get("Names") or ()):
+                logger.warning("a killed server has left container %s; removing it", container["Id"])
+                try:
+                    await self.remove(container["Id"])
+                except ShimError as error:
+                    logger.warning("container %s is left: %s", container["Id"], error)
 
     async def check_image_volumes(self, container_id: str, folders: Mapping[str, str]) -> None:
         """Check that the images have the folders that a created container is to mount, by container path.

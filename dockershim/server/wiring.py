@@ -165,7 +165,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         end = SandboxEnd(pods, containers, keeper, hooks, nri)
         events = ContainerEvents(follower, inventory, accounts, reads)
         dumps = ContainerCheckpoints(inventory, containers, accounts, config.root_directory / "dumps")
-        drafts = Drafts(engine, containers, config.state_directory)
+        drafts = Drafts(containers, config.state_directory)
         applications = Containers(
             pods,
             containers,

@@ -370,7 +370,7 @@ class Server:
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
         containers, hooks, self.nri = self.engine_containers, HooksInForce(), NRIInForce()
         self.limits = Limits(node.folder / "starts", kept, self.inventory, containers.kill)
-        drafts = Drafts(connection, containers, node.folder)
+        drafts = Drafts(containers, node.folder)
         self.reads = SandboxReads(self.pods, UNUSED)
         self.end = SandboxEnd(self.pods, containers, logs, hooks, self.nri)
         self.start = SandboxStart(

@@ -7,11 +7,9 @@ The first byte says in pieces of how many bytes the rest is fed, and how many ca
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
-from types import FunctionType
 
 from dockershim.nri import wire
+from tests.fuzz.fuzzer import fuzz
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 
@@ -41,22 +39,5 @@ def run(data: bytes) -> list[wire.Event]:
     return events
 
 
-def _functions() -> Iterator[FunctionType]:
-    for owner in (wire, *(kind for kind in vars(wire).values() if isinstance(kind, type))):
-        for one in vars(owner).values():
-            if isinstance(one, FunctionType) and one.__module__ == wire.__name__:
-                yield one
-
-
-def main() -> None:
-    """Fuzz with the arguments of libFuzzer."""
-    import atheris
-
-    for function in _functions():
-        atheris.instrument_func(function)
-    atheris.Setup(sys.argv, run)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(run, wire)

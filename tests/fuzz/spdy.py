@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
-from typing import TypeGuard
 
 from streaming import spdy, spdy_headers
 from streaming.spdy_headers import DICTIONARY
+from tests.fuzz.fuzzer import fuzz
 
 LIMITS = spdy.Limits(longest_control_frame=1024, longest_header_block=2048, most_streams=20)
 _HEADER = struct.Struct(">LL")
@@ -91,27 +89,5 @@ def _check(events: list[spdy.Event], fed: int) -> None:
             assert sum(len(name) + len(value) for name, value in event.headers) <= LIMITS.longest_header_block
 
 
-def _functions() -> Iterator[FunctionType]:
-    """What the fuzzer watches: to instrument every module that is loaded would take minutes."""
-    for module in (spdy, spdy_headers):
-        for owner in (module, *(kind for kind in vars(module).values() if isinstance(kind, type))):
-            if owner is module or owner.__module__ == module.__name__:
-                yield from (one for one in vars(owner).values() if _is_of(module, one))
-
-
-def _is_of(module: ModuleType, one: object) -> TypeGuard[FunctionType]:
-    return isinstance(one, FunctionType) and one.__module__ == module.__name__
-
-
-def main() -> None:
-    """Fuzz with the arguments of libFuzzer."""
-    import atheris
-
-    for function in _functions():
-        atheris.instrument_func(function)
-    atheris.Setup(sys.argv, run)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(run, spdy, spdy_headers)

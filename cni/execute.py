@@ -14,8 +14,9 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -32,6 +33,8 @@ _BUSY_DELAY: Final = 0.5
 # keep the pipe open for ever.
 _PIPE_GRACE: Final = 0.5
 _KILL_GRACE: Final = 5.0
+_POLL: Final = 0.01
+_READ: Final = 64 << 10
 _SHELL_LINE_LIMIT: Final = 32 << 10
 
 
@@ -87,62 +90,37 @@ class SubprocessExecutor:
     async def run(self, invocation: Invocation) -> Completion:
         process = _Process(invocation, self._stdout_limit)
         try:
-            async with asyncio.timeout(invocation.timeout), self._running(process):
+            async with asyncio.timeout(invocation.timeout):
+                await self._start(process)
                 return await process.completion()
         except TimeoutError as error:
             raise PluginTimeout(
                 f"plugin {invocation.plugin.name} did not end {invocation.command} in {invocation.timeout:.1f} s"
                 f"{quote_stderr(process.stderr)}"
             ) from error
-
-    @contextlib.asynccontextmanager
-    async def _running(self, process: _Process) -> AsyncIterator[None]:
-        transport = await self._start(process)
-        try:
-            yield
         finally:
-            if transport.get_returncode() is None:
-                await _kill(transport, process)
-            transport.close()
+            await process.end()
 
-    async def _start(self, process: _Process) -> asyncio.SubprocessTransport:
+    async def _start(self, process: _Process) -> None:
         plugin = process.invocation.plugin
         busy: OSError | None = None
         for _ in range(_BUSY_TRIES):
             try:
-                return await _spawn(process)
+                process.start()
             except OSError as error:
                 if error.errno != errno.ETXTBSY:
                     raise PluginStartError(f"cannot execute {plugin}: {error}") from error
                 busy = error
+            else:
+                return
             await asyncio.sleep(self._busy_delay)
         raise PluginStartError(f"cannot execute {plugin}: it is still being written") from busy
-
-
-async def _spawn(process: _Process) -> asyncio.SubprocessTransport:
-    invocation = process.invocation
-    stdin = _config_file(invocation.config)
-    try:
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: process,
-            str(invocation.plugin),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **invocation.environment},
-            start_new_session=True,
-            pass_fds=invocation.pass_fds,
-        )
-    finally:
-        os.close(stdin)
-    return transport
 
 
 def _config_file(config: bytes) -> int:
     """A file in memory for standard input.
 
-    asyncio's pipe is a socket in Python 3.11, which a shell plugin cannot open as /dev/stdin. And with a file nothing
-    must be written while the plugin runs.
+    With a file nothing must be written while the plugin runs, and a shell plugin can open it as /dev/stdin.
     """
     descriptor = os.memfd_create("cni-config")
     try:
@@ -155,44 +133,101 @@ def _config_file(config: bytes) -> int:
     return descriptor
 
 
-class _Process(asyncio.SubprocessProtocol):
-    """Collects a plugin's output, up to a limit, and waits for its end."""
+class _Process:
+    """Runs a plugin, collects its output, up to a limit, and waits for its end.
+
+    A process of asyncio takes half as much CPU again: for tasks, for transports, and in Python 3.11 for a thread.
+    """
 
     def __init__(self, invocation: Invocation, stdout_limit: int) -> None:
         self.invocation = invocation
         self._stdout_limit = stdout_limit
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        #: What to close by the descriptors that the loop watches: the pipes, and the pidfd while the plugin runs.
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._polling: asyncio.TimerHandle | None = None
         self._stdout = bytearray()
         self.stderr = bytearray()
-        self._open_pipes = {1, 2}
+        self._open_pipes = 2
         self._silent = asyncio.Event()
         self._settled = asyncio.Event()
-        self.exited = asyncio.Event()
+        self._exited = asyncio.Event()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+    def start(self) -> None:
+        """Start the plugin. Raises OSError."""
+        stdin = _config_file(self.invocation.config)
+        try:
+            self._process = process = subprocess.Popen(
+                [str(self.invocation.plugin)],
+                bufsize=0,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **self.invocation.environment},
+                start_new_session=True,
+                pass_fds=self.invocation.pass_fds,
+            )
+        finally:
+            os.close(stdin)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for pipe, take in ((process.stdout, self._take_stdout), (process.stderr, self._take_stderr)):
+            self._watch(pipe.fileno(), partial(self._read, pipe.fileno(), take), pipe.close)
+        try:
+            handle = os.pidfd_open(process.pid)
+        except OSError:
+            self._poll(process)  # before Linux 5.3
+        else:
+            self._watch(handle, partial(self._reap, process, handle), partial(os.close, handle))
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
-            self.stderr += data
-            del self.stderr[:-_STDERR_LIMIT]
-        elif not self._flooded():
+    def _watch(self, descriptor: int, when_ready: Callable[[], None], close: Callable[[], None]) -> None:
+        self._watched[descriptor] = close
+        self._loop.add_reader(descriptor, when_ready)
+
+    def _unwatch(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
+        self._watched.pop(descriptor)()
+
+    def _read(self, pipe: int, take: Callable[[bytes], None]) -> None:
+        if data := os.read(pipe, _READ):
+            take(data)
+            return
+        self._unwatch(pipe)
+        self._open_pipes -= 1
+        if not self._open_pipes:
+            self._silent.set()
+
+    def _take_stdout(self, data: bytes) -> None:
+        if not self._flooded():
             self._stdout += data
             if self._flooded():
                 self._settled.set()
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._open_pipes.discard(fd)
-        if not self._open_pipes:
-            self._silent.set()
+    def _take_stderr(self, data: bytes) -> None:
+        self.stderr += data
+        del self.stderr[:-_STDERR_LIMIT]
 
-    def process_exited(self) -> None:
-        self.exited.set()
+    def _poll(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            self._polling = self._loop.call_later(_POLL, self._poll, process)
+        else:
+            self._has_exited()
+
+    def _reap(self, process: subprocess.Popen[bytes], handle: int) -> None:
+        self._unwatch(handle)
+        process.wait()
+        self._has_exited()
+
+    def _has_exited(self) -> None:
+        self._exited.set()
         self._settled.set()
 
     async def completion(self) -> Completion:
+        """How it ended. Raises :class:`ResultError` for too much output."""
+        assert self._process is not None, "it was started"
         await self._settled.wait()
-        if not self._flooded():
+        if not self._flooded() and not self._silent.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PIPE_GRACE):
                     await self._silent.wait()
@@ -201,20 +236,28 @@ class _Process(asyncio.SubprocessProtocol):
                 f"plugin {self.invocation.plugin.name} wrote more than {self._stdout_limit} bytes"
                 f"{quote_stderr(self.stderr)}"
             )
-        status = self._transport.get_returncode()
-        assert status is not None
-        return Completion(status, bytes(self._stdout), bytes(self.stderr))
+        return Completion(self._process.returncode, bytes(self._stdout), bytes(self.stderr))
 
     def _flooded(self) -> bool:
         return len(self._stdout) > self._stdout_limit
 
+    async def end(self) -> None:
+        """Kill the plugin and its children if it still runs, and let go of all descriptors."""
+        try:
+            if self._process is not None and not self._exited.is_set():
+                await self._kill(self._process.pid)
+        finally:
+            if self._polling is not None:
+                self._polling.cancel()
+            for descriptor in list(self._watched):
+                self._unwatch(descriptor)
 
-async def _kill(transport: asyncio.SubprocessTransport, process: _Process) -> None:
-    """Kill the plugin and its children, and wait for its end, which may take long if it is blocked in the kernel."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(transport.get_pid(), signal.SIGKILL)
-    try:
-        async with asyncio.timeout(_KILL_GRACE):
-            await process.exited.wait()
-    except TimeoutError:
-        log.warning("plugin process %d was killed but has not ended after %.0f s", transport.get_pid(), _KILL_GRACE)
+    async def _kill(self, pid: int) -> None:
+        """Kill it, and wait for its end, which may take long if it is blocked in the kernel."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        try:
+            async with asyncio.timeout(_KILL_GRACE):
+                await self._exited.wait()
+        except TimeoutError:
+            log.warning("plugin process %d was killed but has not ended after %.0f s", pid, _KILL_GRACE)

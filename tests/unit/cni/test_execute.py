@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -54,6 +55,18 @@ async def test_a_signal_is_a_negative_status(tmp_path: Path) -> None:
     plugin.write_text("#!/bin/sh\nkill -SEGV $$\n")
     plugin.chmod(0o755)
     assert (await cni.SubprocessExecutor().run(invocation(plugin))).exit_status == -signal.SIGSEGV
+
+
+async def test_a_kernel_without_pidfds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    plugin = install_steered(tmp_path, "p", stdout="out", exit=3)
+    assert await cni.SubprocessExecutor().run(invocation(plugin)) == cni.Completion(3, b"out", b"")
+    plugin = install_steered(tmp_path, "p", sleep=60)
+    with pytest.raises(cni.PluginTimeout):
+        await cni.SubprocessExecutor().run(invocation(plugin, timeout=0.1))
 
 
 async def test_end_of_a_long_stderr_is_kept(tmp_path: Path) -> None:

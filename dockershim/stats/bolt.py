@@ -105,10 +105,10 @@ class Bucket:
 def _page_at(file: memoryview, size: int, number: int) -> memoryview:
     """A page with the pages behind it that it continues on."""
     start = number * size
-    try:
-        overflow = _PAGE.unpack_from(file, start)[3]
-    except struct.error as error:
-        raise DamagedDatabase(f"there is no page {number}") from error
+    # A damaged page may name one that is farther than any memory.
+    if start + _PAGE.size > len(file):
+        raise DamagedDatabase(f"there is no page {number}")
+    overflow = _PAGE.unpack_from(file, start)[3]
     return file[start : start + (1 + overflow) * size]
 
 

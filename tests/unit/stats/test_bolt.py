@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dockershim.stats import bolt
@@ -104,6 +104,7 @@ def test_a_file_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.M
     assert inodes(folder, SAMPLE) is None
 
 
+@example(at=28850, damage=b"\0\0\0\x08", length=len(SAMPLE))  # a page beyond all memory
 @given(at=st.integers(8192, len(SAMPLE) - 1), damage=st.binary(min_size=1, max_size=16), length=st.integers(0, 1 << 17))
 def test_any_damage_is_found_or_harmless(
     at: int, damage: bytes, length: int, tmp_path_factory: pytest.TempPathFactory

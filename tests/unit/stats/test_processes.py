@@ -30,11 +30,12 @@ def child() -> Iterator[int]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (123, 456)),
         ) as process,
     ):
         assert process.stdout is not None
-        process.stdout.read(5)
+        assert process.stdout.read(5) == b"ready"
+        # Not by preexec_fn: that forks, and where gRPC was used before, the child may end by gRPC's handlers of a fork.
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (123, 456))
         yield process.pid
 
 

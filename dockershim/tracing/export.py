@@ -31,7 +31,7 @@ _LONGEST_REASON: Final = 500
 
 
 class _Words(logging.Handler):
-    """Keeps what the SDK says. It says much: something at each try, and about headers of clients."""
+    """Keeps what the SDK says. It says much: something at each try."""
 
     text = ""
 
@@ -47,11 +47,16 @@ class _Words(logging.Handler):
 def _quiet_sdk() -> Iterator[_Words]:
     """A block in which the SDK writes nothing to the log."""
     sdk, words = logging.getLogger("opentelemetry"), _Words(logging.WARNING)
+    # It complains about each bad header of a client, which is no reason for what a collector does.
+    headers = logging.getLogger("opentelemetry.trace")
     sdk.addHandler(words)
     propagated, sdk.propagate = sdk.propagate, False
+    level = headers.level
+    headers.setLevel(logging.CRITICAL)
     try:
         yield words
     finally:
+        headers.setLevel(level)
         sdk.propagate = propagated
         sdk.removeHandler(words)
 
@@ -64,6 +69,8 @@ class _Told(SpanExporter):
         self._endpoint = endpoint
         self._words = words
         self._works = True
+        #: The SDK leaves out what it has said a moment before.
+        self._reason = "the SDK does not say why"
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = SpanExportResult.FAILURE
@@ -73,10 +80,12 @@ class _Told(SpanExporter):
         except Exception as error:
             self._words.add(f"{type(error).__name__}: {error}")
         works = result is SpanExportResult.SUCCESS
+        if not works:
+            self._reason = self._words.text or self._reason
         if works and not self._works:
             logger.info("%s takes traces again", self._endpoint)
         elif self._works and not works:
-            logger.warning("%s takes no traces, they are dropped: %s", self._endpoint, self._words.text)
+            logger.warning("%s takes no traces, they are dropped: %s", self._endpoint, self._reason)
         self._works = works
         return result
 

@@ -66,9 +66,9 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Destination]:
     return ask
 
 
-def call(name: str = "Version") -> None:
+def call(name: str = "Version", *metadata: tuple[str, str]) -> None:
     """A call of a client."""
-    with spans.served("runtime.v1.RuntimeService", name, ()):
+    with spans.served("runtime.v1.RuntimeService", name, metadata):
         spans.describe({"pod": "shop/web"})
 
 
@@ -184,6 +184,44 @@ async def test_one_that_is_away_is_told_once_and_gets_spans_when_it_is_back(
                 await asyncio.sleep(0.05)
     assert said()[1] == f"http://127.0.0.1:{port} takes traces again"
     assert collector.requests
+
+
+@BOTH
+async def test_bad_headers_of_callers_are_no_reason(
+    protocol: Protocol, hung: int, environ: Callable[..., Destination], caplog: pytest.LogCaptureFixture
+) -> None:
+    parent = ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    async with sending(environ(protocol, hung, OTEL_EXPORTER_OTLP_TIMEOUT="0.3")), asyncio.timeout(15):
+        while not caplog.messages:
+            call("Lost", parent, ("tracestate", "?=no state"))
+            call("Lost", ("traceparent", "x" * 600))
+            await asyncio.sleep(0.01)
+    (told, *_) = caplog.messages
+    assert told.startswith(f"http://127.0.0.1:{hung} takes no traces, they are dropped: ")
+    assert "traceparent header" not in told
+    assert "no state" not in told
+
+
+async def test_a_reason_that_the_sdk_tells_once_is_told_each_time(
+    port: int, environ: Callable[..., Destination], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK leaves out what it has said in the last 20 s."""
+    caplog.set_level(logging.INFO)
+
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name.startswith("dockershim")]
+
+    async with sending(environ(Protocol.GRPC, port, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")), asyncio.timeout(15):
+        for times in (1, 3):
+            while len(said()) < times:
+                call("Lost")
+                await asyncio.sleep(0.02)
+            async with Collector(Protocol.GRPC).serving(port):
+                while len(said()) < times + 1:
+                    call()
+                    await asyncio.sleep(0.02)
+    assert not said()[0].endswith(": ")
+    assert not said()[2].endswith(": ")
 
 
 async def test_text_that_cannot_be_encoded_costs_no_spans(port: int, environ: Callable[..., Destination]) -> None:

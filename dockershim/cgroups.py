@@ -100,6 +100,14 @@ def read_files(
     return found
 
 
+def own_memory(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = PROC) -> int:
+    """The bytes of a container's memory, and in swap, that neither files nor other processes share; 0 if unknown."""
+    files = read_files(pid, container_id, ("memory.stat", "memory.swap.current"), root=root, proc=proc)
+    counters = dict(line.split(" ", 1) for line in files.get("memory.stat", "").splitlines())
+    names = ("total_rss", "total_swap") if "total_rss" in counters else ("anon",)
+    return sum(int(counters.get(name, 0)) for name in names) + int(files.get("memory.swap.current", 0))
+
+
 def _reserved_file(name: str) -> str:
     """The file that limits reservations beside ``hugetlb.<size>.max`` or ``.limit_in_bytes``; empty beside others."""
     match = _USED_PAGES.fullmatch(name)

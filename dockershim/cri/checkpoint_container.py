@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cgroups import own_memory
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.accounts import ImageAccounts
@@ -42,6 +43,8 @@ from dockershim.translate.user_namespace import read_user_namespace
 logger = logging.getLogger(__name__)
 
 _LONGEST_PATH: Final = 4096
+#: Dumps at the same time: each writes the memory of a container to the disk, and again into its archive.
+_AT_ONCE: Final = 2
 #: Seconds between two tries to clear up after a dump while the engine is away.
 _RETRY: Final = 1.0
 
@@ -62,6 +65,7 @@ class ContainerCheckpoints:
         self._accounts = accounts
         self._folder = folder
         self._running: set[str] = set()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         #: Set when a folder may be left that no call will clear up.
         self._left = asyncio.Event()
         self._left.set()
@@ -112,12 +116,13 @@ class ContainerCheckpoints:
             folder=str(folder),
             upper=upper,
             log=record.log_path if record.has_cri_log else record.engine_log_path,
+            memory=await asyncio.to_thread(own_memory, record.pid, record.id),
             files=to_dump_documents(record, status, time.time_ns()),
             annotations=to_dump_annotations(record),
         )
         try:
             # What clears up is not in the limit: a call that was too late has made no archive.
-            async with self._in_folder(folder, record.id) as pause, asyncio.timeout_at(end):
+            async with self._turn(end), self._in_folder(folder, record.id) as pause, asyncio.timeout_at(end):
                 with step("pause the container"):
                     # Cut short, it might still happen after the container was resumed.
                     await run_to_completion(pause.begin(), f"pause {record.id}")
@@ -132,6 +137,16 @@ class ContainerCheckpoints:
                 raise
             raise FailedPrecondition(f"container {record.id} ended before its checkpoint was made") from error
         logger.info("container %s was dumped to %s, %d bytes", record.id, location, size)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, end: float) -> AsyncIterator[None]:
+        """A block that only so many dumps are in. Raises TimeoutError if none of them ends before ``end``."""
+        async with asyncio.timeout_at(end):
+            await self._turns.acquire()
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     @contextlib.asynccontextmanager
     async def _in_folder(self, folder: Path, container_id: str) -> AsyncIterator[Pause]:

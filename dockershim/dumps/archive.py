@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from dockershim.dumps.problems import Kind, Problem, of_disk
+from dockershim.dumps.room import check_room
 
 
 class Target:
@@ -48,7 +49,9 @@ class Target:
 
         Until it is whole the archive has no name, so nothing of it is left if the process is killed. Raises Problem.
         """
+        names = tuple(names)
         try:
+            check_room(self._folder, sum(_size(folder / name) for name in names), f"location: {self.location!r}")
             fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
         except OSError as error:
             raise of_disk(f"location: {self.location!r}", error) from error
@@ -73,6 +76,15 @@ class Target:
 
 def _exists(location: str) -> Problem:
     return Problem(Kind.EXISTS, f"location: {location!r} exists, and is not replaced; remove it or choose another name")
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file, or of all files in a folder; 0 if there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return sum(map(_size, path.iterdir())) if stat.S_ISDIR(found.st_mode) else found.st_size
 
 
 def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:

@@ -1,7 +1,7 @@
 """The files that a container has changed, from the folder of its writable layer.
 
 Names and kinds of these files are the container's choice. Nothing here follows a link, opens what is no regular file,
-or writes more than the disk has room for.
+or takes the room that a dump leaves for others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from typing import BinaryIO, Final
 
 from dockershim.dumps.problems import Kind, Problem
+from dockershim.dumps.room import check_room
 
 #: Attributes that belong to a file's meaning. Those of overlayfs do not, nor the label of this node.
 _KEPT_ATTRIBUTES: Final = ("security.capability", "user.")
@@ -76,6 +77,7 @@ class _Writer:
             path = f"{above}/{name}"
             if path in self._hidden:
                 continue
+            check_room(self._path, 0, "the names of the container's files")
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
                 self._deleted.append(path)
@@ -99,7 +101,8 @@ class _Writer:
         with _opened(name, folder, inode) as fd:
             info.pax_headers = _attributes(fd)
             if info.isreg():
-                _check_room(self._path, found.st_size, path)
+                # A file may say that it has any size, and none of it on a disk.
+                check_room(self._path, found.st_size, f"the container's file {path!r}")
                 info.size = found.st_size
                 with open(fd, "rb", closefd=False) as content:
                     self._write(info, content)
@@ -135,13 +138,6 @@ def _opened(name: str, here: int, inode: tuple[int, int]) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _check_room(target: str, size: int, path: str) -> None:
-    """A file may say that it has any size, and none of it on a disk. Raises Problem before the disk is full."""
-    disk = os.statvfs(target)
-    if size > disk.f_bavail * disk.f_frsize:
-        raise Problem(Kind.FULL, f"the container's file {path!r} has {size} bytes, more than the disk has room for")
 
 
 def _attributes(fd: int) -> dict[str, str]:

@@ -24,6 +24,7 @@ from dockershim.dumps.archive import Target
 from dockershim.dumps.bundle import Bundle, find_bundle
 from dockershim.dumps.layer import write_layer
 from dockershim.dumps.problems import Kind, Problem, of_disk
+from dockershim.dumps.room import check_room
 
 #: Of an archive, in its order.
 _IMAGES: Final = "checkpoint"
@@ -42,8 +43,6 @@ _CRIU_CONFIG: Final = "network-lock skip\n"
 _LONGEST_ORDER: Final = 16 << 20
 _LONGEST_REASON: Final = 1000
 _LONGEST_TEXT: Final = 4000
-#: Free bytes below which a disk counts as full.
-_NO_ROOM: Final = 1 << 20
 _BUFFER: Final = 1 << 20
 #: Seconds for criu to end after SIGKILL.
 _END: Final = 2.0
@@ -55,7 +54,8 @@ class Order:
 
     ``folder`` exists, is empty, and is the dump's until it is done. ``files`` are JSON documents for the archive by
     their names; ``annotations`` are added to the container's specification in it. ``upper`` is the folder of the
-    writable layer, ``log`` the container's log file, empty if there is none.
+    writable layer, ``log`` the container's log file, empty if there is none. ``memory`` is how many bytes its memory
+    has at least.
     """
 
     container_id: str
@@ -64,6 +64,7 @@ class Order:
     folder: str
     upper: str
     log: str
+    memory: int
     files: Mapping[str, Any]
     annotations: Mapping[str, str]
 
@@ -206,6 +207,9 @@ def bind_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _dump_memory(order: Order, bundle: Bundle, runtime: Runtime) -> None:
     folder = Path(order.folder)
     said, config = folder / "runtime.log", folder / "criu.conf"
+    # A criu that is killed may take a process along, so this is not found out on the way.
+    memory = f"{folder}: the container's memory"
+    check_room(folder, order.memory, memory)
     config.write_text(_CRIU_CONFIG)
     # Locks on files are common and harmless here. criu refuses open connections of TCP, as it does below containerd
     # and CRI-O; /etc/criu/runc.conf can allow them.
@@ -217,9 +221,7 @@ def _dump_memory(order: Order, bundle: Bundle, runtime: Runtime) -> None:
         raise Problem(Kind.STATE, f"the OCI runtime {bundle.runtime!r} cannot be run: {error.strerror}") from error
     if code == 0:
         return
-    disk = os.statvfs(folder)
-    if disk.f_bavail * disk.f_frsize < _NO_ROOM:
-        raise Problem(Kind.FULL, f"no room in {order.folder} for the memory of container {order.container_id}")
+    check_room(folder, 0, memory)
     raise Problem(
         Kind.RUNTIME,
         f"container {order.container_id} runs on, but cannot be dumped: {_reason(said, folder / _DUMP_LOG)}",
@@ -256,6 +258,7 @@ def _copy_log(source: str, target: Path) -> None:
         return  # the pod's log folder may be gone; the dump is worth having without it
     with os.fdopen(fd, "rb") as log, target.open("wb") as copy:
         left = os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else 0
+        check_room(target.parent, left, f"the container's log {source!r}")
         while left and (chunk := log.read(min(left, _BUFFER))):
             left -= len(chunk)
             copy.write(chunk)

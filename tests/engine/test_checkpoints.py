@@ -165,7 +165,7 @@ async def test_what_cannot_be_written_leaves_nothing_and_the_container_runs_on(
         async with refused("NOT_FOUND", "c0ffee"):
             await checkpoint(cri, "c0ffee", tmp_path / "x.tar")
         with small_disk(tmp_path / "small") as small:
-            async with refused("RESOURCE_EXHAUSTED", "location", "No space left"):
+            async with refused("RESOURCE_EXHAUSTED", "location", "no room"):
                 await checkpoint(cri, container_id, small / "x.tar")
             assert names_in(small) == []
         await runs_on(cri, container_id)
@@ -185,6 +185,29 @@ def small_disk(place: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+async def test_room_is_left_on_the_disk_of_the_server(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """The memory of the container would fit, and leave less than a tenth."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)
+    try:
+        server = start_server(f"--root-directory={disk}/root")
+        async with CRI(server.target) as cri:
+            await pull(cri)
+            config = container_config("head -c 63000001 /dev/zero | tail -c 63000000 | sleep 1000")
+            async with container(cri, config) as container_id:
+                request = api.ContainerStatsRequest(container_id=container_id)
+                async with asyncio.timeout(10):
+                    while (await cri.runtime.ContainerStats(request)).stats.memory.rss_bytes.value < 63_000_000:
+                        await asyncio.sleep(0.05)
+                async with refused("RESOURCE_EXHAUSTED", "the container's memory: no room", "left for others"):
+                    await checkpoint(cri, container_id, tmp_path / "x.tar")
+                assert list((disk / "root/dumps").iterdir()) == []
+        server.stop()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 async def test_connections_of_tcp_are_refused_with_criu_s_reason(cri: CRI, tmp_path: Path) -> None:

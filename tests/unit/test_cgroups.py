@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dockershim import cgroups
-from dockershim.cgroups import apply_files, cgroup_folder, limited_huge_pages, own_cgroup, set_oom_score
+from dockershim.cgroups import apply_files, cgroup_folder, limited_huge_pages, own_cgroup, own_memory, set_oom_score
 from dockershim.errors import FailedPrecondition
 
 PID = 4711
@@ -271,3 +271,14 @@ def test_huge_pages_that_can_be_limited(version: str, request: pytest.FixtureReq
     assert limited_huge_pages(bare, pages) == []
     (bare / "cgroup.controllers").write_text("cpu memory\n")
     assert limited_huge_pages(bare, pages) == []
+
+
+def test_the_memory_that_is_a_containers_alone(v1: Node, v2: Node) -> None:
+    def of(one: Node) -> int:
+        return own_memory(PID, ID, root=one.root, proc=one.proc)
+
+    assert (of(v1), of(v2)) == (0, 0)
+    v1.make(f"memory{PATH}/memory.stat", "cache 9\nrss 1\nswap 0\ntotal_cache 90\ntotal_rss 10\ntotal_swap 2\n")
+    v2.make(f"{PATH[1:]}/memory.stat", "anon 30\nfile 900\nanon_thp 7\n")
+    v2.make(f"{PATH[1:]}/memory.swap.current", "4\n")
+    assert (of(v1), of(v2)) == (12, 34)

@@ -211,6 +211,31 @@ async def test_a_second_checkpoint_at_the_same_time_is_refused(node: Node) -> No
     await node.checkpoint("/y.tar")
 
 
+async def test_two_dumps_are_made_at_once_and_the_next_ones_wait(node: Node) -> None:
+    """None that waits has its container paused, and one whose time is up has never been."""
+    held, dumped = asyncio.Event(), []
+
+    async def hold(order: Order, collected: Callable[[], Awaitable[None]]) -> int:
+        dumped.append(order.container_id)
+        await held.wait()
+        return 5
+
+    node.dumps_by(hold)
+    tasks = []
+    for number, timeout in enumerate((0, 0, 1, 0)):
+        node.record = replace(node.record, id=f"{number:064x}")
+        tasks.append(asyncio.create_task(node.checkpoint(f"/{number}.tar", timeout)))
+        await asyncio.sleep(0.05)
+    with pytest.raises(DeadlineExceeded, match="longer than 1 s"):
+        await tasks[2]
+    assert [int(one, 16) for one in dumped] == [0, 1]
+    assert node.engine.calls == ["pause"] * 2
+    held.set()
+    await asyncio.gather(*tasks[:2], tasks[3])
+    assert [int(one, 16) for one in dumped] == [0, 1, 3]
+    assert node.left() == []
+
+
 async def test_a_caller_that_goes_away_while_the_engine_pauses_leaves_nothing_paused(node: Node) -> None:
     call = asyncio.create_task(node.checkpoint())
     await node.engine.called.wait()

@@ -71,6 +71,7 @@ def order(tmp_path: Path) -> Iterator[Order]:
             folder=str(tmp_path / "folder"),
             upper=str(tmp_path / "upper"),
             log=str(tmp_path / "main.log"),
+            memory=4096,
             files={"config.dump": {"id": ID}},
             annotations={"new": "2"},
         )
@@ -128,7 +129,7 @@ async def test_without_a_log_there_is_none(order: Order, tmp_path: Path) -> None
         pytest.param(WORKS, {"pid": 1 << 30}, FailedPrecondition, "has ended", id="the container is gone"),
         pytest.param(WORKS, {"location": "/proc/x"}, FailedPrecondition, "location", id="no file can be there"),
         pytest.param(WORKS, {"location": "/missing/x"}, InvalidArgument, "location", id="no folder"),
-        pytest.param(WORKS, {"location": "/etc/hosts"}, AlreadyExists, "/etc/hosts", id="a file is there"),
+        pytest.param(WORKS, {"location": __file__}, AlreadyExists, __file__, id="a file is there"),
     ],
 )
 async def test_a_failure_is_told_with_its_reason(

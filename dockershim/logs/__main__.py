@@ -25,8 +25,12 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     positions = Path(sys.argv[1])
-    positions.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(positions / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        positions.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not for writing: that would keep anybody from mounting the disk read-only.
+        lock = os.open(positions / ".lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        sys.exit(f"no container logs: the folder of their positions {str(positions)!r}: {error.strerror}")
     fcntl.flock(lock, fcntl.LOCK_EX)
     with socket.socket(fileno=0) as control, contextlib.suppress(BrokenPipeError):
         LogFollower(control, positions).run()

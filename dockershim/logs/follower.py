@@ -136,6 +136,9 @@ class LogFollower:
         changed: dict[str, int] = {}
         for number, mask, name in inotify.read():
             watched = self._by_watch.get(number)
+            if watched is not None and name and not name.startswith(watched.newest):
+                # Another file of the engine: a start and a stop write a dozen.
+                continue
             touched = list(self._containers.values()) if mask & OVERFLOW else [watched] if watched else []
             for container in touched:
                 if container.watched and not container.problem:

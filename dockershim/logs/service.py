@@ -25,9 +25,10 @@ from dockershim.errors import DeadlineExceeded, FailedPrecondition
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a follower that died is restarted. The pause doubles if the follower did not live as long as the pause.
+#: Seconds until a follower that died is restarted. The pause doubles with each that lived for less than ``_STABLE``.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
+_STABLE: Final = 10.0
 #: Seconds that a request may take.
 _DEADLINE: Final = 20.0
 #: Seconds that the follower may take to end after the server has closed the connection.
@@ -62,7 +63,7 @@ class _Died(Exception):
 class ContainerLogs:
     """The CRI logs of this node's containers. ``folder`` has their positions, and must survive a reboot.
 
-    The follower starts with the first container, and ends with this object or with this process.
+    The follower starts with ``start``, or else with the first container. It ends with this object or this process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,6 +87,14 @@ class ContainerLogs:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
+
+    def start(self) -> None:
+        """Start the follower now: else the first container's start waits until it runs."""
+        if self._supervisor is None:
+            # In a new context, so that its log lines do not have the log fields of the first call.
+            self._supervisor = asyncio.create_task(
+                self._supervise(), name="log follower", context=contextvars.Context()
+            )
 
     # -- Calls of the runtime.
 
@@ -149,11 +158,7 @@ class ContainerLogs:
             return await self._answer_to(what, container_id)
 
     async def _answer_to(self, what: str, container_id: str) -> Mapping[str, Any]:
-        if self._supervisor is None:
-            # In a new context, so that its log lines do not have the log fields of the first call.
-            self._supervisor = asyncio.create_task(
-                self._supervise(), name="log follower", context=contextvars.Context()
-            )
+        self.start()
         while True:
             await self._connected.wait()
             with contextlib.suppress(_Died):
@@ -194,8 +199,10 @@ class ContainerLogs:
                 await self._run()
             except OSError as error:
                 logger.error("the log follower cannot be started: %s", error)
-            pause = _FIRST_PAUSE if loop.time() - begun > pause else min(2 * pause, _LONGEST_PAUSE)
+            if loop.time() - begun >= _STABLE:
+                pause = _FIRST_PAUSE
             await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             self.restarts += 1
 
     async def _run(self) -> None:

@@ -50,6 +50,24 @@ async def kill(logs: ContainerLogs) -> None:
     await until(lambda: logs.pid != before)
 
 
+async def test_one_that_cannot_keep_positions_says_so_in_a_line_and_is_restarted_ever_more_seldom(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "positions"
+    folder.touch()
+    async with ContainerLogs(folder) as logs:
+        logs.start()
+        await until(lambda: logs.restarts > 2)
+        await asyncio.sleep(2)
+        # After 0.05, 0.1, 0.2, 0.4, 0.8 and 1.6 seconds.
+        assert logs.restarts <= 6
+        folder.unlink()
+        async with asyncio.timeout(10):
+            assert await logs.statistics(10) == Statistics()
+    said = capfd.readouterr().err.splitlines()
+    assert set(said) == {f"no container logs: the folder of their positions '{folder}': File exists"}
+
+
 async def test_what_is_forgotten_before_there_is_a_follower_is_not_followed(logs: ContainerLogs, pod: Pod) -> None:
     pod.engine.write(3)
     following = asyncio.create_task(follow(logs, pod))

@@ -144,6 +144,29 @@ def test_a_quiet_container_waits_for_no_round_of_noisy_ones(running: Running, qu
         until(quiet.is_complete)
 
 
+def test_other_files_of_the_engine_have_no_log_read(
+    running: Running, quiet: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Copying] = []
+    copy_batch = Copying.copy_batch
+
+    def noted(self: Copying) -> int:
+        read.append(self)
+        return copy_batch(self)
+
+    time.sleep(5 * follower.REST)
+    monkeypatch.setattr(Copying, "copy_batch", noted)
+    for _ in range(3):
+        temporary = quiet.engine.path.with_name(".tmp-config.v2.json")
+        temporary.write_text("{}")
+        temporary.rename(quiet.engine.path.with_name("config.v2.json"))
+        running.do("statistics", quiet)
+    assert not read
+    quiet.engine.rotate()
+    quiet.engine.write(1)
+    until(quiet.is_complete)
+
+
 def test_noisy_containers_take_turns(running: Running, noisy: list[Pod]) -> None:
     begun = len(running.turns)
     until(lambda: len(running.turns) > begun + 4 * len(noisy))

@@ -58,7 +58,9 @@ class Client:
         self._thread.join()
         while self._process._jobs:
             time.sleep(0.001)
-        self._theirs.close()
+        # The last job goes before its answer, under this lock.
+        with self._process._lock:
+            self._theirs.close()
 
 
 class Held:

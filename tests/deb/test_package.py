@@ -14,6 +14,8 @@ from tests.deb.conftest import Debian, answers, containers, crictl, run_pod
 pytestmark = pytest.mark.timeout(300)
 
 CONFIG = "etc/dockershim/config.toml"
+#: The machine of the tests may have swap.
+KUBELET = "containerRuntimeEndpoint: {}\nfailSwapOn: false\n"
 #: apt's and dpkg's own notes, and caches that others make of what is installed.
 NOT_OURS = ("var/lib/dpkg/", "var/lib/apt/", "var/cache/", "tmp/", "root/", "etc/ld.so.cache")
 
@@ -52,15 +54,45 @@ def test_a_pod_is_the_same_after_an_upgrade(debian: Debian, tmp_path: Path) -> N
     assert containers() == {}
 
 
-def test_doctor_finds_nothing_wrong_and_runs_a_pod(debian: Debian) -> None:
+def doctor(debian: Debian, *flags: str) -> tuple[int, list[dict[str, str]]]:
+    """The exit code of the installed command, and its findings."""
+    done = debian.attempt("dockershim", "doctor", "--json", *flags)
+    return done.returncode, json.loads(done.stdout)["findings"]
+
+
+def wrong(findings: list[dict[str, str]]) -> dict[str, str]:
+    """The mends of what failed, by title."""
+    return {one["title"]: one["mend"] for one in findings if one["level"] == "fail"}
+
+
+def test_doctor_runs_a_pod_and_its_mends_work(debian: Debian) -> None:
+    """First with nothing wrong; then with three things broken, which are mended as it says."""
     debian.install(debian.package)
     debian.run("systemctl", "start", "dockershim.service")
     answers()
-    done = debian.attempt("dockershim", "doctor", "--pod", "--json")
-    findings = json.loads(done.stdout)["findings"]
-    assert (done.returncode, [one for one in findings if one["level"] == "fail"]) == (0, [])
+    code, findings = doctor(debian, "--pod")
+    assert (code, wrong(findings)) == (0, {})
     assert {"pod: RunPodSandbox", "pod: removal"} <= {one["title"] for one in findings}
     assert not containers()
+
+    debian.run("systemctl", "stop", "dockershim.service")
+    settings = debian.root / CONFIG
+    settings.write_text(settings.read_text() + '\ncni_bin_dir = "/nowhere"\n')
+    kubelet = debian.root / "var/lib/kubelet/config.yaml"
+    kubelet.parent.mkdir()
+    kubelet.write_text(KUBELET.format("unix:///run/containerd/containerd.sock"))
+    code, findings = doctor(debian)
+    mends = wrong(findings)
+    assert (code, set(mends)) == (1, {"server", "CNI plugins", "kubelet's endpoint"}), findings
+    assert "/nowhere" in mends["CNI plugins"]
+    assert f"unix:///run/dockershim.sock in /{kubelet.relative_to(debian.root)}" in mends["kubelet's endpoint"]
+
+    settings.write_text(settings.read_text().replace('cni_bin_dir = "/nowhere"', ""))
+    kubelet.write_text(KUBELET.format("unix:///run/dockershim.sock"))
+    debian.run(*mends["server"].split())
+    answers()
+    code, findings = doctor(debian)
+    assert (code, wrong(findings)) == (0, {})
 
 
 def test_an_upgrade_starts_no_server_that_was_stopped(debian: Debian) -> None:

@@ -13,6 +13,10 @@ bench-peer: install ## Put each CRI call beside cri-dockerd's on the same engine
 	peer=$$($(BIN)/python -c 'from tests.kubernetes import programs; print(programs.provide("cri-dockerd"))'); \
 	$(NODE) $(ENGINE) -- python -m bench.peer "$$peer" $(BENCH)
 
+.PHONY: bench-early
+bench-early: install ## Put a pod's start with and without --early-network beside the bare engine (ENGINE=28, BENCH=options)
+	$(NODE) $(ENGINE) -- python -m bench.early $(BENCH)
+
 .PHONY: bench-relist
 bench-relist: install ## Measure relists at 10 to 200 pods beside the engine's reads (ENGINE=20|28, BENCH='--churn 1000')
 	$(NODE) $(ENGINE) -- python -m bench.relist $(BENCH)

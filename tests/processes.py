@@ -49,10 +49,19 @@ def descriptors(pid: int | str = "self") -> list[str]:
 
 def log_processes(server: int | None = None) -> list[int]:
     """The log processes of this machine, or of the server of this process id."""
+    return _running("dockershim.logs", server)
+
+
+def host_path_processes(server: int | None = None) -> list[int]:
+    """The same for the processes that look at host paths."""
+    return _running("dockershim.host_paths", server)
+
+
+def _running(module: str, server: int | None) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if b"dockershim.logs\0" not in (process / "cmdline").read_bytes():
+            if f"{module}\0".encode() not in (process / "cmdline").read_bytes():
                 continue
             if server is None or int(_status(process.name, "PPid")) == server:
                 found.append(int(process.name))

@@ -19,6 +19,18 @@ P = ParamSpec("P")
 _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="own files")
 
 
+async def with_own_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like asyncio.to_thread, with a thread that ends afterwards, and for which no other work waits.
+
+    For work that changes its thread, or that the kernel may hold up.
+    """
+    thread = ThreadPoolExecutor(1, thread_name_prefix=call.__qualname__)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, partial(call, *args, **kwargs))
+    finally:
+        thread.shutdown(wait=False)
+
+
 async def with_own_files(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Like asyncio.to_thread, with these threads."""
     context = contextvars.copy_context()

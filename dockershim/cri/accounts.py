@@ -140,7 +140,7 @@ class ImageAccounts:
         try:
             async with rollback("read the image's users", _UNDO_DEADLINE) as undo:
                 with step("create a container to read the image's users"):
-                    container_id = await self._containers.creator(name, body, undo)()
+                    container_id = await self._containers.creator(name, body, undo, unseen=True)()
                 with step("read the image's users"):
                     passwd = await self._file(container_id, "/etc/passwd")
                     group = await self._file(container_id, "/etc/group")

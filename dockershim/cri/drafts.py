@@ -35,17 +35,18 @@ class Drafts:
 
     async def create(self, body: dict[str, Any], undo: Rollback) -> str:
         """Make a draft and return its id. ``undo`` removes it, whatever its name is by then. Raises ShimError."""
-        return await self._containers.creator(f"{self._own}{secrets.token_hex(8)}", body, undo)()
+        return await self._containers.creator(f"{self._own}{secrets.token_hex(8)}", body, undo, unseen=True)()
 
     async def remove(self, container_id: str) -> None:
-        """Remove a draft in whose place there is another container. What is left is removed after a restart."""
+        """Remove a draft in whose place there is another container, now or later."""
         try:
             await self._containers.remove(container_id)
         except ShimError as error:
             logger.warning("container %s, which NRI plugins were asked about, is left: %s", container_id, error)
+            self._containers.remove_later(container_id)
 
     async def remove_leftovers(self) -> None:
-        """Remove what this server has left when it was killed, once the engine answers."""
+        """Remove what a killed server has left, once the engine answers."""
 
         def is_left(name: str) -> bool:
             return name.startswith(self._prefix) and not name.startswith(self._own)

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
 _LATE_END: Final = 20.0
+#: Seconds between two tries to remove what is left.
+_RETRY: Final = 2.0
 
 
 class EngineContainers:
@@ -44,12 +46,18 @@ class EngineContainers:
         self._engine = engine
         self._inventory = inventory
         self.request_timeout = request_timeout
+        #: Names and ids of containers to remove.
+        self._left: set[str] = set()
+        self._is_left = asyncio.Event()
 
-    def creator(self, name: str, body: dict[str, Any], undo: Rollback) -> Callable[[], Awaitable[str]]:
+    def creator(
+        self, name: str, body: dict[str, Any], undo: Rollback, *, unseen: bool = False
+    ) -> Callable[[], Awaitable[str]]:
         """Return a function that creates the container and returns its id. It may be called again after a failure.
 
         A create always runs to its end, so that the undo knows its result. If the engine's answer is lost, the undo
-        finds the container by a label of this create, because the name may be that of an older container.
+        finds the container by a label of this create, because the name may be that of an older container. If the undo
+        fails, nobody may know of a container that is ``unseen``: it is removed later.
         """
         nonce = secrets.token_hex(8)
         marked = {**body, "Labels": {**body["Labels"], CREATE_LABEL: nonce}}
@@ -80,6 +88,12 @@ class EngineContainers:
             await run_to_completion(post(), f"create {name}")
             return created[0]
 
+        async def look_again() -> None:
+            self.remove_later(name)
+
+        if unseen:
+            # Runs behind the removal, which an engine with a broken disk cannot do.
+            undo.push(f"look for {name} again", look_again)
         undo.push(f"remove {name}", remove_created)
         return create
 
@@ -207,6 +221,29 @@ class EngineContainers:
                     await self.remove(container["Id"])
                 except ShimError as error:
                     logger.warning("container %s is left: %s", container["Id"], error)
+
+    def remove_later(self, container: str) -> None:
+        """Have ``keep_clear`` remove a container, by name or id, of which no caller knows."""
+        self._left.add(container)
+        self._is_left.set()
+
+    async def keep_clear(self) -> None:
+        """Remove what could not be removed at once, as by an engine with a broken disk.
+
+        Never ends; to be run in the background.
+        """
+        while True:
+            await self._is_left.wait()
+            await asyncio.sleep(_RETRY)
+            self._is_left.clear()
+            for container in tuple(self._left):
+                try:
+                    if (container_id := await self.id_of(container)) is not None:
+                        await self.remove(container_id)
+                    self._left.discard(container)
+                except ShimError as error:
+                    logger.debug("container %s is left: %s", container, error)
+                    self._is_left.set()
 
     async def check_image_volumes(self, container_id: str, folders: Mapping[str, str]) -> None:
         """Check that the images have the folders that a created container is to mount, by container path.

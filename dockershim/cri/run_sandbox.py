@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from checkpoints import Checkpoint, PortMapping
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_files
-from dockershim.common.rollback import Rollback, rollback, run_to_completion
+from dockershim.common.rollback import Rollback, rollback
 from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.profiles import read_profiles
@@ -30,6 +32,7 @@ from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.pods import Pod, Pods
 from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.early_network import EarlyNetwork, sysctls_of_early_network, to_changes
 from dockershim.translate.names import sandbox_container_name
 from dockershim.translate.records import SandboxRecord
 from dockershim.translate.sandbox import (
@@ -41,6 +44,7 @@ from dockershim.translate.sandbox import (
     to_infra_container,
     to_resolv_conf,
 )
+from dockershim.translate.user_namespace import asked_user_namespace
 
 if TYPE_CHECKING:
     from dockershim.hooks.points import Hooks
@@ -102,12 +106,13 @@ class SandboxStart:
             await self._clear_lost(name)
             if self._hooks.current is not None:
                 request = await self._hooked(self._hooks.current, request, features)
-            body = await self._infra_container(request, features)
+            early = self._early_network(request, features)
+            body = await self._infra_container(request, features, early)
             sandbox_id = await self._create(name, body, undo)
             self._pods.begin(sandbox_id)
             undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
             async with self._pods.locked(sandbox_id):
-                await self._bring_up(sandbox_id, request.config, request.runtime_handler, undo)
+                await self._bring_up(sandbox_id, request, early, undo)
                 if self._nri.current is not None:
                     await self._tell_plugins(self._nri.current, sandbox_id, undo)
             self._pods.returned(sandbox_id)
@@ -123,7 +128,7 @@ class SandboxStart:
     ) -> cri.RunPodSandboxRequest:
         async def check(changed: cri.RunPodSandboxRequest) -> None:
             check_sandbox(changed.config, os.uname().nodename)
-            await self._infra_container(changed, features)
+            await self._infra_container(changed, features, self._early_network(changed, features))
 
         return await hooks.pre_run_pod_sandbox(request, features.cgroup_driver, check)
 
@@ -133,7 +138,20 @@ class SandboxStart:
         with step("ask NRI plugins"):
             await nri.run_pod_sandbox(pod)
 
-    async def _infra_container(self, request: cri.RunPodSandboxRequest, features: Capabilities) -> dict[str, Any]:
+    def _early_network(self, request: cri.RunPodSandboxRequest, features: Capabilities) -> EarlyNetwork | None:
+        """What the sandbox needs for a network before its start; None if it gets it afterwards."""
+        runtime = features.early_network_runtime(request.runtime_handler)
+        sysctls = sysctls_of_early_network(request.config.linux.sysctls)
+        if not runtime or sysctls is None or not self._network_for(request.config).can_be_early:
+            return None
+        if asked_user_namespace(request.config.linux.security_context.namespace_options) is not None:
+            # It is to own the network namespace, and is made by the runtime.
+            return None
+        return EarlyNetwork(runtime, sysctls)
+
+    async def _infra_container(
+        self, request: cri.RunPodSandboxRequest, features: Capabilities, early: EarlyNetwork | None
+    ) -> dict[str, Any]:
         config, network = request.config, self._network_for(request.config)
         return to_infra_container(
             config,
@@ -144,6 +162,7 @@ class SandboxStart:
             profiles=await read_profiles(self._host_paths, config.linux.security_context),
             lowest_oom_score=self._info.lowest_oom_score(),
             features=features,
+            early=to_changes(early, self._pods.pins.beginning) if early is not None else None,
         )
 
     def _network_for(self, config: cri.PodSandboxConfig) -> PodNetwork:
@@ -187,36 +206,77 @@ class SandboxStart:
             return True
         return bool(await self._inventory.containers(record.id))
 
-    async def _bring_up(self, sandbox_id: str, config: cri.PodSandboxConfig, handler: str, undo: Rollback) -> None:
-        network = self._network_for(config)
-        started = False
+    async def _bring_up(
+        self, sandbox_id: str, request: cri.RunPodSandboxRequest, early: EarlyNetwork | None, undo: Rollback
+    ) -> None:
+        config, network, pod = request.config, self._network_for(request.config), self._pods.peek(sandbox_id)
+        has_network = False
 
         async def give_back() -> None:
             # If the tear-down fails, its record stays, so that the kubelet's RemovePodSandbox tries again.
-            if started:
+            if has_network:
                 await self._pods.peek(sandbox_id).tear_down()
             await self._pods.checkpoints.remove(sandbox_id)
 
         undo.push("give back the network and the checkpoint", give_back)
         with step("write the checkpoint"):
-            await self._pods.checkpoints.write(_to_checkpoint(sandbox_id, config, handler, network.kind))
+            await self._pods.checkpoints.write(
+                _to_checkpoint(sandbox_id, config, request.runtime_handler, network.kind)
+            )
+        if early is not None:
+            has_network = True
+            with step("make the network namespace"), _pinning():
+                await pod.make_network_namespace(early.sysctls)
+            await _both(self._start(pod, config, _check_joined), _set_up(pod, network, config))
+            return
+        record = await self._start(pod, config)
+        has_network = True
+        with step("pin the network namespace"), _pinning():
+            pod.pin(record)
+        await _set_up(pod, network, config, record.addresses)
+
+    async def _start(
+        self, pod: Pod, config: cri.PodSandboxConfig, check: Callable[[Pod, SandboxRecord], None] | None = None
+    ) -> SandboxRecord:
+        """Start the infra container, and ``check`` it."""
         with step("start the infra container"):
-            await self._containers.start(sandbox_id)
+            await self._containers.start(pod.id)
         with step("inspect the infra container"):
-            record = await self._inventory.refresh_sandbox(sandbox_id, until=_runs)
+            record = await self._inventory.refresh_sandbox(pod.id, until=_runs)
         if record is None or not record.running:
-            raise EngineFailure(f"infra container {sandbox_id} ended as soon as it was started; check its image")
-        started = True
+            raise EngineFailure(f"infra container {pod.id} ended as soon as it was started; check its image")
         if not has_ids(record.pid, record.user_namespace):
-            raise EngineFailure(f"infra container {sandbox_id} ran without its user namespace; check --oci-runtime")
-        pod = self._pods.peek(sandbox_id)
-        with step("pin the network namespace"):
-            _pin(pod, record)
+            raise EngineFailure(f"infra container {pod.id} ran without its user namespace; check --oci-runtime")
+        if check is not None:
+            check(pod, record)
         with step("write resolv.conf"):
             await with_own_files(_write_resolv_conf, record, to_resolv_conf(config.dns_config))
-        with step("set up the network"):
-            # Never cut short: a plugin's DEL may not be able to undo a half-done ADD.
-            await run_to_completion(pod.set_up(network, record, config), f"set up the network of {sandbox_id}")
+        return record
+
+
+async def _set_up(pod: Pod, network: PodNetwork, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> None:
+    with step("set up the network"):
+        await pod.set_up(network, config, given)
+
+
+def _check_joined(pod: Pod, record: SandboxRecord) -> None:
+    """Raises EngineFailure if the infra container does not run in the network namespace that was made for it."""
+    try:
+        joined = pod.has_joined(record)
+    except OSError as error:
+        raise EngineFailure(f"the network namespace of infra container {pod.id} cannot be read: {error}") from error
+    if not joined:
+        raise EngineFailure(f"infra container {pod.id} ran in another network namespace; check --oci-runtime")
+
+
+async def _both(start: Awaitable[object], set_up: Awaitable[object]) -> None:
+    """Wait for both, even if one fails: the other cannot be stopped, and must end before its undo."""
+    results = await asyncio.gather(start, set_up, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for other in failures[1:]:
+        logger.warning("beside the failure of the start: %s", other)
+    if failures:
+        raise failures[0]
 
 
 def _write_resolv_conf(record: SandboxRecord, content: str) -> None:
@@ -258,8 +318,9 @@ def _runs(record: SandboxRecord) -> bool:
     return record.running
 
 
-def _pin(pod: Pod, record: SandboxRecord) -> None:
+@contextmanager
+def _pinning() -> Iterator[None]:
     try:
-        pod.pin(record)
+        yield
     except OSError as error:
         raise disk_error(f"the pod's network namespace cannot be pinned: {error}", error) from error

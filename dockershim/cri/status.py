@@ -13,6 +13,7 @@ from dockershim.errors import FailedPrecondition, ShimError, Unavailable, failur
 from dockershim.host_paths.service import HostPaths
 from dockershim.logs.service import ContainerLogs, Statistics
 from dockershim.network.pod_network import NodeNetwork
+from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.follower import EngineFollower
@@ -39,6 +40,7 @@ class NodeStatus:
         host_paths: HostPaths,
         logs: ContainerLogs,
         failed_calls: FailedCalls,
+        nri: NRIInForce,
         infra_image: str,
     ) -> None:
         self._info = info
@@ -47,6 +49,7 @@ class NodeStatus:
         self._host_paths = host_paths
         self._logs = logs
         self._failed_calls = failed_calls
+        self._nri = nri
         self._infra_image = infra_image
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
@@ -116,6 +119,8 @@ class NodeStatus:
             told["logs"] = dataclasses.asdict(logs)
         if (outage := self._follower.outage.last) is not None:
             told["outage"] = dataclasses.asdict(outage)
+        if (events := self._nri.current) is not None:
+            told["nri"] = dataclasses.asdict(events.told())
         info = {key: json.dumps(value, sort_keys=True) for key, value in told.items()}
         if features is not None:
             info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.nri.in_force import NRIPlugins
 from dockershim.state.failed_calls import FailedCall
 from dockershim.state.outage import Absence
 
@@ -108,6 +109,8 @@ class Logs(msgspec.Struct, frozen=True, rename="camel"):
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
     """All of it. Names and messages are foreign text. ``time`` and all other times are seconds since 1970.
 
+    ``nri`` is None where NRI is off.
+
     ``server`` is the version of our server, empty if another one has answered; then the parts behind ``problem`` are
     None or empty. ``pods`` is None if they are not known, for which ``problem`` has the reason.
     """
@@ -122,6 +125,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     outage: Absence | None
     resyncs: Resyncs | None
     logs: Logs | None
+    nri: NRIPlugins | None
 
     @property
     def missing(self) -> list[Condition]:
@@ -194,6 +198,7 @@ def to_overview(answers: Answers, now: float) -> Overview:
         logs=Logs(logs.followed, logs.blocked, logs.unread, logs.missing, sum(logs.busiest.values()))
         if logs is not None
         else None,
+        nri=_told(info, "nri", NRIPlugins),
     )
 
 

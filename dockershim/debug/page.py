@@ -12,7 +12,7 @@ from typing import Final
 
 from dockershim.common.text import escape
 from dockershim.debug.overview import RUNNING, Container, Overview, Pod
-from dockershim.debug.sentences import of_logs, of_outage, of_pods, of_resyncs
+from dockershim.debug.sentences import of_logs, of_nri, of_outage, of_pods, of_resyncs
 from dockershim.debug.starts import PLUGIN, PodStart, Span
 from dockershim.debug.words import age, ago, clock, cores, duration, rate, size
 
@@ -104,6 +104,8 @@ def _head(node: str, overview: Overview) -> Iterator[str]:
     if overview.resyncs is not None:
         told = _text(of_resyncs(overview.resyncs, overview.time))
         yield f"<tr><th>Last resync</th><td>{told}</td></tr>\n"
+    if overview.nri is not None:
+        yield f"<tr><th>NRI plugins</th><td>{_text(of_nri(overview.nri, overview.time))}</td></tr>\n"
     yield "</table>\n"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dockershim.debug.overview import Logs, Pod, Resyncs
 from dockershim.debug.words import age, ago, clock, counted, duration, size
+from dockershim.nri.in_force import NRIPlugins
 from dockershim.state.outage import Absence
 
 
@@ -38,6 +39,12 @@ def of_resyncs(resyncs: Resyncs, now: float) -> str:
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(resyncs.causes.items()) if count)
     last = f"{ago(resyncs.last, now)} in {duration(resyncs.seconds)}" if resyncs.count else "none yet"
     return f"{last}; since the start: {causes or 'none'}"
+
+
+def of_nri(plugins: NRIPlugins, now: float) -> str:
+    """Those that are connected, and those that are gone with the reason."""
+    gone = (f"{one.name} gone {ago(one.time, now)}: {one.reason}" for one in plugins.gone)
+    return "; ".join((", ".join(plugins.connected) or "none connected", *gone))
 
 
 def of_outage(outage: Absence, now: float) -> str:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from dockershim.doctor import engine, kubelet, network, node, server, state
 from dockershim.doctor.findings import Finding, fail
-from dockershim.doctor.node_files import TABLE, answers, output, text
+from dockershim.doctor.node_files import TABLE, answers, is_program, output, text
 from dockershim.hooks.config import Reading, read_folder
 from dockershim.network.netns import Pins
 from dockershim.server.config import Config
@@ -118,6 +118,7 @@ def _check_engines_node(at: Node) -> Iterator[Finding]:
     if (features := at.features) is not None:
         yield from engine.check_cgroups(features, at.config.cgroup_driver)
         yield from engine.check_lsms(features, node.kernel_lsms())
+        yield from engine.check_runtimes(at.engine.runtimes, at.config.oci_runtime, is_program)
 
 
 def _check_kubelet(at: Node) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,13 +30,14 @@ _DAEMON_JSON: Final = "/etc/docker/daemon.json"
 class EngineAnswer:
     """``features`` is None if the engine could not be asked; ``failure`` says why. ``seconds`` it took to answer.
 
-    ``containers`` are the ids of all containers, running or not.
+    ``containers`` are the ids of all containers, running or not; ``runtimes`` the paths of OCI runtimes, by name.
     """
 
     features: Capabilities | None = None
     failure: ShimError | None = None
     seconds: float = 0.0
     containers: frozenset[str] = field(default_factory=frozenset)
+    runtimes: Mapping[str, str] = field(default_factory=dict)
 
 
 def ask(config: Config) -> EngineAnswer:
@@ -53,10 +54,11 @@ async def _ask(config: Config) -> EngineAnswer:
         async with asyncio.timeout(_DEADLINE):
             async with Engine(config.docker_endpoint, request_timeout=lambda: _DEADLINE, tls=tls) as engine:
                 api = await engine.api_version()
-                features = read_capabilities(api, _object(await engine.get("/info")))
+                info = _object(await engine.get("/info"))
+                features = read_capabilities(api, info)
                 seconds = time.monotonic() - began
                 listed = await engine.get("/containers/json", params={"all": "true"})
-                return EngineAnswer(features, None, seconds, frozenset(_ids(listed)))
+                return EngineAnswer(features, None, seconds, frozenset(_ids(listed)), dict(_runtimes(info)))
     except ShimError as error:
         return EngineAnswer(failure=error)
     except TimeoutError:
@@ -65,6 +67,14 @@ async def _ask(config: Config) -> EngineAnswer:
 
 def _object(answer: Any) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
+
+
+def _runtimes(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Those that are programs at a path of their own: others are looked for in the PATH of the engine's containerd."""
+    for name, runtime in _object(info.get("Runtimes")).items():
+        path = _object(runtime).get("path")
+        if isinstance(path, str) and path.startswith("/"):
+            yield name, path
 
 
 def _ids(listed: Any) -> Iterator[str]:
@@ -149,6 +159,20 @@ def check_cgroups(features: Capabilities, wanted: str) -> Iterator[Finding]:
         )
     else:
         yield ok("cgroups", found)
+
+
+def check_runtimes(runtimes: Mapping[str, str], wanted: str, executable: Callable[[str], bool]) -> Iterator[Finding]:
+    """``wanted`` is --oci-runtime, empty for none; ``executable`` tells of a path whether a program is there."""
+    if wanted and wanted not in runtimes:
+        found = f"--oci-runtime is {wanted}, and the engine has no such runtime at a path"
+        edit = f'"runtimes": {{"{wanted}": {{"path": "/usr/lib/dockershim/dockershim-runc"}}}} in {_DAEMON_JSON}'
+        yield warn("OCI runtimes", found, f"{edit}, then: systemctl reload docker.service")
+    gone = {name: path for name, path in sorted(runtimes.items()) if not executable(path)}
+    for name, path in gone.items():
+        found = f"{path} of the runtime {name} is no program: its pods do not start, and end only after 10 s"
+        yield fail("OCI runtimes", found, f"put the program back: {path}, with mode 755")
+    if runtimes and not gone and (not wanted or wanted in runtimes):
+        yield ok("OCI runtimes", ", ".join(f"{name} at {path}" for name, path in sorted(runtimes.items())))
 
 
 def check_lsms(features: Capabilities, kernel: Iterable[str]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -51,6 +52,11 @@ def output(command: Sequence[str], seconds: float = 3.0) -> str | None:
             timer.cancel()
             process.kill()
     return printed.decode(errors="replace")
+
+
+def is_program(path: str) -> bool:
+    """Whether a file is there that can be run."""
+    return Path(path).is_file() and os.access(path, os.X_OK)
 
 
 def answers(path: str) -> bool:

@@ -31,8 +31,8 @@ class HostPaths:
     """Works on files at paths that pods and kubelets name. Any call there may hang, on a dead NFS server or driver.
 
     Every method raises OSError with the path as its filename, DeadlineExceeded if a path does not answer,
-    FailedPrecondition if earlier calls hang there, and ResourceExhausted if too many calls hang. The first call starts
-    the process, and the next one after its death starts it again.
+    FailedPrecondition if earlier calls hang there, and ResourceExhausted if too many calls hang. ``start`` starts the
+    process, or else the first call; the next one after its death starts it again.
     """
 
     def __init__(self) -> None:
@@ -58,6 +58,11 @@ class HostPaths:
     def pid(self) -> int:
         """The pid of the process; 0 if none runs."""
         return self._process.pid if self._process is not None else 0
+
+    async def start(self) -> None:
+        """Start the process now: else the first call waits until it runs. If that fails, the first call tries again."""
+        with contextlib.suppress(Unavailable):
+            await self._connection()
 
     # -- Calls of the runtime.
 
@@ -102,11 +107,7 @@ class HostPaths:
     # -- Requests.
 
     async def _ask(self, do: str, paths: Sequence[str], **more: Any) -> Any:
-        async with self._starting:
-            try:
-                writer = self._writer or await self._start()
-            except OSError as error:
-                raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
+        writer = await self._connection()
         number, answer = self._requests.begin(writer, {"do": do, "paths": list(paths), **more})
         try:
             async with asyncio.timeout(_DEADLINE):
@@ -139,6 +140,14 @@ class HostPaths:
         self.hanging = hanging
 
     # -- The process.
+
+    async def _connection(self) -> asyncio.StreamWriter:
+        """The connection to the process, which is started if it does not run. Raises Unavailable."""
+        async with self._starting:
+            try:
+                return self._writer or await self._start()
+            except OSError as error:
+                raise Unavailable(f"the process that looks at host paths cannot be started: {error}") from error
 
     async def _start(self) -> asyncio.StreamWriter:
         """Start the process. Raises OSError."""

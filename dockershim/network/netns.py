@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import signal
 import socket
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
+
+from dockershim.errors import InvalidArgument
 
 T = TypeVar("T")
 
@@ -30,6 +34,8 @@ _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNET = 0x40000000
 _NSFS_MAGIC = 0x6E736673
 _RT_SCOPE_UNIVERSE = 0
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
 
 
 def _check(result: int, path: Path) -> None:
@@ -116,6 +122,27 @@ class Pins:
             raise
         return target
 
+    @property
+    def beginning(self) -> str:
+        """What the path of each new pin begins with; the rest is the sandbox's id."""
+        return f"{self._folder}/{self._prefix}"
+
+    def make(self, sandbox_id: str, sysctls: Mapping[str, str]) -> Path:
+        """Pin a new namespace, in which the loopback interface is up and these sysctls are set.
+
+        So the engine makes them. This thread stays in the namespace, so it must do nothing else. Raises InvalidArgument
+        for a sysctl, and OSError, and leaves nothing then.
+        """
+        _check(_libc.unshare(_CLONE_NEWNET), Path("/proc/thread-self/ns/net"))
+        _loopback_up()
+        for name, value in sysctls.items():
+            _set_sysctl(name, value)
+        return self.pin(sandbox_id, Path("/proc/thread-self/ns/net"))
+
+    def has_joined(self, sandbox_id: str, netns: Path) -> bool:
+        """Whether the namespace at ``netns`` is the one that is pinned. Raises OSError."""
+        return _identity(netns) == _identity(self.path(sandbox_id))
+
     def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
         """Pin a new namespace in place of a lost one, with the same interface, which is down, and its addresses.
 
@@ -191,6 +218,20 @@ def _add_link(interface: str, addresses: Sequence[str]) -> None:
         except (NetlinkError, OSError) as error:
             route.link("del", index=index)
             raise OSError(errno.EIO, f"interface {interface} cannot have {', '.join(addresses)}: {error}") from error
+
+
+def _loopback_up() -> None:
+    """Bring lo up in the namespace of this thread (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
+        fcntl.ioctl(one, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+def _set_sysctl(name: str, value: str) -> None:
+    """Set a sysctl in the namespace of this thread; ``name`` has dots. Raises InvalidArgument."""
+    try:
+        Path("/proc/sys", *name.split(".")).write_text(value)
+    except OSError as error:
+        raise InvalidArgument(f"config.linux.sysctls[{name}]: {value!r} cannot be set: {error.strerror}") from error
 
 
 def _allow_ipv6(interface: str) -> None:

@@ -28,6 +28,7 @@ from dockershim.translate.network import (
     to_port_mappings,
 )
 from dockershim.translate.records import SandboxRecord
+from dockershim.translate.sandbox import sandbox_name
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,13 @@ class PodNetwork(Protocol):
     """Who gives a pod its network.
 
     ``kind`` is its name in checkpoints; ``engine_mode`` is the infra container's NetworkMode; ``publishes_ports`` tells
-    whether the engine itself publishes host ports.
+    whether the engine itself publishes host ports; ``can_be_early`` whether ``set_up`` needs only a pinned namespace.
     """
 
     kind: str
     engine_mode: str
     publishes_ports: bool
+    can_be_early: bool
 
     async def check(self, patience: float = PATIENCE) -> None:
         """Raises FailedPrecondition if no pod can get a network now.
@@ -63,8 +65,11 @@ class PodNetwork(Protocol):
         Returns whether it pinned one now. Raises OSError.
         """
 
-    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
-        """Attach a pinned sandbox and return its addresses, the primary one first. Raises NetworkFailure."""
+    async def set_up(self, sandbox_id: str, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> tuple[str, ...]:
+        """Attach a pinned sandbox and return its addresses, the primary one first. Raises NetworkFailure.
+
+        ``given`` are the addresses that the engine gave it.
+        """
 
     async def is_set_up(self, sandbox: SandboxRecord) -> bool:
         """Whether the network of a running sandbox was set up completely. Raises NetworkFailure."""
@@ -90,6 +95,8 @@ class NodeNetwork(PodNetwork, Protocol):
 class _OfTheEngine:
     """A network that the engine makes, and releases when the container ends."""
 
+    can_be_early = False
+
     async def check(self, patience: float = PATIENCE) -> None:
         return
 
@@ -110,7 +117,7 @@ class HostNetwork(_OfTheEngine):
     engine_mode = "host"
     publishes_ports = False
 
-    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+    async def set_up(self, sandbox_id: str, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> tuple[str, ...]:
         return ()
 
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
@@ -127,15 +134,15 @@ class EngineNetwork(_OfTheEngine):
     def set_pod_cidr(self, text: str) -> None:
         parse_pod_cidrs(text)
 
-    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+    async def set_up(self, sandbox_id: str, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> tuple[str, ...]:
         if to_bandwidth(config.annotations):
             raise Unsupported(
                 "annotations kubernetes.io/ingress-bandwidth, egress-bandwidth: the engine's bridge shapes no traffic;"
                 " remove them, or let CNI plugins make the pods' network (--network-plugin)"
             )
-        if not sandbox.addresses:
+        if not given:
             raise NetworkFailure("the engine gave the pod no address on its default bridge")
-        return by_preference(sandbox.addresses)
+        return by_preference(given)
 
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
         return by_preference(sandbox.addresses)
@@ -188,6 +195,7 @@ class CNINetwork:
     kind = "cni"
     engine_mode = "none"
     publishes_ports = False
+    can_be_early = True
 
     def __init__(
         self, runtime: cni.Runtime, source: ConfigSource, pins: Pins, locks: Path, pod_cidrs: Sequence[str]
@@ -216,7 +224,7 @@ class CNINetwork:
         if isinstance(self._source, KubenetSource):
             self._source.set_pod_cidrs(self._pod_cidrs)
 
-    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+    async def set_up(self, sandbox_id: str, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> tuple[str, ...]:
         network = self._source.network
         if network is None:
             raise FailedPrecondition(f"no pod network: {self._source.reason}")
@@ -225,11 +233,11 @@ class CNINetwork:
             # No error: plugins such as Cilium's learn from the API server what pods wish.
             logger.warning(
                 "sandbox %s asks for %s, but no plugin of CNI network %r declares that capability",
-                sandbox.id,
+                sandbox_id,
                 ", ".join(sorted(unheard)),
                 network.name,
             )
-        attachment = self._attachment(sandbox.id, sandbox.name, capability_args=wishes)
+        attachment = self._attachment(sandbox_id, sandbox_name(config.metadata), capability_args=wishes)
         try:
             result = await self._runtime.add(network, attachment)
         except cni.CacheError as error:
@@ -239,7 +247,7 @@ class CNINetwork:
         found = self._addresses_of(result)
         if not found:
             raise NetworkFailure(f"CNI network {network.name!r} gave the pod no address")
-        self._known[sandbox.id] = found
+        self._known[sandbox_id] = found
         return found
 
     def pin(self, sandbox: SandboxRecord) -> bool:

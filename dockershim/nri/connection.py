@@ -63,11 +63,18 @@ class Connection:
         self._bytes = 0
         self._ready = asyncio.Event()
         self._end: str | None = None
+        #: The number of answers when a call had none in time.
+        self._answers_when_late = -1
 
     @property
     def end(self) -> str | None:
         """Why the connection has ended; None while it has not."""
         return self._end
+
+    @property
+    def silent(self) -> bool:
+        """Whether a call had no answer in time, and none has come since, to that call or to another."""
+        return self._answers_when_late == self._machine.answers
 
     async def run(self) -> None:
         """Read until the connection ends. Never raises anything but CancelledError."""
@@ -107,14 +114,19 @@ class Connection:
                 answer.set_exception(Lost(reason))
 
     async def call(self, method: str, request: Message, response: type[M], timeout: float) -> M:
-        """Call the plugin; ``timeout`` is in seconds.
+        """Call the plugin; ``timeout`` is in seconds. One that is silent gets the request, and is not waited for.
 
-        Raises Refused for an answer that is an error, TimeoutError, Lost, and TooLong.
+        Raises Refused for an answer that is an error, TimeoutError with a text, Lost, and TooLong.
         """
+        was_silent = self.silent
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(0 if was_silent else timeout):
                 await self._ready.wait()
                 answer = await self._ask(method, request.SerializeToString(), timeout)
+        except TimeoutError as error:
+            self._answers_when_late = self._machine.answers
+            when = ", nor to the requests before" if was_silent else f" within {timeout:g} s"
+            raise TimeoutError(f"no answer to {method}{when}") from error
         except wire.LocalProtocolError as error:
             raise TooLong(str(error)) from error
         if answer.code:

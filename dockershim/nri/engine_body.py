@@ -28,6 +28,8 @@ from dockershim.translate.cdi import (
     to_device_requests,
     with_edits,
 )
+from dockershim.translate.config_members import ANNOTATION as CONFIG_ANNOTATION
+from dockershim.translate.config_members import to_annotation
 from dockershim.translate.labels import ContainerExtra, change_annotations, read_extra
 from dockershim.translate.mounts import container_path
 from dockershim.translate.records import join_resources
@@ -64,6 +66,7 @@ _TMPFS_FLAGS: Final = frozenset(
 )
 _TMPFS_VALUES: Final = frozenset(("size", "mode", "uid", "gid", "nr_inodes", "nr_blocks", "mpol"))
 
+_SCHEDULER_NUMBERS: Final = ("nice", "priority", "runtime", "deadline", "period")
 _NODE_TYPES: Final = {"b": "block", "c": "character", "u": "character"}
 
 #: A device node: ``b`` or ``c``, major and minor number.
@@ -178,6 +181,7 @@ def apply_adjustment(
     and the field; the body is of no use then.
     """
     _refuse_unserved(adjustment, where)
+    members = _members(adjustment, where)
     extra = read_extra(ContainerExtra, body["Labels"]) or ContainerExtra()
     extra = _change_env(body, adjustment.env, extra)
     if adjustment.args:
@@ -200,20 +204,16 @@ def apply_adjustment(
     _change_namespaces(body, linux.namespaces, where)
     _change_sysctls(body, linux.sysctl, where, pod_on_node=pod_on_node)
     extra = _change_resources(body, linux.resources, extra, where, features)
+    _give_members(body, members, features)
     _change_labels(body, adjustment.annotations, extra, features)
 
 
 def _refuse_unserved(adjustment: api.ContainerAdjustment, where: Where) -> None:
     linux = adjustment.linux
-    for kind, _ in adjustment.hooks.ListFields():
-        raise Unsupported(f"{where(api.OciHooks, f'hooks.{kind.name}', '')}: the engine takes no OCI hooks; {REMEDY}")
     for name in filter(lambda key: not is_removal(key), sorted(linux.net_devices)):
         at = where(api.LinuxNetDevices, f"linux.net_devices[{name}]", name)
         raise Unsupported(f"{at}: the engine moves no network devices; {REMEDY}")
     for is_set, field, name in (
-        # What a class or a policy of none asks for is what every container has.
-        (linux.io_priority.ListFields(), api.IoPriority, "io_priority"),
-        (linux.scheduler.ListFields(), api.LinuxSched, "scheduler"),
         (linux.rdt.HasField("clos_id"), api.RdtClosID, "rdt.clos_id"),
         (linux.rdt.HasField("schemata"), api.RdtSchemata, "rdt.schemata"),
         (linux.rdt.enable_monitoring.value, api.RdtEnableMonitoring, "rdt.enable_monitoring"),
@@ -225,6 +225,57 @@ def _refuse_unserved(adjustment: api.ContainerAdjustment, where: Where) -> None:
         if not rule.allow:
             # No plugin owns them: those of several add up.
             raise Unsupported(f"linux.resources.devices: the engine can allow devices, and deny none; {REMEDY}")
+
+
+#: A member of config.json, what names its field in errors, and its value.
+_Member = tuple[str, str, dict[str, Any]]
+
+
+def _members(adjustment: api.ContainerAdjustment, where: Where) -> list[_Member]:
+    """What the Engine API has no fields for, and dockershim-runc gives. Raises InvalidArgument."""
+    found: list[_Member] = []
+    linux = adjustment.linux
+    if kinds := [kind for kind, _ in adjustment.hooks.ListFields()]:
+        at = where(api.OciHooks, f"hooks.{kinds[0].name}", "")
+        hooks = {kind.json_name: [_to_hook(one, at) for one in getattr(adjustment.hooks, kind.name)] for kind in kinds}
+        found.append(("hooks", at, hooks))
+    # Without any field, a class or a policy of none asks for what every container has.
+    if linux.io_priority.ListFields():
+        at = where(api.IoPriority, "linux.io_priority", "")
+        kind = api.IOPrioClass.Name(getattr(linux.io_priority, "class"))
+        if kind == "IOPRIO_CLASS_NONE":
+            raise InvalidArgument(f"{at}.class: a priority needs one")
+        found.append(("ioPriority", at, {"class": kind, "priority": linux.io_priority.priority}))
+    if (scheduler := linux.scheduler).ListFields():
+        at = where(api.LinuxSched, "linux.scheduler", "")
+        policy = api.LinuxSchedulerPolicy.Name(scheduler.policy)
+        if policy == "SCHED_NONE":
+            raise InvalidArgument(f"{at}.policy: the other fields need one")
+        numbers = {name: getattr(scheduler, name) for name in _SCHEDULER_NUMBERS if getattr(scheduler, name)}
+        flags = [api.LinuxSchedulerFlag.Name(flag) for flag in scheduler.flags]
+        found.append(("scheduler", at, {"policy": policy, **numbers, "flags": flags}))
+    return found
+
+
+def _to_hook(hook: api.Hook, at: str) -> dict[str, Any]:
+    if not hook.path.startswith("/"):
+        raise InvalidArgument(f"{at}: {hook.path!r:.200} is not an absolute path")
+    made: dict[str, Any] = {"path": hook.path, "args": list(hook.args), "env": list(hook.env)}
+    if hook.HasField("timeout"):
+        made["timeout"] = hook.timeout.value
+    return made
+
+
+def _give_members(body: dict[str, Any], members: list[_Member], features: Capabilities) -> None:
+    if not members:
+        return
+    host_config = body["HostConfig"]
+    try:
+        host_config["Runtime"] = features.config_members_runtime(host_config.get("Runtime", ""))
+    except Unsupported as error:
+        raise Unsupported(f"{members[0][1]}: the engine has no such field, and {error}; {REMEDY}") from error
+    annotation = to_annotation({name: value for name, _, value in members})
+    host_config["Annotations"] = {**(host_config.get("Annotations") or {}), CONFIG_ANNOTATION: annotation}
 
 
 def _change_env(body: dict[str, Any], change: Iterable[api.KeyValue], extra: ContainerExtra) -> ContainerExtra:

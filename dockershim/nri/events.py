@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import FailedPrecondition, HookFailure, NetworkFailure, ShimError
 from dockershim.nri import messages
 from dockershim.nri.adjustments import CreateResult, StopResult, UpdateResult
+from dockershim.nri.in_force import GonePlugin, NRIPlugins
 from dockershim.nri.messages import Node
 from dockershim.nri.plugin import Plugin, Rejected
 from dockershim.nri.replies import check_update
@@ -32,6 +34,8 @@ M = TypeVar("M", bound=Message)
 #: Updates and evictions of one request of a plugin.
 _MOST_UPDATES: Final = 10_000
 _LONGEST_REASON: Final = 500
+#: Plugins that are gone and remembered.
+_MOST_GONE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class Events:
         self._actions = actions
         self._rules = rules
         self._plugins: list[Plugin] = []
+        #: Plugins that are gone, by name, the last one last.
+        self._gone: dict[str, GonePlugin] = {}
         #: Plugins that are connected and not yet told what runs.
         self._joining = 0
         self._turn = asyncio.Lock()
@@ -124,10 +130,20 @@ class Events:
         await self._update_others({update.container_id: update for update in updates}, plugin.name)
 
     def remove(self, plugin: Plugin) -> bool:
-        """Send a plugin no more events. Returns whether it got any before."""
+        """Send a plugin whose connection has ended no more events. Returns whether it got any before."""
+        self._gone.pop(plugin.name, None)
+        if plugin.name:
+            self._gone[plugin.name] = GonePlugin(plugin.name, plugin.end or "", time.time())
+        while len(self._gone) > _MOST_GONE:
+            self._gone.pop(next(iter(self._gone)))
         was_there = plugin in self._plugins
         self._plugins = [one for one in self._plugins if one is not plugin]
         return was_there
+
+    def told(self) -> NRIPlugins:
+        """The plugins, for who looks at the node."""
+        connected = tuple(plugin.name for plugin in self._active())
+        return NRIPlugins(connected, tuple(one for one in reversed(self._gone.values()) if one.name not in connected))
 
     async def update_containers(
         self, plugin: Plugin, request: api.UpdateContainersRequest

@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from dockershim.nri.events import Events
 
 
+@dataclass(frozen=True, slots=True)
+class GonePlugin:
+    """A plugin that was dropped or has gone away, and is not back. ``time`` is in seconds since 1970."""
+
+    name: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class NRIPlugins:
+    """The names of the plugins that get events, in their order, and those that are gone, the last one first."""
+
+    connected: tuple[str, ...]
+    gone: tuple[GonePlugin, ...]
+
+
 @dataclass(slots=True)
 class NRIInForce:
     """``current`` is None while NRI is off."""

@@ -5,6 +5,7 @@ The fields of a new container come from the body that the engine will get, those
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.state.pods import limits_of, name_of
+from dockershim.translate.config_members import read_members
 from dockershim.translate.names import SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord, to_current_resources
 
@@ -240,6 +242,24 @@ def _add_host_config(container: api.Container, host_config: Mapping[str, Any]) -
         linux.oom_score_adj.value = host_config["OomScoreAdj"]
     linux.sysctl.update(host_config.get("Sysctls") or {})
     linux.seccomp_profile.profile_type = _seccomp(host_config)
+    _add_members(container, read_members(host_config))
+
+
+def _add_members(container: api.Container, members: Mapping[str, Mapping[str, Any]]) -> None:
+    """What plugins gave the container by dockershim-runc, in the form of the OCI specification."""
+    hooks = {
+        kind: [{**hook, "timeout": {"value": hook["timeout"]}} if "timeout" in hook else hook for hook in hooks]
+        for kind, hooks in members.get("hooks", {}).items()
+    }
+    told = (
+        (hooks, container.hooks),
+        (dict(members.get("ioPriority", {})), container.linux.io_priority),
+        (dict(members.get("scheduler", {})), container.linux.scheduler),
+    )
+    for fields, message in told:
+        # A container that another version has made may have more, or something else.
+        with contextlib.suppress(ParseError):
+            ParseDict(fields, message, ignore_unknown_fields=True)
 
 
 def _mounts(host_config: Mapping[str, Any]) -> Iterator[api.Mount]:

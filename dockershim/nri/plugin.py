@@ -64,6 +64,8 @@ class Plugin:
         self.name = name
         self.events = 0
         self.policy = api.FailurePolicy()
+        #: Whether it was closed because it did not answer in time.
+        self.was_late = False
         self._timeouts = timeouts
         self._update = update
         self._started_here = bool(name)
@@ -124,6 +126,7 @@ class Plugin:
             async with asyncio.timeout(limit):
                 return await self._synchronize(pods, containers, limit)
         except TimeoutError as error:
+            self.was_late = True
             raise Rejected(f"it did not answer Synchronize within {limit:g} s") from error
         except (Refused, Lost) as error:
             raise Rejected(f"Synchronize: {error}") from error
@@ -160,24 +163,28 @@ class Plugin:
         Raises HookFailure if the plugin answers with an error, or if it fails and its policy says so.
         """
         method = request.DESCRIPTOR.name.removesuffix("Request")
-        limit = self._timeouts().request
+        was_silent = self._connection.silent
         try:
-            return await self._send(event, method, request, response, limit)
+            return await self._send(event, method, request, response, self._timeouts().request)
         except Refused as error:
             raise HookFailure(f"NRI plugin {self.name}: {method}: {error}") from error
         except TooLong as error:
             raise HookFailure(f"NRI plugin {self.name}: {method}: {error}") from error
-        except TimeoutError:
-            failure = f"no answer to {method} within {limit:g} s"
-            if not self.policy.keep_connected:
-                self.close(failure)
+        except TimeoutError as error:
+            failure = str(error)
+            self._is_late(failure)
         except Lost as error:
             failure = f"{method}: {error}"
         if self.policy.fail_request:
             raise HookFailure(f"NRI plugin {self.name}: {failure}")
-        if self.policy.keep_connected and self.end is None:
-            logger.warning("NRI plugin %s: %s; going on without it", self.name, failure)
+        if self.end is None and not was_silent:
+            logger.warning("NRI plugin %s: %s; going on without it until it answers", self.name, failure)
         return None
+
+    def _is_late(self, failure: str) -> None:
+        if not self.policy.keep_connected:
+            self.was_late = True
+            self.close(failure)
 
     async def validate(
         self, question: api.ValidateContainerAdjustmentRequest
@@ -188,10 +195,8 @@ class Plugin:
         try:
             return await self._connection.call("ValidateContainerAdjustment", question, response, limit)
         except TimeoutError as error:
-            failure = f"no answer to ValidateContainerAdjustment within {limit:g} s"
-            if not self.policy.keep_connected:
-                self.close(failure)
-            raise HookFailure(f"validator {self.name!r} failed: {failure}") from error
+            self._is_late(str(error))
+            raise HookFailure(f"validator {self.name!r} failed: {error}") from error
         except (Refused, Lost, TooLong) as error:
             raise HookFailure(f"validator {self.name!r} failed: {error}") from error
 

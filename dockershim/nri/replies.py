@@ -17,7 +17,6 @@ from dockershim.errors import HookFailure, InvalidArgument
 from dockershim.nri.resources import to_limits
 from dockershim.translate.cdi import check_cdi_name
 from dockershim.translate.checks import check_text
-from dockershim.translate.user_namespace import ANNOTATION
 
 #: Before a key, a path, a type or a name: the plugin removes what has it.
 REMOVAL: Final = "-"
@@ -44,6 +43,8 @@ RLIMITS: Final = frozenset(
 NAMESPACES: Final = ("cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts")
 #: The kubelet reads these back from the container's status to tell whether a container is its own and up to date.
 _KUBELETS: Final = ("io.kubernetes.container.", "io.kubernetes.pod.")
+#: Annotations of the engine's, which dockershim-runc reads.
+_OURS: Final = "io.dockershim."
 
 
 class AdjustmentError(HookFailure):
@@ -163,8 +164,8 @@ def _check_annotations(adjust: api.ContainerAdjustment) -> None:
         _need(name, "annotations")
         if name.startswith(_KUBELETS):
             raise InvalidArgument(f"annotations[{name:.80}]: it is the kubelet's, which reads it back")
-        if name == ANNOTATION:
-            raise InvalidArgument(f"annotations[{name}]: it is dockershim's, for the users of the pod")
+        if name.startswith(_OURS):
+            raise InvalidArgument(f"annotations[{name:.80}]: it is dockershim's, and tells the OCI runtime what to do")
     size = sum(len(key.encode()) + len(value.encode()) for key, value in adjust.annotations.items())
     if size > _LONGEST_ANNOTATIONS:
         raise InvalidArgument(f"annotations: {size} bytes are more than {_LONGEST_ANNOTATIONS}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cni import read_bounded
 from dockershim.common.background import when_answered
@@ -30,7 +31,11 @@ _LONGEST_CONFIG: Final = 1 << 20
 _MOST_PLUGINS: Final = 50
 #: Seconds for which the server waits at its start until its own plugins know what runs. An engine may be away.
 _FIRST_SYNCHRONIZE: Final = 10.0
-#: Seconds until the next try if a connection could not be taken.
+#: One that was dropped for being late twice within so many seconds is told what runs again only after a pause, of so
+#: many times what it may take for an answer. Every pod waits while a plugin is waited for.
+_RECENTLY: Final = 60.0
+_PAUSE_FACTOR: Final = 10
+#: Seconds until the next connection is taken if one could not be.
 _ACCEPT_PAUSE: Final = 0.5
 _FOLDER_MODE: Final = 0o700
 _SOCKET_MODE: Final = 0o600
@@ -88,6 +93,7 @@ class _Service:
         #: The task that reads from each plugin, also of one that is not registered yet.
         self._running: dict[asyncio.Task[None], Plugin] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._late = _Late()
 
     async def close(self) -> None:
         """End all connections, and the programs that we started."""
@@ -103,23 +109,27 @@ class _Service:
     # -- plugins of the folder -------------------------------------------------------------------------------
 
     async def start_installed(self) -> None:
-        """Start the programs of the folder, one after the other, and tell them what runs, in the same order."""
+        """Start the programs of the folder, in the order of their names, and tell them what runs, in the same order."""
         started = []
         for path in await asyncio.to_thread(_executables, self._settings.plugins):
             try:
-                plugin = await self._start(path)
+                started.append(await self._start(path))
             except OSError as error:
                 logger.error("NRI plugin %s cannot be started: %s", path.name, error.strerror)
-                continue
-            try:
-                await plugin.register(await asyncio.to_thread(_read_config, self._settings.configs, plugin.name))
-            except Rejected as error:
-                self._reject(plugin, error)
-                continue
-            started.append(plugin)
-        if started:
-            joining = self._spawn(self._join_all(started), "tell the installed NRI plugins what runs")
+        # The server's start waits for this: several that say nothing cost the time of one.
+        are_configured = await asyncio.gather(*map(self._configure, started))
+        if configured := list(itertools.compress(started, are_configured)):
+            joining = self._spawn(self._join_all(configured), "tell the installed NRI plugins what runs")
             await asyncio.wait([joining], timeout=_FIRST_SYNCHRONIZE)
+
+    async def _configure(self, plugin: Plugin) -> bool:
+        """Whether an installed plugin has registered and has its configuration."""
+        try:
+            await plugin.register(await asyncio.to_thread(_read_config, self._settings.configs, plugin.name))
+        except Rejected as error:
+            self._reject(plugin, error)
+            return False
+        return True
 
     async def _start(self, path: Path) -> Plugin:
         ours, theirs = socket.socketpair()
@@ -158,7 +168,6 @@ class _Service:
         self._spawn(self._accept(listener), "take connections of NRI plugins")
 
     async def _accept(self, listener: socket.socket) -> None:
-        """One after the other, as in containerd: each is told what runs before the next one is taken."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -170,16 +179,32 @@ class _Service:
             if len(self._running) >= _MOST_PLUGINS:
                 logger.warning("an NRI plugin was refused: there are %d already", len(self._running))
                 sock.close()
+                # One that connects without end would keep this busy, and fill the log.
+                await asyncio.sleep(_ACCEPT_PAUSE)
                 continue
+            plugin = Plugin(sock, self._timeouts, self._events.update_containers)
+            reading = self._read(plugin)
+            # One that says nothing keeps no other waiting.
+            self._spawn(self._take(plugin, reading), "take an NRI plugin that has connected")
+
+    async def _take(self, plugin: Plugin, reading: asyncio.Task[None]) -> None:
+        try:
+            await plugin.register("")
+            await self._pause(plugin, reading)
             async with self._events.joining():
-                plugin = Plugin(sock, self._timeouts, self._events.update_containers)
-                self._read(plugin)
-                try:
-                    await plugin.register("")
-                except Rejected as error:
-                    self._reject(plugin, error)
-                    continue
                 await self._join(plugin)
+        except Rejected as error:
+            self._reject(plugin, error)
+        except Exception:
+            plugin.close("it could not be told what runs")
+            raise
+
+    async def _pause(self, plugin: Plugin, reading: asyncio.Task[None]) -> None:
+        """Wait if it was late too often. To the plugin it looks as if others were told before it."""
+        pause = self._late.pause(plugin.name, asyncio.get_running_loop().time())
+        if pause > 0:
+            logger.warning("NRI plugin %s was late twice: it is told what runs in %.1f s", plugin.name, pause)
+            await asyncio.wait([reading], timeout=pause)
 
     # -- both ------------------------------------------------------------------------------------------------
 
@@ -196,15 +221,19 @@ class _Service:
         logger.warning("NRI plugin %s is not taken: %s", plugin.name or "(without a name)", error)
         plugin.close(str(error))
 
-    def _read(self, plugin: Plugin, process: asyncio.subprocess.Process | None = None) -> None:
+    def _read(self, plugin: Plugin, process: asyncio.subprocess.Process | None = None) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(plugin, process), name=f"read from NRI plugin {plugin.name}")
         self._running[task] = plugin
         task.add_done_callback(self._running.pop)
+        return task
 
     async def _run(self, plugin: Plugin, process: asyncio.subprocess.Process | None) -> None:
         try:
             await plugin.run()
         finally:
+            if plugin.was_late:
+                now = asyncio.get_running_loop().time()
+                self._late.note(plugin.name, now, self._timeouts().request * _PAUSE_FACTOR)
             if self._events.remove(plugin):
                 level = logging.INFO if plugin.end == CLOSED else logging.WARNING
                 logger.log(level, "NRI plugin %s is gone: %s", plugin.name, plugin.end)
@@ -213,11 +242,8 @@ class _Service:
                     process.kill()
                 await process.wait()
 
-    def _spawn(self, work: Awaitable[None], name: str) -> asyncio.Task[None]:
-        async def run() -> None:
-            await work
-
-        task = asyncio.create_task(run(), name=name)
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -226,6 +252,27 @@ class _Service:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s: %r", task.get_name(), error)
+
+
+class _Late:
+    """Plugins, by name, that were dropped for being late. Times are those of the event loop."""
+
+    def __init__(self) -> None:
+        self._dropped: dict[str, float] = {}
+        self._paused: dict[str, float] = {}
+
+    def note(self, name: str, now: float, pause: float) -> None:
+        """It was dropped; ``pause`` is in seconds."""
+        # Names are of the plugins' choice, so none is kept for longer than it counts.
+        self._dropped = {one: when for one, when in self._dropped.items() if when > now - _RECENTLY}
+        self._paused = {one: until for one, until in self._paused.items() if until > now}
+        if name in self._dropped:
+            self._paused[name] = now + pause
+        self._dropped[name] = now
+
+    def pause(self, name: str, now: float) -> float:
+        """How many seconds it has to wait; negative, or 0, if it has not to."""
+        return self._paused.get(name, now) - now
 
 
 def _executables(folder: Path) -> list[Path]:

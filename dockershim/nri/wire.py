@@ -124,6 +124,8 @@ class Connection:
     """The runtime's end of a connection with a plugin."""
 
     def __init__(self) -> None:
+        #: How many answers have begun to arrive, with those that nobody waits for any more.
+        self.answers = 0
         self._incoming: Iterator[Event] | None = None
         self._readers = {Channel.PLUGIN: _Reader(), Channel.RUNTIME: _Reader()}
         self._header = bytearray()
@@ -226,6 +228,7 @@ class Connection:
             raise RemoteProtocolError(f"a message of {length} bytes")
         if channel is Channel.PLUGIN:
             wanted = kind == _Type.RESPONSE and stream_id in self._waiting
+            self.answers += kind == _Type.RESPONSE
         else:
             wanted = kind == _Type.REQUEST
         return _Frame(kind, flags, stream_id, length, bytearray() if wanted else None)

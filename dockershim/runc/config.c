@@ -1,6 +1,8 @@
 #include "config.h"
 
-#define ANNOTATION "io.dockershim.user-namespace"
+#define USERS_ANNOTATION "io.dockershim.user-namespace"
+#define MEMBERS_ANNOTATION "io.dockershim.config"
+#define NETWORK_ANNOTATION "io.dockershim.network-namespace"
 /* dockerd sets it in a new network namespace. In a user namespace the kernel refuses groups that are not mapped. */
 #define PING_GROUPS "net.ipv4.ping_group_range"
 #define EVERY_GROUP "\"0 2147483647\""
@@ -127,6 +129,13 @@ static int string_member(struct span object, struct span name, struct span *text
     return 1;
 }
 
+static int find_object(struct span text, struct span *object) {
+    const char *end = text.at + text.length, *begin = skip_space(text.at, end), *behind = skip_value(begin, end);
+    if (!behind || *begin != '{') return 0;
+    *object = (struct span){begin, (size_t)(behind - begin)};
+    return 1;
+}
+
 /* ---- What is asked for. */
 
 static int number(struct span *text, unsigned long *value) {
@@ -145,8 +154,13 @@ static int space(struct span *text) {
     return 1;
 }
 
+/* Whether a text is only lines: nothing, or each with \n before it. */
+static int are_lines(struct span text) {
+    return text.length == 0 || (text.length > 2 && text.at[0] == '\\' && text.at[1] == 'n');
+}
+
 /* `uid gid size`, and then the destinations, each behind a line's end. */
-static int parse(struct span text, struct request *request) {
+static int parse_users(struct span text, struct request *request) {
     if (!number(&text, &request->uid) || !space(&text)) return 0;
     if (!number(&text, &request->gid) || !space(&text)) return 0;
     if (!number(&text, &request->size) || request->size == 0) return 0;
@@ -154,43 +168,59 @@ static int parse(struct span text, struct request *request) {
     if (request->uid == 0 || request->gid == 0) return 0;
     if (request->uid + request->size > NO_ID || request->gid + request->size > NO_ID) return 0;
     request->mounts = text;
-    return text.length == 0 || (text.length > 2 && text.at[0] == '\\' && text.at[1] == 'n');
+    request->users = 1;
+    return are_lines(text);
+}
+
+/* The beginning of a path, and then names of sysctls, each behind a line's end. */
+static int parse_network(struct span text, struct request *request) {
+    size_t length = 0;
+    while (length < text.length && text.at[length] != '\\') length++;
+    request->prefix = (struct span){text.at, length};
+    request->sysctls = (struct span){text.at + length, text.length - length};
+    request->early = 1;
+    return length > 0 && text.at[0] == '/' && are_lines(request->sysctls);
 }
 
 const char *read_request(struct span config, struct request *request) {
-    struct span top, annotations, text, linux_part, namespaces, root, one, key;
+    struct span top, annotations, users, network, linux_part, namespaces, root, one, key, type;
     struct walk walk;
-    int found, more, networks = 0;
+    int users_found, network_found, found, more, networks = 0;
 
     *request = (struct request){0};
-    top.at = skip_space(config.at, config.at + config.length);
-    top.length = config.length - (size_t)(top.at - config.at);
-    const char *behind = skip_value(top.at, top.at + top.length);
-    if (!behind || *top.at != '{') return "config.json is no JSON object";
-    top.length = (size_t)(behind - top.at);
+    if (!find_object(config, &top)) return "config.json is no JSON object";
     found = member(top, LITERAL("annotations"), &annotations);
     if (found < 0) return "config.json is no proper JSON";
     if (found == 0 || *annotations.at != '{') return NULL;
-    found = string_member(annotations, LITERAL(ANNOTATION), &text);
-    if (found == 0) return NULL;
-    if (found < 0 || !parse(text, request)) return "the annotation " ANNOTATION " is not `uid gid size` and mounts";
-    request->asked = 1;
+    users_found = string_member(annotations, LITERAL(USERS_ANNOTATION), &users);
+    network_found = string_member(annotations, LITERAL(NETWORK_ANNOTATION), &network);
+    if (users_found == 0 && network_found == 0) return NULL;
+    if (users_found != 0 && network_found != 0)
+        return "a container with a user namespace can have no network namespace that is there already";
+    if (users_found != 0 && (users_found < 0 || !parse_users(users, request)))
+        return "the annotation " USERS_ANNOTATION " is not `uid gid size` and mounts";
+    if (network_found != 0 && (network_found < 0 || !parse_network(network, request)))
+        return "the annotation " NETWORK_ANNOTATION " is not the beginning of a path and sysctls";
 
-    if (member(top, LITERAL("root"), &root) != 1 || string_member(root, LITERAL("path"), &request->root) != 1)
+    if (request->users &&
+        (member(top, LITERAL("root"), &root) != 1 || string_member(root, LITERAL("path"), &request->root) != 1))
         return "config.json has no root.path";
     if (member(top, LITERAL("linux"), &linux_part) != 1 ||
         member(linux_part, LITERAL("namespaces"), &namespaces) != 1 || !walk_into(namespaces, '[', &walk))
         return "config.json has no linux.namespaces";
     while ((more = next(&walk, &key, &one)) > 0) {
-        if (string_member(one, LITERAL("type"), &text) != 1) return "a namespace in config.json has no type";
-        if (equal(text, LITERAL("user"))) return "config.json has a user namespace already";
-        if (equal(text, LITERAL("network"))) {
+        if (string_member(one, LITERAL("type"), &type) != 1) return "a namespace in config.json has no type";
+        if (equal(type, LITERAL("user"))) return "config.json has a user namespace already";
+        if (equal(type, LITERAL("network"))) {
             networks++;
             if (string_member(one, LITERAL("path"), &request->network) < 0) return "a namespace's path is no string";
         }
     }
     if (more < 0) return "linux.namespaces of config.json is no proper JSON";
-    if (networks != 1) return "a container in the node's network namespace can have no user namespace";
+    if (networks != 1)
+        return request->users ? "a container in the node's network namespace can have no user namespace"
+                              : "config.json has no network namespace";
+    if (request->early && request->network.length) return "config.json joins another network namespace already";
     return NULL;
 }
 
@@ -248,13 +278,13 @@ static void put_mapping(struct text *text, const char *name, unsigned long host,
 
 static struct span written(const struct text *text) { return (struct span){text->bytes, text->length}; }
 
-/* Whether a destination is one of those asked for; the lines are compared as dockerd wrote them, both in one way. */
-static int is_asked(struct span lines, struct span destination) {
+/* Whether a text is one of the lines. They are compared as dockerd wrote them, both in one way. */
+static int is_line_of(struct span lines, struct span text) {
     const char *p = lines.at, *end = lines.at + lines.length;
     while (p < end) {
         const char *line = p + 2;
         for (p = line; p < end && !(p[0] == '\\' && p + 1 < end && p[1] == 'n'); p++) {}
-        if (equal((struct span){line, (size_t)(p - line)}, destination)) return 1;
+        if (equal((struct span){line, (size_t)(p - line)}, text)) return 1;
     }
     return 0;
 }
@@ -283,7 +313,7 @@ static const char *map_mounts(struct span top, const struct request *request, st
     while ((more = next(&walk, &key, &mount)) > 0) {
         if (string_member(mount, LITERAL("destination"), &destination) != 1)
             return "a mount in config.json has no destination";
-        int asked = is_asked(request->mounts, destination);
+        int asked = is_line_of(request->mounts, destination);
         int bind = string_member(mount, LITERAL("type"), &type) == 1 && equal(type, LITERAL("bind"));
         if (asked && !bind) return "a mount whose ids are to be mapped is no bind mount";
         if (!asked && !(bind && is_the_pods(destination))) continue;
@@ -296,17 +326,31 @@ static const char *map_mounts(struct span top, const struct request *request, st
     return NULL;
 }
 
+static const char *write_edits(struct span config, char *out, size_t room, size_t *length) {
+    size_t used = 0;
+    const char *p = config.at;
+    for (size_t i = 0; i <= edits.count; i++) {
+        const struct edit *one = &edits.list[i];
+        struct span kept = {p, (size_t)((i < edits.count ? one->at : config.at + config.length) - p)};
+        struct span parts[] = {kept, i < edits.count ? one->text : LITERAL("")};
+        for (size_t j = 0; j < 2; j++) {
+            if (parts[j].length > room - used) return "config.json is too large";
+            for (size_t k = 0; k < parts[j].length; k++) out[used++] = parts[j].at[k];
+        }
+        p = i < edits.count ? one->at + one->removed : p;
+    }
+    *length = used;
+    return NULL;
+}
+
 const char *amend(struct span config, const struct request *request, const char *root, const char *user, char *out,
                   size_t room, size_t *length) {
     static struct text mapping, namespace, groups;
-    struct span top = config, linux_part, namespaces, sysctls, value, ignored;
+    struct span top, linux_part, namespaces, sysctls, value, ignored;
     const char *problem;
 
     edits.count = mapping.length = namespace.length = groups.length = 0;
-    top.at = skip_space(config.at, config.at + config.length);
-    const char *behind = skip_value(top.at, config.at + config.length);
-    if (!behind) return "config.json is no JSON object";
-    top.length = (size_t)(behind - top.at);
+    if (!find_object(config, &top)) return "config.json is no JSON object";
     put_mapping(&mapping, "uidMappings", request->uid, request->size);
     put_mapping(&mapping, "gidMappings", request->gid, request->size);
     if ((problem = map_mounts(top, request, written(&mapping)))) return problem;
@@ -336,18 +380,120 @@ const char *amend(struct span config, const struct request *request, const char 
     }
     if (!edit(request->root.at, request->root.length, of(root))) return "config.json has too many mounts";
 
-    size_t used = 0;
-    const char *p = config.at;
-    for (size_t i = 0; i <= edits.count; i++) {
-        const struct edit *one = &edits.list[i];
-        struct span kept = {p, (size_t)((i < edits.count ? one->at : config.at + config.length) - p)};
-        struct span parts[] = {kept, i < edits.count ? one->text : LITERAL("")};
-        for (size_t j = 0; j < 2; j++) {
-            if (parts[j].length > room - used) return "config.json is too large";
-            for (size_t k = 0; k < parts[j].length; k++) out[used++] = parts[j].at[k];
-        }
-        p = i < edits.count ? one->at + one->removed : p;
+    return write_edits(config, out, room, length);
+}
+
+static const struct {
+    const char *name, *object; /* the object that gets the member; none for the whole */
+} members[] = {{"hooks", ""}, {"ioPriority", "process"}, {"scheduler", "process"}};
+enum { MEMBERS = sizeof members / sizeof *members };
+
+static int hexadecimal(char digit) {
+    if (digit >= '0' && digit <= '9') return digit - '0';
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* Put the member `line` asks for, `name` and digits, in its object. `work` moves behind its text. */
+static const char *add_member(struct span top, struct span line, int *done, char **work) {
+    struct span object = top, text, ignored, key;
+    struct walk walk;
+    size_t name = 0, i = 0;
+    while (name < line.length && line.at[name] != ' ') name++;
+    while (i < MEMBERS && !equal(of(members[i].name), (struct span){line.at, name})) i++;
+    if (i == MEMBERS || done[i]++) return "the annotation " MEMBERS_ANNOTATION " has an unknown name, or one twice";
+    if (*members[i].object && member(top, of(members[i].object), &object) != 1)
+        return "config.json has no object for a member";
+    if (member(object, of(members[i].name), &ignored) != 0) return "config.json has hooks or a priority already";
+    if (!walk_into(object, '{', &walk) || next(&walk, &key, &ignored) != 1)
+        return "config.json has no object for a member";
+
+    char *begin = *work, *p = begin;
+    *p++ = '"';
+    for (size_t j = 0; j < name; j++) *p++ = line.at[j];
+    *p++ = '"', *p++ = ':';
+    char *value = p;
+    for (size_t j = name + 1; j + 1 < line.length; j += 2) {
+        int high = hexadecimal(line.at[j]), low = hexadecimal(line.at[j + 1]);
+        if (high < 0 || low < 0) return "the annotation " MEMBERS_ANNOTATION " has no hexadecimal digits";
+        *p++ = (char)(high << 4 | low);
     }
-    *length = used;
+    if ((line.length - name) % 2 == 0 || !find_object((struct span){value, (size_t)(p - value)}, &text) ||
+        text.length != (size_t)(p - value))
+        return "the annotation " MEMBERS_ANNOTATION " has no object";
+    *p++ = ',';
+    *work = p;
+    return edit(object.at + 1, 0, (struct span){begin, (size_t)(p - begin)}) ? NULL : "config.json has too many members";
+}
+
+const char *add_members(struct span config, char *work, char *out, size_t room, size_t *length) {
+    struct span top, annotations, text;
+    int done[MEMBERS] = {0}, found;
+    const char *problem;
+
+    edits.count = *length = 0;
+    if (!find_object(config, &top)) return "config.json is no JSON object";
+    found = member(top, LITERAL("annotations"), &annotations);
+    if (found < 0) return "config.json is no proper JSON";
+    if (found == 0 || *annotations.at != '{') return NULL;
+    found = string_member(annotations, LITERAL(MEMBERS_ANNOTATION), &text);
+    if (found == 0) return NULL;
+    if (found < 0) return "the annotation " MEMBERS_ANNOTATION " is no string";
+    for (const char *p = text.at, *end = text.at + text.length; p <= end; p += 2) {
+        const char *line = p;
+        while (p < end && *p != '\\') p++;
+        if ((problem = add_member(top, (struct span){line, (size_t)(p - line)}, done, &work))) return problem;
+        if (p < end && (p + 1 == end || p[1] != 'n')) return "the annotation " MEMBERS_ANNOTATION " is not lines";
+    }
+    return write_edits(config, out, room, length);
+}
+
+/* Take the sysctls that are set already out of the object, with the commas that are too many then. */
+static const char *drop_sysctls(struct span sysctls, struct span lines) {
+    struct walk walk;
+    struct span key, value;
+    const char *kept = NULL; /* the end of the last member that stays */
+    int more, dropped = 0;   /* whether there are some behind it */
+
+    if (!walk_into(sysctls, '{', &walk)) return "linux.sysctl of config.json is no object";
+    const char *from = walk.p;
+    while ((more = next(&walk, &key, &value)) > 0) {
+        if (is_line_of(lines, key)) {
+            dropped = 1;
+            continue;
+        }
+        /* The key begins one before its text, with the quote. */
+        if (dropped && !edit(from, (size_t)(key.at - 1 - from), kept ? LITERAL(",") : LITERAL("")))
+            return "config.json has too many sysctls";
+        from = kept = walk.p;
+        dropped = 0;
+    }
+    if (more < 0) return "linux.sysctl of config.json is no proper JSON";
+    if (dropped && !edit(from, (size_t)(walk.end - from), LITERAL(""))) return "config.json has too many sysctls";
     return NULL;
+}
+
+const char *join_network(struct span config, const struct request *request, const char *path, char *out, size_t room,
+                         size_t *length) {
+    struct span top, linux_part, namespaces, sysctls, one, key, type;
+    struct walk walk;
+    const char *problem;
+    static struct text place;
+
+    edits.count = place.length = 0;
+    if (!find_object(config, &top)) return "config.json is no JSON object";
+    if (member(top, LITERAL("linux"), &linux_part) != 1 ||
+        member(linux_part, LITERAL("namespaces"), &namespaces) != 1 || !walk_into(namespaces, '[', &walk))
+        return "config.json has no linux.namespaces";
+    put(&place, "{\"type\":\"network\",\"path\":\"");
+    put(&place, path);
+    put(&place, "\"}");
+    if (place.length == LONGEST_TEXT) return "the path of the network namespace is too long";
+    while (next(&walk, &key, &one) > 0)
+        if (string_member(one, LITERAL("type"), &type) == 1 && equal(type, LITERAL("network")) &&
+            !edit(one.at, one.length, written(&place)))
+            return "config.json has too many namespaces";
+    int found = member(linux_part, LITERAL("sysctl"), &sysctls);
+    if (found < 0) return "linux.sysctl of config.json is there twice";
+    if (found && (problem = drop_sysctls(sysctls, request->sysctls))) return problem;
+    return write_edits(config, out, room, length);
 }

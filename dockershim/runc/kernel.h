@@ -11,7 +11,7 @@ enum {
     SYS_kill = 62, SYS_flock = 73, SYS_fchdir = 81, SYS_fchown = 93, SYS_setfsuid = 122, SYS_setfsgid = 123,
     SYS_capget = 125, SYS_capset = 126, SYS_prctl = 157, SYS_mount = 165, SYS_umount2 = 166, SYS_openat = 257,
     SYS_mkdirat = 258, SYS_newfstatat = 262, SYS_renameat = 264, SYS_unshare = 272, SYS_clone = 56,
-    SYS_ppoll = 271,
+    SYS_ppoll = 271, SYS_ioctl = 16,
     SYS_getcwd = 79, SYS_chdir = 80, SYS_setns = 308,
 };
 
@@ -46,7 +46,7 @@ enum {
     SYS_kill = 129, SYS_flock = 32, SYS_fchdir = 50, SYS_fchown = 55, SYS_setfsuid = 151, SYS_setfsgid = 152,
     SYS_capget = 90, SYS_capset = 91, SYS_prctl = 167, SYS_mount = 40, SYS_umount2 = 39, SYS_openat = 56,
     SYS_mkdirat = 34, SYS_newfstatat = 79, SYS_renameat = 38, SYS_unshare = 97, SYS_clone = 220,
-    SYS_ppoll = 73,
+    SYS_ppoll = 73, SYS_ioctl = 29,
     SYS_getcwd = 17, SYS_chdir = 49, SYS_setns = 268,
 };
 
@@ -88,7 +88,8 @@ enum {
     OPEN_TREE_CLONE = 1, MOVE_MOUNT_F_EMPTY_PATH = 4, MOUNT_ATTR_IDMAP = 0x100000,
     MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8, MS_NOATIME = 1024, MS_NODIRATIME = 2048,
     MS_BIND = 4096, MS_PRIVATE = 1 << 18, MS_RELATIME = 1 << 21, MNT_DETACH = 2,
-    CLONE_NEWNS = 0x20000, CLONE_NEWUSER = 0x10000000, SIGCHLD = 17, SIGKILL = 9, PR_SET_PDEATHSIG = 1,
+    CLONE_NEWNS = 0x20000, CLONE_NEWUSER = 0x10000000, CLONE_NEWNET = 0x40000000,
+    NS_GET_NSTYPE = 0xb703, SIGCHLD = 17, SIGKILL = 9, PR_SET_PDEATHSIG = 1,
     LOCK_EX = 2, S_IFMT = 0170000, S_IFIFO = 010000,
     ENOENT = 2, EEXIST = 17, EINTR = 4,
 };

@@ -1,8 +1,10 @@
-/* dockershim-runc: an OCI runtime for an operator to register with the Docker Engine. It is runc, and gives a user
-   namespace to a container whose annotation asks for one, which the Engine API has no field for.
+/* dockershim-runc: an OCI runtime for an operator to register with the Docker Engine. It is runc, and gives a container
+   whose annotation asks for it what the Engine API has no field for: a user namespace, a network namespace that is there
+   before the container, or hooks and priorities.
 
-   The engine calls it as it calls runc. For `create` it reads the bundle's config.json. Without the annotation it
-   does nothing; with it, it
+   The engine calls it as it calls runc. For `create` it reads the bundle's config.json. Without such an annotation it
+   does nothing. It puts hooks, I/O priority and scheduler of an annotation into config.json. For a network namespace it
+   puts the path there. For a user namespace it
      - puts the namespace into config.json, a new one for an infra container, the infra container's for the others,
      - mounts the container's root file system anew, so that files of the node's user 0 are those of the namespace's,
      - has runc map the ids of the bind mounts that the annotation names.
@@ -14,7 +16,7 @@
 #include "kernel.h"
 #include "config.h"
 
-enum { LARGEST_FILE = 64 << 20, LONGEST_PATH = 4096, MOST_LAYERS = 512, PAGE = 4096 };
+enum { LARGEST_FILE = 64 << 20, LONGEST_PATH = 4096, MOST_LAYERS = 512, PAGE = 4096, LENGTH_OF_ID = 64 };
 
 /* Nobody but root may look through the engine's folders, not even root of a user namespace, which runc is when it
    enters the root file system. So it gets that one bound here. */
@@ -489,33 +491,77 @@ static void own_pipes(const struct request *request) {
     }
 }
 
-static void create(const char *bundle, int may_amend) {
-    static struct words path, new_path, root, user;
+static void replace_config(const struct words *path, const char *bytes, size_t length) {
+    static struct words new_path;
+    add(&new_path, path->text);
+    add(&new_path, ".dockershim");
+    write_file(new_path.text, O_CREAT | O_TRUNC | O_NOFOLLOW, bytes, length);
+    must(call(SYS_renameat, AT_FDCWD, new_path.text, AT_FDCWD, path->text), "cannot replace", path->text);
+}
+
+static void give_users(struct span config, const struct request *request, const struct words *path) {
+    static struct words root, user;
+    add_part(&root, request->root.at, request->root.length);
+    for (size_t i = 0; i < root.length; i++)
+        if (root.text[i] == '\\') fail("the root file system's path has an escaped character:", root.text, 0);
+    if (root.text[0] != '/' || root.length != request->root.length || root.length >= LONGEST_PATH)
+        fail("the root file system has no absolute path:", root.text, 0);
+    if (request->network.length) join_path(request, &user);
+
+    size_t room = config.length + (1 << 20), length;
+    char *amended = memory(room);
+    const char *problem = amend(config, request, OWN_ROOT, user.text, amended, room, &length);
+    if (problem) fail(problem, "", 0);
+    make_root(request, root.text, user.length ? open_namespace(user.text) : new_namespace(request));
+    replace_config(path, amended, length);
+    own_pipes(request);
+}
+
+/* The id of a container, as the engine makes them, ends the path: the engine tells it only when the container is there,
+   and the annotation is older. */
+static void give_network(struct span config, const struct request *request, const struct words *path, const char *id) {
+    static struct words network;
+    size_t digits = 0, room = config.length + (1 << 10), length;
+    while ((id[digits] >= '0' && id[digits] <= '9') || (id[digits] >= 'a' && id[digits] <= 'f')) digits++;
+    if (digits != LENGTH_OF_ID || id[digits]) fail("a container that joins a network namespace has no id:", id, 0);
+    add_part(&network, request->prefix.at, request->prefix.length);
+    add(&network, id);
+    int fd = open_namespace(network.text);
+    if (call(SYS_ioctl, fd, NS_GET_NSTYPE) != CLONE_NEWNET) fail("is no network namespace:", network.text, 0);
+    call(SYS_close, fd);
+    char *amended = memory(room);
+    const char *problem = join_network(config, request, network.text, amended, room, &length);
+    if (problem) fail(problem, "", 0);
+    replace_config(path, amended, length);
+}
+
+/* Whether an annotation has members for config.json, which has them then. */
+static int add_to(struct span *config) {
+    size_t room = 2 * config->length + 1, length; /* a member is not longer than its digits */
+    char *added = memory(room), *work = memory(room);
+    const char *problem = add_members(*config, work, added, room, &length);
+    if (problem) fail(problem, "", 0);
+    if (length) *config = (struct span){added, length};
+    return length > 0;
+}
+
+static void create(const char *bundle, const char *id, int may_amend) {
+    static struct words path;
     struct request request;
     add(&path, bundle);
     add(&path, "/config.json");
     struct span config = read_file(path.text);
+    int changed = add_to(&config);
     const char *problem = read_request(config, &request);
     if (problem) fail(problem, "", 0);
-    if (!request.asked) return;
-    if (!may_amend) fail("a container with a user namespace cannot be restored from a checkpoint", "", 0);
-    add_part(&root, request.root.at, request.root.length);
-    for (size_t i = 0; i < root.length; i++)
-        if (root.text[i] == '\\') fail("the root file system's path has an escaped character:", root.text, 0);
-    if (root.text[0] != '/' || root.length != request.root.length || root.length >= LONGEST_PATH)
-        fail("the root file system has no absolute path:", root.text, 0);
-    if (request.network.length) join_path(&request, &user);
-
-    size_t room = config.length + (1 << 20), length;
-    char *amended = memory(room);
-    problem = amend(config, &request, OWN_ROOT, user.text, amended, room, &length);
-    if (problem) fail(problem, "", 0);
-    make_root(&request, root.text, user.length ? open_namespace(user.text) : new_namespace(&request));
-    add(&new_path, path.text);
-    add(&new_path, ".dockershim");
-    write_file(new_path.text, O_CREAT | O_TRUNC | O_NOFOLLOW, amended, length);
-    must(call(SYS_renameat, AT_FDCWD, new_path.text, AT_FDCWD, path.text), "cannot replace", path.text);
-    own_pipes(&request);
+    if (!request.users && !request.early && !changed) return;
+    if (!may_amend) fail("a container for which config.json is changed cannot be restored from a checkpoint", "", 0);
+    if (request.users)
+        give_users(config, &request, &path);
+    else if (request.early)
+        give_network(config, &request, &path, id);
+    else
+        replace_config(&path, config.at, config.length);
 }
 
 /* A command in a container: its pipes are new. runc's log tells where the bundle is; without it only /dev/stdout cannot
@@ -531,7 +577,7 @@ static void exec(void) {
     add(&path, "config.json");
     if (call(SYS_newfstatat, AT_FDCWD, path.text, &status, 0) < 0) return;
     read_request(read_file(path.text), &request); /* it finds our user namespace, which is no problem here */
-    if (request.asked) own_pipes(&request);
+    if (request.users) own_pipes(&request);
 }
 
 /* `dockershim-runc --dockershim-probe FOLDER ONE OTHER`: whether kernel and file system can what `create` needs. ONE and
@@ -551,6 +597,14 @@ static _Noreturn void probe(const char *folder, const char *one, const char *oth
     status_of(AT_FDCWD, OWN_ROOT, &status);
     if (status.uid != request.uid || status.gid != request.gid) fail("an overlay does not map the ids of", folder, 0);
     write_all(1, "user namespaces\n", 16);
+    call(SYS_exit, 0);
+    __builtin_unreachable();
+}
+
+/* `dockershim-runc --dockershim-features`: what this version reads annotations for, beside user namespaces. */
+static _Noreturn void tell_features(void) {
+    static const char features[] = "network namespaces\nmembers\n";
+    write_all(1, features, sizeof features - 1);
     call(SYS_exit, 0);
     __builtin_unreachable();
 }
@@ -602,12 +656,13 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     long count = *stack;
     char **words = (char **)(stack + 1), **environment = words + count + 1;
     if (count == 5 && same(words[1], "--dockershim-probe")) probe(words[2], words[3], words[4]);
+    if (count == 2 && same(words[1], "--dockershim-features")) tell_features();
     log_path = option(words, "--log");
     const char *bundle = option(words, "--bundle");
     if (!bundle) bundle = option(words, "-b");
     int restored = has(words, "restore");
     if (restored || has(words, "create") || has(words, "run"))
-        create(bundle ? bundle : ".", !restored);
+        create(bundle ? bundle : ".", words[count - 1], !restored);
     else if (has(words, "exec"))
         exec();
     become_runc(words, environment);

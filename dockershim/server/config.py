@@ -447,7 +447,12 @@ class Config:
     oci_runtime: str = _option(
         "",
         _text,
-        "Name of the engine's runtime that is dockershim-runc; pods can then have user namespaces. Empty: they cannot.",
+        "Name of the engine's runtime that is dockershim-runc, for user namespaces and OCI hooks of pods. Empty: none.",
+    )
+    early_network: bool = _option(
+        False,
+        _boolean,
+        "Run the CNI plugins of a pod beside the start of its infra container. It needs oci_runtime, and Docker 28.",
     )
     container_log_format: str = _option(
         "cri",

@@ -64,6 +64,8 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "userns-remap", _yes(engine["userNamespaceRemap"])
     namespaces = facts["userNamespaces"]
     yield "user namespaces", f"by {namespaces['runtime']}" if namespaces["runtime"] else f"no: {namespaces['problem']}"
+    early = facts["earlyNetwork"]
+    yield "early network", f"by {early['runtime']}" if early["runtime"] else f"no: {early['problem']}"
     yield "image volumes", _yes(engine["imageVolumes"])
     yield "CDI", "yes" if engine["cdi"] else "without hooks"
     yield "image store", f"{facts['images']['store']}, {facts['images']['storageDriver']}"

@@ -6,7 +6,14 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,14 +54,21 @@ from dockershim.debug.starts import PodStarts, WatchedPlugins
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
-from dockershim.errors import ShimError, StartError
+from dockershim.errors import FailedPrecondition, ShimError, StartError
 from dockershim.hooks.folder import HooksInForce, hook_servers
 from dockershim.host_paths.service import HostPaths
 from dockershim.logs.service import ContainerLogs
 from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
 from dockershim.network.plugins import TracedPlugins
-from dockershim.network.pod_network import ENGINE_NETWORK, CNINetwork, ConfigSource, KubenetSource, NoSource
+from dockershim.network.pod_network import (
+    ENGINE_NETWORK,
+    CNINetwork,
+    ConfigSource,
+    KubenetSource,
+    NodeNetwork,
+    NoSource,
+)
 from dockershim.nri.in_force import NRIInForce
 from dockershim.server.config import Config
 from dockershim.state.checkpoints import Checkpoints
@@ -133,7 +147,9 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         oom_kills = stack.enter_context(closing(OOMKills()))
         kept_limits = await asyncio.to_thread(KeptLimits, config.state_directory / "limits")
         inventory = Inventory(engine, follower, oom_kills.has, kept_limits.of)
-        info = EngineInfo(engine, follower, config.cgroup_driver, config.oci_runtime)
+        info = EngineInfo(
+            engine, follower, config.cgroup_driver, config.oci_runtime, early_network=config.early_network
+        )
         pods = Pods(inventory, checkpoints, cni_network, pins)
         disk = DiskUsage(inventory, engine, every=config.disk_usage_interval)
         infra_image = config.pod_infra_container_image or BUILTIN_INFRA_IMAGE
@@ -181,7 +197,7 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             _engine_log(config),
         )
         runtime = RuntimeService(
-            NodeStatus(info, follower, network, host_paths, logs, failed_calls, infra_image),
+            NodeStatus(info, follower, network, host_paths, logs, failed_calls, nri, infra_image),
             SandboxStart(
                 pods,
                 containers,
@@ -211,13 +227,16 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         if starts is not None:
             await _serve_page(config, runtime, starts, stack)
         await _look_at_engine(follower, info)
+        await _start_children(config, logs, host_paths)
         await stack.enter_async_context(keeper)
         await stack.enter_async_context(
             hook_servers(hooks, pods, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
         )
         if config.nri:
             await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
+        await stack.enter_async_context(in_background(_examine(network), "examine the pod network"))
         await stack.enter_async_context(in_background(drafts.remove_leftovers(), "drafts"))
+        await stack.enter_async_context(in_background(containers.keep_clear(), "containers to remove"))
         await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
@@ -385,6 +404,19 @@ async def _cni_network(
     )
     network.set_pod_cidr(config.pod_cidr)
     return network
+
+
+async def _start_children(config: Config, logs: ContainerLogs, host_paths: HostPaths) -> None:
+    """Start our processes beside the rest of the start, so that the first container does not wait for them."""
+    if _engine_log(config) is not None:
+        logs.start()
+    await host_paths.start()
+
+
+async def _examine(network: NodeNetwork) -> None:
+    """Ask the CNI plugins what they can before the first pod has to wait for that."""
+    with suppress(FailedPrecondition):  # which Status and RunPodSandbox tell
+        await network.check()
 
 
 def _engine_log(config: Config) -> EngineLog | None:

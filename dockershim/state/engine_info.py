@@ -10,7 +10,7 @@ from typing import Final
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.state.follower import EngineFollower
-from dockershim.state.user_namespaces import user_namespace_support
+from dockershim.state.oci_runtime import config_members_support, early_network_support, user_namespace_support
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 logger = logging.getLogger(__name__)
@@ -22,14 +22,24 @@ _MAX_AGE: Final = 60.0
 class EngineInfo:
     """Reads what the engine can do. ``cgroup_driver`` is the configured one; empty means to use the engine's.
 
-    ``oci_runtime`` is the name of the runtime that makes user namespaces; empty for none.
+    ``oci_runtime`` is the name of the runtime that is dockershim-runc; empty for none. ``early_network`` is whether it
+    shall have pods join network namespaces that are there before them.
     """
 
-    def __init__(self, engine: Engine, follower: EngineFollower, cgroup_driver: str, oci_runtime: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        follower: EngineFollower,
+        cgroup_driver: str,
+        oci_runtime: str = "",
+        *,
+        early_network: bool = False,
+    ) -> None:
         self._engine = engine
         self._follower = follower
         self.cgroup_driver = cgroup_driver
         self._oci_runtime = oci_runtime
+        self._early_network = early_network
         #: What was last read; None before the first time.
         self.last: Capabilities | None = None
         self._read_at = 0.0
@@ -50,10 +60,16 @@ class EngineInfo:
         info = await self._engine.get("/info")
         before = self.cgroup_problem
         api = await self._engine.api_version()
-        support = await user_namespace_support(api, info, self._oci_runtime)
-        if self._oci_runtime and support.problem and (self.last is None or self.last.user_namespaces != support):
-            logger.warning("pods can have no user namespaces: %s", support.problem)
-        found = self.last = replace(read_capabilities(api, info), user_namespaces=support)
+        users = await user_namespace_support(api, info, self._oci_runtime)
+        if self._oci_runtime and users.problem and (self.last is None or self.last.user_namespaces != users):
+            logger.warning("pods can have no user namespaces: %s", users.problem)
+        early = await early_network_support(api, info, self._oci_runtime if self._early_network else "")
+        if self._early_network and early.problem and (self.last is None or self.last.early_network != early):
+            logger.warning("the network of a pod is set up after its start: %s", early.problem)
+        members = await config_members_support(api, info, self._oci_runtime)
+        found = self.last = replace(
+            read_capabilities(api, info), user_namespaces=users, early_network=early, config_members=members
+        )
         if self.cgroup_problem and self.cgroup_problem != before:
             logger.error("%s", self.cgroup_problem)
         self._read_at = time.monotonic()

@@ -207,8 +207,10 @@ class Inventory:
         self._begun.pop(container_id, None)
         self._put(container_id, None)
 
-    async def _refresh(self, container_id: str, satisfied: Callable[[], bool]) -> None:
-        asked = next(self._count)
+    async def _refresh(self, container_id: str, satisfied: Callable[[], bool], asked: int | None = None) -> None:
+        """Inspect a container, unless an inspect has begun since ``asked``, by default since now."""
+        if asked is None:
+            asked = next(self._count)
         if satisfied():
             return
         async with self._turns.hold(container_id):
@@ -322,23 +324,25 @@ class Inventory:
             self._spawn(container_id)
 
     def _spawn(self, container_id: str) -> None:
-        task = asyncio.create_task(self._refresh_in_background(container_id), name=f"refresh {container_id}")
+        # A call that waited for the same change may inspect before the task runs: that inspect shows it, too.
+        refreshing = self._refresh_in_background(container_id, next(self._count))
+        task = asyncio.create_task(refreshing, name=f"refresh {container_id}")
         self._refreshes[task] = container_id
         task.add_done_callback(self._refreshes.pop)
 
-    async def _refresh_in_background(self, container_id: str) -> None:
+    async def _refresh_in_background(self, container_id: str, asked: int) -> None:
         try:
-            await self._refresh_or_summarize(container_id)
+            await self._refresh_or_summarize(container_id, asked)
         except ShimError as error:
             self._follower.suspect(str(error))
         except Exception:
             logger.exception("container %s cannot be read", container_id)
             self._follower.suspect(f"container {container_id} cannot be read")
 
-    async def _refresh_or_summarize(self, container_id: str) -> None:
+    async def _refresh_or_summarize(self, container_id: str, asked: int | None = None) -> None:
         """Refresh a container; if the engine cannot inspect it, use what the list says, so that it hides no others."""
         try:
-            await self._refresh(container_id, _never)
+            await self._refresh(container_id, _never, asked)
         except (EngineFailure, DeadlineExceeded) as error:
             logger.warning("%s", error)
             items = await self._list({"id": [container_id]})

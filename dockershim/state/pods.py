@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.rollback import Locks
+from dockershim.common.own_files import with_own_thread
+from dockershim.common.rollback import Locks, run_to_completion
 from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound
 from dockershim.network.netns import Pins
 from dockershim.network.pod_network import ENGINE_NETWORK, HOST_NETWORK, CNINetwork, PodNetwork
@@ -282,10 +284,25 @@ class Pod:
         """Pin its netns until ``tear_down``. Returns whether that was necessary. Raises OSError."""
         return self._pods.network_of(record).pin(record)
 
-    async def set_up(self, network: PodNetwork, record: SandboxRecord, config: cri.PodSandboxConfig) -> None:
-        """Give it its network. Raises NetworkFailure."""
+    async def make_network_namespace(self, sysctls: Mapping[str, str]) -> None:
+        """Make and pin the netns that its infra container will join. Raises InvalidArgument, and OSError.
+
+        Never cut short: ``tear_down`` must find it.
+        """
+        making = with_own_thread(self._pods.pins.make, self.id, sysctls)
+        await run_to_completion(making, f"make the network namespace of {self.id}")
+
+    def has_joined(self, record: SandboxRecord) -> bool:
+        """Whether its infra container runs in the pinned netns. Raises OSError."""
+        return self._pods.pins.has_joined(self.id, Path(record.netns_path))
+
+    async def set_up(self, network: PodNetwork, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> None:
+        """Give it its network; ``given`` are the addresses that the engine gave it. Raises NetworkFailure.
+
+        Never cut short: a plugin's DEL may not be able to undo a half-done ADD.
+        """
         self._pods._marks_of(self.id).torn_down = False
-        await network.set_up(record, config)
+        await run_to_completion(network.set_up(self.id, config, given), f"set up the network of {self.id}")
 
     async def tear_down(self) -> None:
         """Release its network. May be called repeatedly. Raises NetworkFailure; the caller must then call it again."""

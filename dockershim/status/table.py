@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dockershim.common.text import escape
 from dockershim.debug.overview import RUNNING, Container, Overview, Pod
-from dockershim.debug.sentences import of_logs, of_outage, of_pods, of_resyncs
+from dockershim.debug.sentences import of_logs, of_nri, of_outage, of_pods, of_resyncs
 from dockershim.debug.words import age, ago, cores, counted, rate, size
 
 _GOOD: Final = "green"
@@ -68,6 +68,8 @@ def _head(overview: Overview) -> Iterator[list[tuple[str, str]]]:
     yield [("last outage of the engine: ", ""), (told, style)]
     if overview.resyncs is not None:
         yield [(f"last resync: {escape(of_resyncs(overview.resyncs, overview.time))}", "")]
+    if overview.nri is not None:
+        yield [(f"NRI plugins: {escape(of_nri(overview.nri, overview.time))}", "")]
 
 
 def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:

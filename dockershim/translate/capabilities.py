@@ -13,6 +13,9 @@ from dockershim.errors import InvalidArgument, Unsupported
 _KERNEL_RECURSIVE_READ_ONLY = (5, 12)
 _API_IMAGE_MOUNTS = (1, 48)
 _API_ANNOTATIONS = (1, 43)
+#: Docker 28. Docker 25 still turned IPv6 off in the network namespace of a container that has been made.
+_API_EARLY_NETWORK = (1, 48)
+_KERNEL_EARLY_NETWORK = (4, 11)
 #: What the engine tells of its driver if images are in containerd's store. Drivers of both kinds have some names alike.
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 #: The engine's namespace in containerd, unless it has the flag --containerd-namespace.
@@ -36,15 +39,16 @@ _DEFAULT_HANDLER: Final = "docker"
 
 
 @dataclass(frozen=True, slots=True)
-class UserNamespaceSupport:
-    """``runtime`` is the engine's runtime that makes user namespaces of pods; empty if none does, and ``problem`` is
-    why."""
+class RuntimeSupport:
+    """``runtime`` is the engine's runtime that gives something to pods; empty if none does, and ``problem`` is why."""
 
     runtime: str = ""
     problem: str = ""
 
 
-NO_USER_NAMESPACES: Final = UserNamespaceSupport(problem="--oci-runtime is not set")
+NO_USER_NAMESPACES: Final = RuntimeSupport(problem="--oci-runtime is not set")
+NO_CONFIG_MEMBERS: Final = RuntimeSupport(problem="--oci-runtime is not set")
+NO_EARLY_NETWORK: Final = RuntimeSupport(problem="--early-network or --oci-runtime is not set")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ class Capabilities:
     ``containerd_namespace`` the engine's namespace there.
     ``recursive_read_only`` are the runtimes that support recursive read-only mounts. ``live_restore`` is whether
     containers outlive the engine; ``user_namespace_remap`` whether it gives every container the same user namespace.
-    ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces`` is not from the engine:
-    ``EngineInfo`` tries.
+    ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces``, ``early_network``
+    and ``config_members`` (translate/config_members.py) are not from the engine: ``EngineInfo`` tries.
     """
 
     api: tuple[int, int]
@@ -85,7 +89,9 @@ class Capabilities:
     rootless: bool
     user_namespace_remap: bool
     missing_limits: tuple[str, ...]
-    user_namespaces: UserNamespaceSupport = NO_USER_NAMESPACES
+    user_namespaces: RuntimeSupport = NO_USER_NAMESPACES
+    early_network: RuntimeSupport = NO_EARLY_NETWORK
+    config_members: RuntimeSupport = NO_CONFIG_MEMBERS
 
     @property
     def image_volumes(self) -> bool:
@@ -117,15 +123,32 @@ class Capabilities:
             raise Unsupported(f"{field}: the node has no user namespaces for pods: {problem}")
         return self.user_namespaces.runtime
 
+    def early_network_runtime(self, handler: str) -> str:
+        """HostConfig.Runtime for a handler's pod whose network is set up before its start; empty if it cannot be."""
+        return "" if _why_not(self.early_network, self._runtime_name(handler)) else self.early_network.runtime
+
+    def config_members_runtime(self, runtime: str) -> str:
+        """HostConfig.Runtime instead of ``runtime``, for members of config.json. Raises Unsupported."""
+        if problem := _why_not(self.config_members, runtime or self.default_runtime):
+            raise Unsupported(problem)
+        return self.config_members.runtime
+
     def _why_no_user_namespace(self, handler: str) -> str:
-        name = self.runtime_of(handler) or self.default_runtime
-        if self.user_namespaces.problem or name in (*_RUNC, self.user_namespaces.runtime):
-            return self.user_namespaces.problem
-        return f"{self.user_namespaces.runtime} is runc, and cannot stand in for the runtime {name}"
+        return _why_not(self.user_namespaces, self._runtime_name(handler))
+
+    def _runtime_name(self, handler: str) -> str:
+        return self.runtime_of(handler) or self.default_runtime
 
     def has_recursive_read_only(self, handler: str) -> bool:
         """Whether containers of this handler can have recursive read-only mounts."""
-        return (self.runtime_of(handler) or self.default_runtime) in self.recursive_read_only
+        return self._runtime_name(handler) in self.recursive_read_only
+
+
+def _why_not(support: RuntimeSupport, name: str) -> str:
+    """Why the containers of the engine's runtime ``name`` cannot have it; empty if they can."""
+    if support.problem or name in (*_RUNC, support.runtime):
+        return support.problem
+    return f"{support.runtime} is runc, and cannot stand in for the runtime {name}"
 
 
 def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabilities:
@@ -180,9 +203,7 @@ def user_namespace_program(api: tuple[int, int], info: Mapping[str, Any], name: 
     """The path of the program of the runtime ``name``. Raises Unsupported if user namespaces cannot be made by it."""
     if api < _API_ANNOTATIONS:
         raise Unsupported("they need Docker 25 or newer")
-    runtime = (info.get("Runtimes") or {}).get(name)
-    if not isinstance(runtime, Mapping) or not str(runtime.get("path", "")).startswith("/"):
-        raise Unsupported(f"the engine has no runtime {name!r} with the path of a program: see its daemon.json")
+    runtime = _runtime(info, name)
     try:
         features = json.loads(runtime["status"][_FEATURES])
         known = "user" in features["linux"]["namespaces"]
@@ -192,6 +213,25 @@ def user_namespace_program(api: tuple[int, int], info: Mapping[str, Any], name: 
     if not known or not mapped:
         raise Unsupported("runc does not say that it has id-mapped mounts: runc 1.2 or newer does")
     return str(runtime["path"])
+
+
+def early_network_program(api: tuple[int, int], info: Mapping[str, Any], name: str) -> str:
+    """The path of the program of the runtime ``name``. Raises Unsupported if the engine is in its way."""
+    if api < _API_EARLY_NETWORK:
+        raise Unsupported("it needs Docker 28 or newer")
+    options = {option.split(",", 1)[0] for option in info.get("SecurityOptions") or ()}
+    if options & {"name=rootless", "name=userns"}:
+        raise Unsupported("not on an engine whose containers have user namespaces")
+    if _kernel(str(info.get("KernelVersion", ""))) < _KERNEL_EARLY_NETWORK:
+        raise Unsupported("it needs Linux 4.11 or newer")
+    return str(_runtime(info, name)["path"])
+
+
+def _runtime(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    runtime = (info.get("Runtimes") or {}).get(name)
+    if not isinstance(runtime, Mapping) or not str(runtime.get("path", "")).startswith("/"):
+        raise Unsupported(f"the engine has no runtime {name!r} with the path of a program: see its daemon.json")
+    return runtime
 
 
 def _kernel(release: str) -> tuple[int, int]:

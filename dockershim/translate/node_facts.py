@@ -45,6 +45,7 @@ def to_node_facts(features: Capabilities, huge_pages: Iterable[str]) -> dict[str
             "runtime": features.user_namespaces.runtime,
             "problem": features.user_namespaces.problem,
         },
+        "earlyNetwork": {"runtime": features.early_network.runtime, "problem": features.early_network.problem},
         "images": {
             "store": "containerd" if features.containerd_store else "engine",
             "storageDriver": features.storage_driver,

@@ -225,8 +225,11 @@ def to_infra_container(
     profiles: Mapping[str, str],
     lowest_oom_score: int,
     features: Capabilities,
+    early: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The body of POST /containers/create. ``config`` has passed ``check_sandbox``.
+
+    ``early`` is what an early network changes of the HostConfig; None for a network that is set up after the start.
 
     Raises InvalidArgument for requests that this engine does not support.
     """
@@ -259,6 +262,8 @@ def to_infra_container(
         field = "config.linux.security_context.namespace_options.userns_options"
         body["HostConfig"]["Runtime"] = features.user_namespace_runtime(runtime_handler, field)
         body["HostConfig"]["Annotations"] = {ANNOTATION: namespace.to_annotation()}
+    elif early is not None:
+        body["HostConfig"] |= early
     elif runtime := features.runtime_of(runtime_handler):
         body["HostConfig"]["Runtime"] = runtime
     if config.hostname and not is_host_network(config):

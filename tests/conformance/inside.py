@@ -32,10 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--restart-every", type=float, default=0.0, help="seconds from one engine restart to the next")
     given, more = parser.parse_known_args(arguments)
     report: Path = given.report
-    # Pods get user namespaces where the engine is new enough for it.
+    # Pods get user namespaces, and their network beside their start, where the engine is new enough for it.
     Engine().restart(_add_runtime())
     server = Server()
-    server.start(f"--oci-runtime={RUNTIME}")
+    server.start(f"--oci-runtime={RUNTIME}", "--early-network")
     try:
         with restarting(server, given.restart_every) as target, (report / "critest.log").open("wb") as log:
             # A fixed order: a failure that depends on what ran before can be seen again.

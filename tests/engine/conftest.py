@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stall", type=float, default=5.0, help="seconds for which a client of exec reads nothing")
     parser.addoption("--faults", type=int, default=40, help="cases of fault injection, 0 for all")
     parser.addoption("--faults-seed", type=int, help="which cases those are; another sample for each engine without it")
+    parser.addoption("--faults-early", action="store_true", help="RunPodSandbox alone, with --early-network")
     parser.addoption("--soak", type=int, default=40, help="seconds of the soak")
     parser.addoption("--soak-seed", type=int, default=1, help="when what is killed in it")
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.engine.faults.proxy import engine_proxy
 from tests.engine.machine import Machine, look
 from tests.engine.pods import pull
 from tests.engine.registry import running_registry
+from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
@@ -46,14 +47,25 @@ SETTLE = 30.0
 
 
 @pytest.fixture
-async def world(server: Server, nothing_left: None) -> AsyncIterator[World]:
+def early(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
+    """The flags by which pods get their network beside their start, if that is asked for, and a runtime for it."""
+    if not request.config.getoption("--faults-early"):
+        yield ()
+        return
+    Engine().restart(f"--add-runtime=dockershim-runc={shutil.which('dockershim-runc')}")
+    yield ("--oci-runtime=dockershim-runc", "--early-network")
+    Engine().restart()
+
+
+@pytest.fixture
+async def world(server: Server, nothing_left: None, early: tuple[str, ...]) -> AsyncIterator[World]:
     """A server that reaches the engine through the proxy, with faulty plugins. Restored afterwards."""
     orders.prepare()
     plugins.install()
     server.stop()
     try:
         async with engine_proxy(PROXY, Path("/run/docker.sock")) as proxy, running_registry() as registry:
-            await asyncio.to_thread(server.start, *FLAGS, program=WHOLE)
+            await asyncio.to_thread(server.start, *FLAGS, *early, program=WHOLE)
             async with CRI(server.target) as cri:
                 await pull(cri)
                 yield World(cri, proxy, registry)
@@ -68,10 +80,10 @@ async def world(server: Server, nothing_left: None) -> AsyncIterator[World]:
             shutil.rmtree(folder)
 
 
-async def discover(world: World) -> list[Step]:
+async def discover(world: World, calls: Iterable[str]) -> list[Step]:
     """The steps of each call that succeeds. Work after events differs, so only steps of two runs count."""
     found: list[Step] = []
-    for call in CALLS:
+    for call in calls:
         first, second = [await _passed(world, call) for _ in range(2)]
         found += [Step(call, *one) for one in first if one in second]
     return found
@@ -150,10 +162,12 @@ async def at_rest(engine: DockerClient, server: Server, before: Machine) -> dict
 
 @pytest.mark.timeout(3600)
 async def test_every_step_through_every_fault(
-    world: World, server: Server, engine_api: DockerClient, request: pytest.FixtureRequest
+    world: World, server: Server, engine_api: DockerClient, early: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    steps = await discover(world)
-    assert {step.call for step in steps} == set(CALLS)
+    calls = ("RunPodSandbox",) if early else CALLS
+    steps = await discover(world, calls)
+    assert {step.call for step in steps} == set(calls)
+    assert (Step("RunPodSandbox", "point", "make the network namespace") in steps) is bool(early)
     everything = cases_of(steps)
     count = request.config.getoption("--faults") or len(everything)
     seed = request.config.getoption("--faults-seed")

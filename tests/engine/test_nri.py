@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ from tests.engine.pods import (
     stop,
     until,
 )
+from tests.engine.test_disks import MS_RDONLY, MS_REMOUNT
+from tests.node.mounts import mount
 from tests.node.server import Server, ServerError
 from tests.node.state import Snapshot
 from tests.nri_plugin import FakePlugin
@@ -356,9 +359,51 @@ async def test_a_slow_plugin_costs_its_time_once(cri: CRI, socket: Path, server:
         await remove_pod(cri, second)
         assert other.methods.count("RunPodSandbox") == 2
         assert fake.methods == ["RunPodSandbox"]
+        nri = json.loads((await cri.runtime.Status(cri_api.StatusRequest(verbose=True))).info["nri"])
+        assert nri["connected"] == ["20-good"]
+        gone = {one["name"]: one["reason"] for one in nri["gone"]}
+        assert gone["10-slow"] == "no answer to RunPodSandbox within 1 s"
     lines = [line for line in server.log.read_text().splitlines() if "10-slow" in line and "gone" in line]
     assert len(lines) == 1
     assert "no answer to RunPodSandbox within 1 s" in lines[0]
+
+
+async def test_one_that_hangs_and_comes_again_does_not_slow_pods_for_long(cri: CRI, socket: Path) -> None:
+    told = []
+
+    async def hang(method: str, request: bytes) -> Message:
+        if method == "Synchronize":
+            told.append(method)
+            await asyncio.Event().wait()
+        return await nri_plugin.accept(method, request)
+
+    async def come_again() -> None:
+        while True:
+            async with nri_plugin.connected(socket, hang) as fake:
+                await fake.register("hangs")
+                await fake.closed()
+
+    coming = asyncio.create_task(come_again())
+    try:
+        async with asyncio.timeout(4 * TIMEOUT):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+        begin = time.monotonic()
+        async with pod(cri) as sandbox_id:
+            await start(cri, sandbox_id, container_config())
+        # One limit for the second time; with every time it would be four of them.
+        assert time.monotonic() - begin < 3 * TIMEOUT
+        assert len(told) == 2
+    finally:
+        coming.cancel()
+        await asyncio.wait([coming])
+
+
+async def test_connections_that_say_nothing_keep_no_plugin_waiting(cri: CRI, socket: Path) -> None:
+    async with nri_plugin.connected(socket), nri_plugin.connected(socket):
+        async with asyncio.timeout(1), plugin(socket) as fake:
+            pass
+        assert fake.methods == []
 
 
 async def test_nothing_is_lost_on_one_that_comes_late(cri: CRI, socket: Path) -> None:
@@ -443,6 +488,34 @@ async def test_a_server_that_is_killed_while_it_asks_leaves_no_container(
     async with CRI(server.target) as again:
         await until(lambda: not made())
         await remove_pod(again, sandbox_id)
+
+
+async def test_what_the_engine_could_not_remove_is_removed_later(
+    cri: CRI, socket: Path, engine_api: DockerClient
+) -> None:
+    """The engine's disk is read-only while plugins are asked, as after an I/O error."""
+    place = Path(engine_api.info()["DockerRootDir"]) / "containers"
+
+    async def answer(method: str, request: bytes) -> Message:
+        if method == "CreateContainer":
+            mount("tmpfs", place, "tmpfs", MS_REMOUNT | MS_RDONLY)
+        return await nri_plugin.accept(method, request)
+
+    def drafts() -> list[str]:
+        names = (str(one.name) for one in engine_api.containers.list(all=True))
+        return [name for name in names if name.startswith("dockershim-draft-")]
+
+    mount("tmpfs", place, "tmpfs")
+    try:
+        async with pod(cri) as sandbox_id:
+            async with plugin(socket, answer):
+                async with refused("INTERNAL", "read-only file system"):
+                    await create(cri, sandbox_id, container_config())
+                assert len(drafts()) == 1
+            mount("tmpfs", place, "tmpfs", MS_REMOUNT)
+            await until(lambda: drafts() == [])
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 async def test_a_plugin_updates_and_evicts_containers_at_any_time(

@@ -171,10 +171,15 @@ async def test_what_a_pod_uses_is_what_the_engine_and_its_log_tell(node: Node, e
     container = engine_api.containers.get(node.busy_container)
 
     def usage() -> tuple[float, int, int]:
-        stats = container.stats(stream=False)
+        stats = container.stats(stream=False, one_shot=True)
         memory = stats["memory_stats"]
         cache = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
         return stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, memory["usage"] - cache, log_size()
+
+    async def is_memory_right() -> bool:
+        # Its short commands come and go, and each has memory of its own.
+        first, told, last = usage()[1], int(seen(await node.json())["memoryBytes"]), usage()[1]
+        return min(first, last) - 300_000 <= told <= max(first, last) + 300_000
 
     def log_size() -> int:
         return Path(container.attrs["LogPath"]).stat().st_size
@@ -191,7 +196,7 @@ async def test_what_a_pod_uses_is_what_the_engine_and_its_log_tell(node: Node, e
     seconds, after = time.monotonic() - begun, usage()
     found = seen(told)
     assert found["cpuCores"] == pytest.approx((after[0] - before[0]) / seconds, rel=0.5, abs=0.005)
-    assert found["memoryBytes"] == pytest.approx(after[1], rel=0.3, abs=300_000)
+    await eventually(is_memory_right, True)
     assert found["logBytesPerSecond"] == pytest.approx((after[2] - before[2]) / seconds, rel=0.4)
     rates = [one["logBytesPerSecond"] for pod in told["pods"] for one in pod["containers"]]
     assert sorted(rates)[:-1] == [0] * (len(rates) - 1)
@@ -246,7 +251,7 @@ async def test_a_pods_start_is_shown_with_its_pull_its_steps_and_its_plugins(
     plugins = [one["type"] for one in json.loads(CONFLIST.read_text())["plugins"]]
     wanted = [
         *("RunPodSandbox", "create the infra container", "write the checkpoint", "start the infra container"),
-        *("inspect the infra container", "pin the network namespace", "write resolv.conf", "set up the network"),
+        *("inspect the infra container", "write resolv.conf", "pin the network namespace", "set up the network"),
         *(f"CNI ADD {plugin}" for plugin in plugins),
         *(f"PullImage {BUSYBOX}", "pull the image", "inspect the image"),
         *("CreateContainer main", "create the container", "inspect the container"),

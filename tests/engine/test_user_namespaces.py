@@ -316,6 +316,10 @@ async def test_containers_that_do_not_fit_their_pod(cri: CRI, folder: Path) -> N
         ):
             async with refused("INVALID_ARGUMENT", "uidMappings", words):
                 await create(cri, mapped, of(options, mounts=[mount]), config)
+        # The runtime reads a path in each line: this one would map the two others.
+        plain_ones = [volume(folder, "/a", None), volume(folder, "/b", None)]
+        async with refused("INVALID_ARGUMENT", "mounts.container_path", "control characters"):
+            await create(cri, mapped, of(options, mounts=[volume(folder, "/a\n/b", A), *plain_ones]), config)
         async with refused("INVALID_ARGUMENT", "uidMappings", "with a user namespace"):
             await create(cri, plain, of(api.NamespaceOption(), mounts=[volume(folder, "/v", A)]))
 

@@ -77,8 +77,9 @@ test-stall: install ## Let a client of exec read nothing for a while, and look a
 
 # Fault injection with every case there is; test-engine runs a sample.
 .PHONY: faults
-faults: install ## Take five calls through every fault at every step (ENGINE=20|28)
-	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --faults=0 tests/engine/test_faults.py
+faults: install ## Take five calls through every fault at every step (ENGINE=20|28; EARLY=yes: one call, with --early-network)
+	$(NODE) $(ENGINE) -- $(BIN)/python -m pytest -p no:cacheprovider -s --faults=0 $(if $(EARLY),--faults-early) \
+	  tests/engine/test_faults.py
 
 # bash counts in a variable of the name SECONDS: only one that make was given is meant.
 SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),600)

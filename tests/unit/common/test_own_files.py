@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cni
-from dockershim.common.own_files import with_own_files
+from dockershim.common.own_files import with_own_files, with_own_thread
 
 NAME: ContextVar[str] = ContextVar("NAME")
 
@@ -40,3 +40,15 @@ async def test_the_cache_of_cni_has_threads_of_its_own(stuck: None, tmp_path: Pa
     attachment = cni.Attachment("id", "/netns", "eth0")
     with pytest.raises(cni.NotAttached):
         await runtime.check(network, attachment)
+
+
+async def test_a_thread_of_its_own_waits_for_no_other_and_ends() -> None:
+    held = threading.Event()
+    waiting = [asyncio.create_task(with_own_thread(held.wait, 10)) for _ in range(40)]
+    found = await with_own_thread(threading.current_thread)
+    held.set()
+    assert await asyncio.gather(*waiting) == [True] * 40
+    found.join(10)
+    assert not found.is_alive()
+    with pytest.raises(ValueError, match="invalid literal"):
+        await with_own_thread(int, "x")

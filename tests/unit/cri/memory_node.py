@@ -12,6 +12,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,8 @@ from dockershim.nri.in_force import NRIInForce
 from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
 from dockershim.state.pods import Pods
+from dockershim.translate.capabilities import Capabilities, RuntimeSupport
+from dockershim.translate.early_network import ANNOTATION
 from dockershim.translate.records import SandboxRecord
 from tests.unit.state.fake_pods import FakeCheckpoints
 from tests.unit.translate.kubelet import ENGINE_28, container_config, sandbox_config
@@ -99,6 +102,8 @@ class MemoryEngine:
         self.fail: set[str] = set()
         self.answers = True
         self.unanswered: list[asyncio.Future[None]] = []
+        #: The ids of sandboxes whose network namespace was made before their infra container.
+        self.pins: set[str] = set()
         #: Called with each event; None while there is no server.
         self.listener: Callable[[Event], None] | None = None
         self._steps = steps
@@ -107,13 +112,20 @@ class MemoryEngine:
         #: The ids of all sandboxes that there ever were.
         self._sandboxes: set[str] = set()
 
-    def add(self, container_id: str, name: str, labels: Mapping[str, str], status: str) -> None:
+    def add(
+        self,
+        container_id: str,
+        name: str,
+        labels: Mapping[str, str],
+        status: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         self.containers[container_id] = {
             "Id": container_id,
             "Name": f"/{name}",
             "Created": "2026-01-02T03:04:05Z",
             "Config": {"Labels": dict(labels), "Image": "busybox"},
-            "HostConfig": {"NetworkMode": "none"},
+            "HostConfig": {"NetworkMode": "none", "Annotations": annotations},
             "State": {"Status": status, "StartedAt": "2026-01-02T03:04:06Z" if status == "running" else ""},
             "NetworkSettings": {},
         }
@@ -149,7 +161,7 @@ class MemoryEngine:
         made = first if first not in taken else f"{next(self._ids):02x}" * 32
         if first == SANDBOX:
             self._sandboxes.add(made)
-        self.add(made, name, labels, "created")
+        self.add(made, name, labels, "created", body["HostConfig"].get("Annotations"))
         self.done.append("create")
         return {"Id": made}
 
@@ -167,6 +179,8 @@ class MemoryEngine:
             self.starting.add(container_id)
             await self._steps.step(of_engine=True)
             self._maybe_fail("start")
+            if ANNOTATION in (container["HostConfig"]["Annotations"] or {}) and container_id not in self.pins:
+                raise FailedPrecondition("the network namespace to join is gone")
             container["State"].update(Status="running", StartedAt="2026-01-02T03:04:06Z")
             self.done.append("start")
             self._tell("start", container_id)
@@ -265,6 +279,7 @@ class MemoryNetwork:
     kind = "cni"
     engine_mode = "none"
     publishes_ports = False
+    can_be_early = True
 
     def __init__(self, node: MemoryNode, process: Process) -> None:
         #: The most DELs that ran at the same time.
@@ -277,11 +292,11 @@ class MemoryNetwork:
     def pin(self, sandbox: SandboxRecord) -> bool:
         return False
 
-    async def set_up(self, sandbox: SandboxRecord, config: cri.PodSandboxConfig) -> tuple[str, ...]:
+    async def set_up(self, sandbox_id: str, *_: object) -> tuple[str, ...]:
         await self._process.begins()
         await self._node.steps.step()
         # As with a plugin that fails: its effects so far stay.
-        self._node.attached.add(sandbox.id)
+        self._node.attached.add(sandbox_id)
         if self._node.add_fails:
             raise Unavailable("ADD failed")
         await self._process.ends()
@@ -300,10 +315,11 @@ class MemoryNetwork:
         await self._node.steps.step()
         self._at_once -= 1
         self._node.attached.discard(sandbox_id)
+        self._node.engine.pins.discard(sandbox_id)
         await self._process.ends()
 
     def remembered(self) -> set[str]:
-        return set(self._node.attached)
+        return self._node.attached | self._node.engine.pins
 
     async def collect_garbage(self, known: Callable[[], set[str]]) -> None:
         await self._process.begins()
@@ -361,10 +377,16 @@ class Server:
         checkpoints: Any = SteppedCheckpoints(node, process)
         self.network = MemoryNetwork(node, process)
         network: Any = self.network
-        pins: Any = SimpleNamespace(is_pinned=lambda _: False, unpin=lambda _: None)
+        pins: Any = SimpleNamespace(
+            beginning="/pins/",
+            is_pinned=lambda _: False,
+            make=lambda sandbox_id, _: node.engine.pins.add(sandbox_id),
+            has_joined=lambda sandbox_id, _: sandbox_id in node.engine.pins,
+            unpin=node.engine.pins.discard,
+        )
         self.pods = Pods(self.inventory, checkpoints, network, pins)
         info: Any = SimpleNamespace(
-            capabilities=_engine_28, read=_engine_28, last=ENGINE_28, lowest_oom_score=lambda: -1000
+            capabilities=node.capabilities, read=node.capabilities, lowest_oom_score=lambda: -1000
         )
         logs: Any = _NoLogs()
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
@@ -448,10 +470,12 @@ class Server:
 
 
 class MemoryNode:
-    """The parts of a node that outlive a server."""
+    """The parts of a node that outlive a server. ``early`` is whether pods get their network before they start."""
 
-    def __init__(self, folder: Path = Path("none")) -> None:
-        """``folder`` is only needed for containers whose limits are in no field of the engine."""
+    early = False
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is the state directory of its servers, and of no other node."""
         self.folder = folder
         self.steps = Steps()
         self.engine = MemoryEngine(self.steps)
@@ -459,6 +483,10 @@ class MemoryNode:
         #: The ids of sandboxes that have a network.
         self.attached: set[str] = set()
         self.add_fails = False
+
+    async def capabilities(self) -> Capabilities:
+        await asyncio.sleep(0)
+        return replace(ENGINE_28, early_network=RuntimeSupport("ours")) if self.early else ENGINE_28
 
     async def server(self) -> Server:
         """A server that has read the state of the node."""
@@ -478,7 +506,8 @@ class MemoryNode:
 
     def left(self) -> list[str]:
         """Everything of pods that is on the node."""
-        return [*self.engine.containers, *self.checkpoints, *self.attached]
+        files = (str(path) for path in self.folder.rglob("*") if path.is_file())
+        return [*self.engine.containers, *self.checkpoints, *self.attached, *self.engine.pins, *files]
 
 
 def pod_config() -> cri.PodSandboxConfig:
@@ -489,11 +518,6 @@ def pod_config() -> cri.PodSandboxConfig:
 
 async def _nothing(*_: object, **__: object) -> Any:
     return None
-
-
-async def _engine_28() -> Any:
-    await asyncio.sleep(0)
-    return ENGINE_28
 
 
 class Choices:

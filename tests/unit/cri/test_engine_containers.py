@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dockershim.common.rollback import rollback
+from dockershim.common.background import in_background
+from dockershim.common.rollback import Rollback, rollback
+from dockershim.cri import engine_containers
 from dockershim.cri.engine_containers import EngineContainers
-from dockershim.errors import AlreadyExists, FailedPrecondition, NotFound
+from dockershim.errors import AlreadyExists, EngineFailure, FailedPrecondition, NotFound
 
 
 class Engine:
@@ -101,3 +104,50 @@ async def test_a_holder_that_may_not_be_removed_is_told() -> None:
     containers = EngineContainers(engine, SimpleNamespace(), lambda: 5.0)  # type: ignore[arg-type]
     with pytest.raises(AlreadyExists):
         await containers.create_in_place("pod", engine.create, refuse)
+
+
+class BrokenDisk:
+    """An engine that makes containers, and removes none until its disk is ``mended``."""
+
+    def __init__(self) -> None:
+        self.containers: set[str] = set()
+        self.mended = False
+        self.refused = 0
+        self.refused_often = asyncio.Event()
+
+    async def post(self, path: str, body: Any, *, params: Any) -> dict[str, Any]:
+        self.containers.add(params["name"])
+        return {"Id": params["name"]}
+
+    async def get(self, path: str) -> dict[str, Any]:
+        name = path.split("/")[2]
+        if name not in self.containers:
+            raise NotFound(f"No such container: {name}")
+        return {"Id": name}
+
+    async def delete(self, path: str, *, params: Any) -> None:
+        if not self.mended:
+            self.refused += 1
+            if self.refused == 4:
+                self.refused_often.set()
+            raise EngineFailure("read-only file system")
+        self.containers.remove(path.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+async def test_what_nobody_knows_of_is_removed_when_the_disk_is_mended(
+    unseen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are in lists, and it is their caller who removes them."""
+    monkeypatch.setattr(engine_containers, "_RETRY", 0.01)
+    engine: Any = BrokenDisk()
+    containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
+    async with in_background(containers.keep_clear(), "keep clear"):
+        undo = Rollback()
+        await containers.creator("one", {"Labels": {}}, undo, unseen=unseen)()
+        await undo.run(1.0)
+        if unseen:
+            await engine.refused_often.wait()
+        engine.mended = True
+        await asyncio.sleep(0.1)
+        assert engine.containers == (set() if unseen else {"one"})

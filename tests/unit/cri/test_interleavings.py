@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,14 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     for module in ("run_sandbox", "reconcile"):
         monkeypatch.setattr(f"dockershim.cri.{module}.with_own_files", at_once)
+    monkeypatch.setattr("dockershim.state.pods.with_own_thread", at_once)
+
+
+@pytest.fixture(params=[False, True], ids=["network after the start", "early network"])
+def early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether pods get their network beside the start of their infra container."""
+    monkeypatch.setattr(MemoryNode, "early", request.param)
+    return bool(request.param)
 
 
 # -- the calls, with what holds as soon as each is answered -----------------------------------------------------------
@@ -115,12 +124,15 @@ async def clear_away(server: Server) -> None:
 
 
 async def every_order(
-    *calls: Call, container: bool = True, prepare: Callable[[Server], object] = lambda _: None
+    folder: Path, *calls: Call, container: bool = True, prepare: Callable[[Server], object] = lambda _: None
 ) -> AsyncIterator[tuple[Server, list[BaseException | None]]]:
-    """For each order of the calls: the server with one pod afterwards, and how each call ended."""
+    """For each order of the calls: the server with one pod afterwards, and how each call ended.
+
+    All orders share ``folder``, as each leaves it empty.
+    """
     choices: Choices | None = Choices()
     while choices is not None:
-        server = await MemoryNode().with_pod(container=container)
+        server = await MemoryNode(folder).with_pod(container=container)
         prepare(server)
         try:
             results = await play(server.node.steps, [partial(call, server) for call in calls], choices)
@@ -145,8 +157,8 @@ CALLS = (create, start, stop, remove, reconcile, remove_container, resize)
         for pair in itertools.combinations_with_replacement(CALLS, 2)
     ],
 )
-async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call]) -> None:
-    async for server, results in every_order(*calls, container=create not in calls):
+async def test_two_calls_on_a_pod_in_every_order(calls: tuple[Call, Call], tmp_path: Path) -> None:
+    async for server, results in every_order(tmp_path, *calls, container=create not in calls):
         for call, result in zip(calls, results, strict=True):
             refusable = call in (create, start) or (call is resize and remove in calls)
             assert result is None or (refusable and isinstance(result, REFUSALS)), repr(result)
@@ -166,11 +178,11 @@ def is_listed(server: Server, number: int) -> bool:
 
 
 @pytest.mark.parametrize("call", [run_pod, stop, remove, reconcile, resize])
-async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call) -> None:
+async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call, early: bool, tmp_path: Path) -> None:
     """A kubelet lists a pod that is being made as not ready, and may remove it."""
     choices: Choices | None = Choices()
     while choices is not None:
-        node = MemoryNode()
+        node = MemoryNode(tmp_path)
         server = await node.server()
         node.steps.on = True
         seen = partial(is_listed, server) if call in (stop, remove, resize) else lambda _: True
@@ -227,11 +239,11 @@ async def bury(node: MemoryNode, server: Server, call: asyncio.Future[Any]) -> N
 @pytest.mark.parametrize("call", [run_pod, create, start, stop, remove, mend, remove_container, resize])
 @pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
 async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
-    call: Call, is_carried_out: bool
+    call: Call, is_carried_out: bool, early: bool, tmp_path: Path
 ) -> None:
     """Killed before and after each step is done. The engine finishes all work that it has begun."""
     for died_at in itertools.count():
-        node = MemoryNode()
+        node = MemoryNode(tmp_path / str(died_at))
         with_container = call not in (create, mend)
         server = await (node.server() if call is run_pod else node.with_pod(container=with_container))
         node.steps.on = server.process.slow_answers = True
@@ -249,10 +261,12 @@ async def test_a_server_that_is_killed_leaves_what_the_next_one_can_clear_away(
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False], ids=["carried out", "not sent"])
-async def test_a_server_that_is_killed_while_it_replaces_a_pod_leaves_no_second_one(is_carried_out: bool) -> None:
+async def test_a_server_that_is_killed_while_it_replaces_a_pod_leaves_no_second_one(
+    is_carried_out: bool, early: bool, tmp_path: Path
+) -> None:
     """Killed before and after each step of RunPodSandbox with the metadata of an ended pod; then it is called again."""
     for died_at in itertools.count():
-        node = MemoryNode()
+        node = MemoryNode(tmp_path / str(died_at))
         server = await node.with_pod(container=False)
         node.steps.on = False
         await node.engine.kill(SANDBOX)
@@ -294,15 +308,15 @@ async def check_the_next_server(node: MemoryNode, call: Call, is_over: bool) -> 
 # -- what is particular to some --------------------------------------------------------------------------------------
 
 
-async def test_a_start_that_its_caller_has_given_up_does_not_outlive_a_stop() -> None:
+async def test_a_start_that_its_caller_has_given_up_does_not_outlive_a_stop(tmp_path: Path) -> None:
     def hang(server: Server) -> None:
         server.node.engine.answers = False
 
-    async for _, (_, stopped) in every_order(start, stop, prepare=hang):
+    async for _, (_, stopped) in every_order(tmp_path, start, stop, prepare=hang):
         assert stopped is None
 
 
-async def test_a_container_runs_once_though_it_is_started_twice() -> None:
+async def test_a_container_runs_once_though_it_is_started_twice(tmp_path: Path) -> None:
     """The container ends by itself at some moment."""
 
     async def end(server: Server) -> None:
@@ -310,53 +324,87 @@ async def test_a_container_runs_once_though_it_is_started_twice() -> None:
             await server.node.engine.kill(CONTAINER_ID)
             await server.inventory.refresh_ended(CONTAINER_ID)
 
-    async for server, results in every_order(start, start, end):
+    async for server, results in every_order(tmp_path, start, start, end):
         assert all(one is None or isinstance(one, FailedPrecondition) for one in results)
         assert server.node.engine.done.count("start") == 1
 
 
-async def test_a_container_that_was_stopped_beside_its_start_does_not_run() -> None:
+async def test_a_container_that_was_stopped_beside_its_start_does_not_run(tmp_path: Path) -> None:
     async def stop_container(server: Server) -> None:
         begun = CONTAINER_ID in server.node.engine.starting
         await server.stop_container()
         assert not (begun and CONTAINER_ID in server.node.engine.running())
 
-    async for _, results in every_order(start, stop_container):
+    async for _, results in every_order(tmp_path, start, stop_container):
         assert results == [None, None]
 
 
-async def test_a_sandbox_is_removed_by_one_call_at_a_time_whatever_they_call_it() -> None:
+async def test_a_sandbox_is_removed_by_one_call_at_a_time_whatever_they_call_it(tmp_path: Path) -> None:
     async def by_whole_id(server: Server) -> None:
         await server.remove(SANDBOX)
 
-    async for server, results in every_order(remove, by_whole_id):
+    async for server, results in every_order(tmp_path, remove, by_whole_id):
         assert results == [None, None]
         assert server.network.most_at_once == 1
 
 
 @pytest.mark.parametrize("action", ["create", "start"])
-async def test_a_run_that_fails_leaves_nothing(action: str) -> None:
-    node = MemoryNode()
-    server = await node.server()
-    node.engine.fail.add(action)
-    with pytest.raises(ShimError):
-        await server.run_pod()
-    assert node.left() == []
-    await clear_away(server)
+async def test_a_run_that_fails_leaves_nothing(action: str, early: bool, tmp_path: Path) -> None:
+    async for node in _every_order_of_a_run(tmp_path):
+        node.engine.fail.add(action)
 
 
-async def test_a_network_that_cannot_be_set_up_is_given_back() -> None:
-    node = MemoryNode()
-    server = await node.server()
-    node.add_fails = True
-    with pytest.raises(ShimError):
-        await server.run_pod()
-    assert node.left() == []
-    await clear_away(server)
+async def test_a_network_that_cannot_be_set_up_is_given_back(early: bool, tmp_path: Path) -> None:
+    async for node in _every_order_of_a_run(tmp_path):
+        node.add_fails = True
 
 
-async def test_a_stop_that_fails_can_be_made_again() -> None:
-    server = await MemoryNode().with_pod(container=True)
+async def test_a_run_of_which_both_parts_fail_leaves_nothing(early: bool, tmp_path: Path) -> None:
+    async for node in _every_order_of_a_run(tmp_path):
+        node.engine.fail.add("start")
+        node.add_fails = True
+
+
+async def _every_order_of_a_run(folder: Path) -> AsyncIterator[MemoryNode]:
+    """A node for each order of the steps of RunPodSandbox, which is called then, fails and leaves nothing."""
+    choices: Choices | None = Choices()
+    while choices is not None:
+        node = MemoryNode(folder)
+        server = await node.server()
+        yield node
+        node.steps.on = True
+        [result] = await play(node.steps, [partial(run_pod, server)], choices)
+        assert isinstance(result, ShimError), choices
+        node.steps.on = False
+        assert node.left() == [], choices
+        await clear_away(server)
+        choices = choices.next()
+
+
+async def test_a_run_whose_caller_goes_leaves_nothing(early: bool, tmp_path: Path) -> None:
+    """Given up at each of its steps; all of them are done nevertheless."""
+    for given_up_at in itertools.count():
+        node = MemoryNode(tmp_path)
+        server = await node.server()
+        node.steps.on = True
+        call = asyncio.ensure_future(run_pod(server))
+        await take_steps(node, given_up_at)
+        if call.done():
+            assert given_up_at >= 4
+            await clear_away(server)
+            return
+        call.cancel()
+        await settle()
+        while waiting := [step for step in node.steps.waiting if not step.done()]:
+            waiting[0].set_result(None)
+            await settle()
+        assert call.cancelled(), given_up_at
+        assert node.left() == [], given_up_at
+        await clear_away(server)
+
+
+async def test_a_stop_that_fails_can_be_made_again(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=True)
     server.node.steps.on = False
     server.node.engine.fail.add("kill")
     with pytest.raises(ShimError):
@@ -368,8 +416,8 @@ async def test_a_stop_that_fails_can_be_made_again() -> None:
     await clear_away(server)
 
 
-async def test_what_the_engine_has_lost_is_found_by_the_start_of_its_id() -> None:
-    server = await MemoryNode().server()
+async def test_what_the_engine_has_lost_is_found_by_the_start_of_its_id(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).server()
     for sandbox_id in ("ab" * 32, "ac" * 32):
         server.node.checkpoints[sandbox_id] = Checkpoint(sandbox_id=sandbox_id, name="web", namespace="ns")
     status = await server.reads.pod_sandbox_status(cri.PodSandboxStatusRequest(pod_sandbox_id="abab"))

@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ CALLS = (create, start, stop, remove, remove_container)
         for pair in itertools.combinations_with_replacement(CALLS, 2)
     ],
 )
-async def test_each_thing_is_told_once_and_in_order(calls: tuple[Call, Call]) -> None:
+async def test_each_thing_is_told_once_and_in_order(calls: tuple[Call, Call], tmp_path: Path) -> None:
     told: list[tuple[Events, Recorder]] = []
 
     def prepare(server: Server) -> None:
@@ -141,7 +142,7 @@ async def test_each_thing_is_told_once_and_in_order(calls: tuple[Call, Call]) ->
         events._plugins.append(plugin)  # type: ignore[arg-type]
         told.append((events, plugin))
 
-    async for _, results in every_order(*calls, container=create not in calls, prepare=prepare):
+    async for _, results in every_order(tmp_path, *calls, container=create not in calls, prepare=prepare):
         for result in results:
             assert result is None or isinstance(result, REFUSALS), repr(result)
     for events, plugin in told:
@@ -151,8 +152,8 @@ async def test_each_thing_is_told_once_and_in_order(calls: tuple[Call, Call]) ->
         assert (events._stopped, events._removed, events._creations, events._started_pods) == (set(), set(), {}, set())
 
 
-async def test_a_new_plugin_is_told_what_runs() -> None:
-    server = await MemoryNode().with_pod(container=True)
+async def test_a_new_plugin_is_told_what_runs(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=True)
     server.node.steps.on = False
     await server.start_container()
     _, plugin = await with_plugin(server)
@@ -163,8 +164,8 @@ async def test_a_new_plugin_is_told_what_runs() -> None:
     await server.close()
 
 
-async def test_plugins_are_asked_by_their_index() -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_plugins_are_asked_by_their_index(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     asked: list[str] = []
 
@@ -182,8 +183,8 @@ async def test_plugins_are_asked_by_their_index() -> None:
 
 
 @pytest.mark.parametrize("method", ["CreateContainer", "StartContainer"])
-async def test_a_refusal_is_followed_by_the_end(method: str) -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_a_refusal_is_followed_by_the_end(method: str, tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     _, plugin = await with_plugin(server, refuses=method)
     if method == "StartContainer":
@@ -197,8 +198,8 @@ async def test_a_refusal_is_followed_by_the_end(method: str) -> None:
     await server.close()
 
 
-async def test_a_pod_that_a_plugin_refuses_leaves_nothing() -> None:
-    node = MemoryNode()
+async def test_a_pod_that_a_plugin_refuses_leaves_nothing(tmp_path: Path) -> None:
+    node = MemoryNode(tmp_path)
     server = await node.server()
     _, plugin = await with_plugin(server, refuses="RunPodSandbox")
     with pytest.raises(HookFailure):
@@ -208,8 +209,8 @@ async def test_a_pod_that_a_plugin_refuses_leaves_nothing() -> None:
     await server.close()
 
 
-async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know() -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     _, plugin = await with_plugin(server)
     made = await server.create()
@@ -218,8 +219,8 @@ async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know()
     await server.close()
 
 
-async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing() -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     _, plugin = await with_plugin(server)
     server.node.engine.fail.add("rename")
@@ -230,8 +231,8 @@ async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing() -> Non
     await server.close()
 
 
-async def test_events_wait_while_a_plugin_is_told_what_runs() -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_events_wait_while_a_plugin_is_told_what_runs(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     events, _ = await with_plugin(server)
     begun, release = asyncio.Event(), asyncio.Event()
@@ -255,8 +256,10 @@ async def test_events_wait_while_a_plugin_is_told_what_runs() -> None:
     await server.close()
 
 
-async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     events, late = serve(server), Recorder()
     create = server.node.engine.create
@@ -272,8 +275,8 @@ async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(mon
     await server.close()
 
 
-async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken() -> None:
-    server = await MemoryNode().with_pod(container=False)
+async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
     events, gone = serve(server), Recorder()
     gone.end = "gone"  # type: ignore[assignment]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ Limits = cri.LinuxContainerResources
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
     """A server with one pod."""
-    made = await MemoryNode().with_pod(container=False)
+    made = await MemoryNode(tmp_path).with_pod(container=False)
     made.node.steps.on = False
     yield made
     await made.close()

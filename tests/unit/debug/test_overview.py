@@ -104,7 +104,7 @@ _JSON = st.recursive(
 )
 
 
-_KEYS = ("config", "capabilities", "inventory", "logs", "failedCalls", "outage")
+_KEYS = ("config", "capabilities", "inventory", "logs", "failedCalls", "outage", "nri")
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _JSON))

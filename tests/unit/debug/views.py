@@ -125,6 +125,7 @@ def hostile_answers() -> Answers:
                 },
                 "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
                 "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
+                "nri": {"connected": [HOSTILE], "gone": [{"name": HOSTILE, "reason": HOSTILE, "time": NOW}]},
             },
         ),
     )

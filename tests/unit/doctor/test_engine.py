@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from dockershim.doctor import engine
-from dockershim.doctor.engine import EngineAnswer, check_cgroups, check_engine, check_lsms, other_sockets
+from dockershim.doctor.engine import (
+    EngineAnswer,
+    check_cgroups,
+    check_engine,
+    check_lsms,
+    check_runtimes,
+    other_sockets,
+)
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, ShimError, Unavailable
 from dockershim.server.config import Config
 from dockershim.translate.capabilities import Capabilities
@@ -125,3 +132,19 @@ def test_a_hung_engine_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         listener.listen()
         answer = engine.ask(Config(docker_endpoint=f"unix://{tmp_path / 'hung.sock'}"))
     assert isinstance(answer.failure, DeadlineExceeded)
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "wanted", "expected", "mend"),
+    [
+        pytest.param({}, "", {}, "", id="only those in PATH"),
+        pytest.param({"ours": "/there"}, "ours", {"OCI runtimes": "ok"}, "", id="well"),
+        pytest.param({"other": "/there"}, "ours", {"OCI runtimes": "warn"}, "systemctl reload docker", id="not known"),
+        pytest.param({"ours": "/gone"}, "ours", {"OCI runtimes": "fail"}, "put the program back: /gone", id="gone"),
+        pytest.param({"other": "/gone"}, "", {"OCI runtimes": "fail"}, "/gone", id="another one is gone"),
+    ],
+)
+def test_the_programs_of_runtimes(runtimes: dict[str, str], wanted: str, expected: dict[str, str], mend: str) -> None:
+    findings = list(check_runtimes(runtimes, wanted, lambda path: path == "/there"))
+    assert levels(findings) == expected
+    assert mend in mends(findings)

@@ -126,7 +126,7 @@ async def problem(network: CNINetwork | PodNetwork, patience: float = 3.0) -> st
 
 
 async def test_an_add_has_all_that_plugins_may_want(runtime: FakeRuntime, network: CNINetwork, tmp_path: Path) -> None:
-    assert await network.set_up(SANDBOX, sandbox_config()) == ("10.1.0.2", "fd00::2")
+    assert await network.set_up(SANDBOX_ID, sandbox_config()) == ("10.1.0.2", "fd00::2")
 
     [(call, asked, attachment)] = runtime.calls
     assert (call, asked) == ("add", NETWORK)
@@ -156,14 +156,14 @@ async def test_what_a_pod_asks_for_and_no_plugin_hears_is_logged(
     source.network = cni.NetworkList.parse({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
     config = sandbox_config()
     config.annotations.update(annotations)
-    await network.set_up(SANDBOX, config)
+    await network.set_up(SANDBOX_ID, config)
 
     told = [record.getMessage() for record in caplog.records]
     assert [f"asks for {missed}, but no plugin" in text for text in told] == ([True] if missed else [])
 
 
 async def test_addresses_are_remembered(runtime: FakeRuntime, network: CNINetwork) -> None:
-    await network.set_up(SANDBOX, sandbox_config())
+    await network.set_up(SANDBOX_ID, sandbox_config())
     runtime.result = result("10.1.0.9/24")
 
     assert await network.addresses(SANDBOX) == ("10.1.0.2", "fd00::2")
@@ -306,7 +306,7 @@ async def test_an_add_that_fails_is_a_failure_of_the_network(runtime: FakeRuntim
     runtime.failures["add"] = cni.PluginNotFound("no bridge")
 
     with pytest.raises(NetworkFailure, match="CNI network 'pods': no bridge"):
-        await network.set_up(SANDBOX, sandbox_config())
+        await network.set_up(SANDBOX_ID, sandbox_config())
     assert await network.addresses(SANDBOX) == ()
 
 
@@ -314,7 +314,7 @@ async def test_a_network_without_an_address_is_none(runtime: FakeRuntime, networ
     runtime.result = result()
 
     with pytest.raises(NetworkFailure, match="gave the pod no address"):
-        await network.set_up(SANDBOX, sandbox_config())
+        await network.set_up(SANDBOX_ID, sandbox_config())
 
 
 async def test_without_a_configuration_nothing_is_set_up(
@@ -325,7 +325,7 @@ async def test_without_a_configuration_nothing_is_set_up(
 
     assert await problem(network) == "no configuration in the folder"
     with pytest.raises(FailedPrecondition, match="no configuration in the folder"):
-        await network.set_up(SANDBOX, sandbox_config())
+        await network.set_up(SANDBOX_ID, sandbox_config())
     assert runtime.calls == []
 
 
@@ -444,14 +444,14 @@ async def test_the_engines_own_network_has_the_engines_addresses() -> None:
     network = EngineNetwork()
     sandbox = replace(SANDBOX, addresses=("fd00::2", "172.17.0.2"))
 
-    assert await network.set_up(sandbox, sandbox_config()) == ("172.17.0.2", "fd00::2")
+    assert await network.set_up(sandbox.id, sandbox_config(), sandbox.addresses) == ("172.17.0.2", "fd00::2")
     assert await network.addresses(sandbox) == ("172.17.0.2", "fd00::2")
     with pytest.raises(NetworkFailure, match="no address"):
-        await network.set_up(SANDBOX, sandbox_config())
+        await network.set_up(SANDBOX_ID, sandbox_config())
     config = sandbox_config()
     config.annotations["kubernetes.io/ingress-bandwidth"] = "1M"
     with pytest.raises(Unsupported, match="ingress-bandwidth"):
-        await network.set_up(sandbox, config)
+        await network.set_up(sandbox.id, config, sandbox.addresses)
 
 
 def attached(container_id: str, netns: Path | str, network: cni.NetworkList = NETWORK) -> cni.CachedAttachment:

@@ -22,8 +22,9 @@ from dockershim.nri.adjustments import CreateResult
 from dockershim.nri.devices import find_nodes
 from dockershim.nri.engine_body import REMEDY, apply_adjustment, blame, cdi_names, device_numbers, to_edits
 from dockershim.nri.resources import update_body
-from dockershim.translate.capabilities import Capabilities
+from dockershim.translate.capabilities import Capabilities, RuntimeSupport
 from dockershim.translate.cdi import NO_EDITS, DeviceNode, Edits, HostPath, check_host
+from dockershim.translate.config_members import read_members
 from dockershim.translate.labels import ContainerExtra, from_engine_labels, read_extra
 from dockershim.translate.records import read_container
 from dockershim.translate.user_namespace import ANNOTATION, UserNamespace, read_user_namespace
@@ -36,6 +37,8 @@ from tests.unit.translate.test_kubelet_requests import to_engine
 OURS = UserNamespace(200_000, 300_000, 65_536)
 NULL = ("c", 1, 3)
 NODES = {NULL: "/dev/null", ("b", 7, 0): "/dev/loop0"}
+#: An engine with dockershim-runc.
+MEMBERS = replace(ENGINE_28, config_members=RuntimeSupport("ours"))
 V1 = replace(ENGINE_28, cgroup_version=1, cgroup_driver="cgroupfs")
 
 
@@ -156,12 +159,12 @@ EXAMPLES: dict[str, api.CreateContainerResponse] = {
     "linux.resources.pids": limits(pids=api.LinuxPids(limit=5)),
     "linux.cgroups_path": linux(cgroups_path="other.slice:docker:x"),
     "linux.oom_score_adj": linux(oom_score_adj=api.OptionalInt(value=7)),
-    "linux.io_priority": linux(io_priority=api.LinuxIOPriority(priority=1)),
+    "linux.io_priority": linux(io_priority=api.LinuxIOPriority(**{"class": api.IOPRIO_CLASS_BE}, priority=1)),
     "linux.seccomp_policy": linux(seccomp_policy=POLICY),
     "linux.namespaces": linux(namespaces=[api.LinuxNamespace(type="pid"), api.LinuxNamespace(type="-ipc")]),
     "linux.sysctl": linux(sysctl={"net.ipv4.ip_forward": "1"}),
     "linux.net_devices": linux(net_devices={"eth1": api.LinuxNetDevice(name="x")}),
-    "linux.scheduler": linux(scheduler=api.LinuxScheduler(nice=1)),
+    "linux.scheduler": linux(scheduler=api.LinuxScheduler(policy=api.SCHED_BATCH, nice=1)),
     "linux.rdt": linux(rdt=api.LinuxRdt(schemata=api.OptionalRepeatedString(value=["x"]))),
     "linux.memory_policy": linux(memory_policy=api.LinuxMemoryPolicy()),
 }
@@ -171,6 +174,9 @@ ENGINES = {
     "linux.resources.memory.disable_oom_killer": V1,
     "linux.resources.cpu.realtime_runtime": V1,
     "linux.resources.cpu.realtime_period": V1,
+    "hooks": MEMBERS,
+    "linux.io_priority": MEMBERS,
+    "linux.scheduler": MEMBERS,
 }
 
 
@@ -190,7 +196,7 @@ def test_the_verdict_of_each_row_is_what_the_code_does(row: str) -> None:
         return
     made = make(EXAMPLES[row], features=features)
     assert made.body != made.before
-    if features is V1:
+    if row in ENGINES:
         with pytest.raises(Unsupported, match=words):
             make(EXAMPLES[row])
 
@@ -634,6 +640,43 @@ def test_a_namespace_that_is_given_away_takes_its_sysctls_along() -> None:
     with pytest.raises(InvalidArgument, match="node's network"):
         make(sysctl, linux(namespaces=[api.LinuxNamespace(type="-network")]))
     assert make(sysctl).host_config["NetworkMode"] == f"container:{SANDBOX_ID}"
+
+
+def test_hooks_and_priorities_are_given_by_the_runtime() -> None:
+    hook = api.Hook(path="/bin/x", args=["x", "y"], env=["A=b"], timeout=api.OptionalInt(value=5))
+    hooks = answer(hooks=api.Hooks(prestart=[hook], create_runtime=[api.Hook(path="/z")]))
+    priorities = (EXAMPLES["linux.io_priority"], EXAMPLES["linux.scheduler"])
+    made = make(hooks, *priorities, answer(annotations={"k": "v"}), features=MEMBERS)
+    assert made.host_config["Runtime"] == "ours"
+    assert made.host_config["Annotations"]["k"] == "v"
+    assert read_members(made.host_config) == {
+        "hooks": {
+            "prestart": [{"path": "/bin/x", "args": ["x", "y"], "env": ["A=b"], "timeout": 5}],
+            "createRuntime": [{"path": "/z", "args": [], "env": []}],
+        },
+        "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 1},
+        "scheduler": {"policy": "SCHED_BATCH", "nice": 1, "flags": []},
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (answer(hooks=api.Hooks(poststop=[api.Hook(path="x")])), r"hooks.poststop: 'x' is not an absolute path"),
+        (linux(io_priority=api.LinuxIOPriority(priority=1)), r"linux\.io_priority\.class"),
+        (linux(scheduler=api.LinuxScheduler(nice=1)), r"linux\.scheduler\.policy"),
+    ],
+)
+def test_half_a_hook_or_priority_is_refused(reply: api.CreateContainerResponse, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^plugin '{A}': {words}"):
+        make(reply, features=MEMBERS)
+
+
+def test_no_other_runtime_is_replaced_for_hooks() -> None:
+    body = plain_body(MEMBERS)
+    body["HostConfig"]["Runtime"] = "kata"
+    with pytest.raises(Unsupported, match="ours is runc, and cannot stand in for the runtime kata"):
+        make(EXAMPLES["hooks"], features=MEMBERS, body=body)
 
 
 def test_an_error_names_the_plugin_that_owns_the_field() -> None:

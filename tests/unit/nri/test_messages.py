@@ -11,6 +11,8 @@ from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.nri.messages import Node, known_as, to_container, to_lost_pod, to_new_container, to_pod
+from dockershim.translate.config_members import ANNOTATION as CONFIG_ANNOTATION
+from dockershim.translate.config_members import to_annotation
 from dockershim.translate.labels import ContainerExtra, SandboxExtra
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord
@@ -214,6 +216,48 @@ def test_the_seccomp_profile(options: list[str], privileged: bool, told: api.Sec
 @pytest.mark.parametrize("user", ["app", "app:1", "1:staff", "٣", "1" * 30])
 def test_a_user_of_the_image_is_not_told(user: str) -> None:
     assert not to_container(container(user=user), SYSTEMD).HasField("user")
+
+
+def told_of(members: str) -> api.Container:
+    return to_container(container(host_config={"Annotations": {CONFIG_ANNOTATION: members}}), SYSTEMD)
+
+
+def test_hooks_and_priorities_of_earlier_plugins() -> None:
+    hook = {"path": "/x", "args": ["x"], "env": ["A=b"], "timeout": 5}
+    members = {
+        "hooks": {"poststop": [hook], "createRuntime": [{"path": "/y", "args": [], "env": []}]},
+        "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 1},
+        "scheduler": {"policy": "SCHED_BATCH", "nice": 5, "flags": ["SCHED_FLAG_RESET_ON_FORK"]},
+    }
+    told = told_of(to_annotation(members))
+    assert told.hooks == api.Hooks(
+        poststop=[api.Hook(path="/x", args=["x"], env=["A=b"], timeout=api.OptionalInt(value=5))],
+        create_runtime=[api.Hook(path="/y")],
+    )
+    assert told.linux.io_priority == api.LinuxIOPriority(**{"class": api.IOPRIO_CLASS_BE}, priority=1)
+    assert told.linux.scheduler == api.LinuxScheduler(
+        policy=api.SCHED_BATCH, nice=5, flags=[api.SCHED_FLAG_RESET_ON_FORK]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "hooks",
+        "hooks 7",
+        "hooks 7b",
+        "mounts 7b7d",
+        to_annotation({"hooks": {"poststop": 5}}),
+        to_annotation({"hooks": {"poststop": [5]}}),
+        to_annotation({"hooks": {"poststop": [{"path": "/x", "timeout": "long"}]}}),
+        to_annotation({"hooks": {"later": [{"path": "/x"}]}}),
+        to_annotation({"ioPriority": {"class": "IOPRIO_CLASS_NEW", "priority": 2**40}}),
+        to_annotation({"scheduler": {"policy": [], "since": 7}}),
+    ],
+)
+def test_members_of_another_version_hide_no_container(text: str) -> None:
+    assert told_of(f"{text}\n{to_annotation({'scheduler': {'nice': 5}})}").linux.scheduler.nice == 5
 
 
 def test_a_container_is_known_by_the_id_that_plugins_were_told_first() -> None:

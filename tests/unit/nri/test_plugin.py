@@ -233,6 +233,37 @@ async def test_the_policy_says_what_silence_means(fails: bool, keeps: bool) -> N
         assert plugin.end == (None if keeps else "no answer to RunPodSandbox within 0.2 s")
 
 
+async def test_one_that_stays_silent_is_waited_for_once() -> None:
+    """It is told everything meanwhile, and waited for again once it has answered."""
+    policy = api.FailurePolicy(keep_connected=True)
+    goes_on = asyncio.Event()
+
+    async def answer(method: str, request: bytes) -> Message:
+        if method == "Configure":
+            return api.ConfigureResponse(failure_policy=policy)
+        await goes_on.wait()
+        return api.Empty()
+
+    async with registered(answer) as (plugin, fake):
+        assert await send(plugin) is None
+        async with asyncio.timeout(0.1):
+            for _ in range(20):
+                assert await send(plugin) is None
+            with pytest.raises(
+                HookFailure, match="no answer to ValidateContainerAdjustment, nor to the requests before"
+            ):
+                await plugin.validate(api.ValidateContainerAdjustmentRequest())
+        await fake.until(lambda: len(fake.told) == 23)
+        # What it wants of its own accord is no answer.
+        await fake.call("UpdateContainers", api.UpdateContainersRequest())
+        async with asyncio.timeout(0.1):
+            assert await send(plugin) is None
+        goes_on.set()
+        for _ in range(2):  # its answers are written before the second one
+            await fake.call("UpdateContainers", api.UpdateContainersRequest())
+        assert await send(plugin) == api.RunPodSandboxResponse()
+
+
 async def test_one_that_goes_away_during_a_request_does_not_stop_it() -> None:
     async with registered(stalling("RunPodSandbox"), limit=60.0) as (plugin, fake):
         sending = asyncio.create_task(send(plugin))

@@ -52,6 +52,7 @@ BAD = {
     "the kubelet's own": (answer(annotations={"io.kubernetes.container.hash": "0"}), "io.kubernetes.container.hash"),
     "to remove the kubelet's own": (answer(annotations={"-io.kubernetes.pod.uid": ""}), "io.kubernetes.pod.uid"),
     "users of another pod": (answer(annotations={ANNOTATION: "1 1 65536"}), ANNOTATION),
+    "another pod's network": (answer(annotations={"io.dockershim.network-namespace": "/x"}), "network-namespace"),
     "to remove the pod's users": (answer(annotations={f"-{ANNOTATION}": ""}), ANNOTATION),
     "a NUL in an annotation": (answer(annotations={"k": "a\0b"}), "annotations"),
     "a NUL in a name": (answer(annotations={"a\0b": "v"}), "annotations"),

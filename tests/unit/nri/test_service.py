@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import stat
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import StartError
-from dockershim.nri.plugin import Rejected
-from dockershim.nri.service import _executables, _listen, _read_config, _stop_listening
+from dockershim.nri.events import Events
+from dockershim.nri.in_force import NRIInForce
+from dockershim.nri.plugin import Plugin, Rejected, Timeouts
+from dockershim.nri.service import (
+    _MOST_PLUGINS,
+    _RECENTLY,
+    Settings,
+    _executables,
+    _Late,
+    _listen,
+    _read_config,
+    _stop_listening,
+    nri_plugins,
+)
+from tests.nri_plugin import connected
 
 
 def test_only_we_can_reach_the_socket(tmp_path: Path) -> None:
@@ -78,3 +97,99 @@ def test_the_configuration_of_a_plugin(tmp_path: Path) -> None:
     (tmp_path / "10-a.conf").write_bytes(bytes(2 << 20))
     with pytest.raises(Rejected, match=r"10-a\.conf cannot be read"):
         _read_config(tmp_path, "10-a")
+
+
+class _BrokenOnce:
+    """Stands in for Events: its first plugin meets an error that nobody foresaw."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+        self.news = asyncio.Event()
+        self._broken = True
+
+    @asynccontextmanager
+    async def joining(self) -> AsyncIterator[None]:
+        yield
+
+    async def add(self, plugin: Plugin) -> None:
+        if self._broken:
+            self._broken = False
+            raise RuntimeError("nobody foresaw this")
+        self.added.append(plugin.name)
+        self.news.set()
+
+    def remove(self, plugin: Plugin) -> bool:
+        return plugin.name in self.added
+
+    async def update_containers(self, *_: object) -> list[api.ContainerUpdate]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+def served(folder: Path, events: _BrokenOnce, limit: float = 5.0) -> AbstractAsyncContextManager[None]:
+    """Plugins that connect to ``folder``/nri.sock, and those in ``folder``/plugins."""
+
+    async def known() -> None:
+        pass
+
+    settings = Settings(folder / "nri.sock", folder / "plugins", folder / "configs")
+    return nri_plugins(NRIInForce(), cast(Events, events), settings, lambda: Timeouts(limit, limit), known)
+
+
+async def test_installed_plugins_that_say_nothing_cost_the_time_of_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    for name in ("10-a", "20-b", "30-c", "40-d"):
+        script = tmp_path / "plugins" / name
+        script.write_text("#!/bin/sh\nexec sleep 1000\n")
+        script.chmod(0o755)
+    begin = time.monotonic()
+    async with served(tmp_path, _BrokenOnce(), 0.5):
+        assert time.monotonic() - begin < 1.5
+    assert sorted(line.partition(" is not")[0] for line in caplog.messages) == [
+        "NRI plugin 10-a",
+        "NRI plugin 20-b",
+        "NRI plugin 30-c",
+        "NRI plugin 40-d",
+    ]
+
+
+async def test_a_flood_of_connections_is_refused_slowly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(tmp_path, _BrokenOnce()), AsyncExitStack() as stack:
+        for _ in range(_MOST_PLUGINS + 20):
+            await stack.enter_async_context(connected(tmp_path / "nri.sock"))
+        await asyncio.sleep(0.2)
+        assert [line for line in caplog.messages if "was refused" in line] == [
+            f"an NRI plugin was refused: there are {_MOST_PLUGINS} already"
+        ]
+
+
+async def test_an_error_that_nobody_foresaw_keeps_no_other_plugin_out(tmp_path: Path) -> None:
+    events = _BrokenOnce()
+    path = tmp_path / "nri.sock"
+    async with served(tmp_path, events):
+        async with connected(path) as first:
+            await first.register("first")
+            await first.closed()
+        async with connected(path) as second:
+            await second.register("second")
+            async with asyncio.timeout(5):
+                await events.news.wait()
+    assert events.added == ["10-second"]
+
+
+def test_who_is_late_again_and_again_has_to_pause() -> None:
+    late = _Late()
+    late.note("10-a", 100.0, 20.0)
+    assert late.pause("10-a", 101.0) <= 0
+    late.note("10-a", 103.0, 20.0)
+    assert late.pause("10-a", 104.0) == 19.0
+    assert late.pause("10-b", 104.0) <= 0
+    assert late.pause("10-a", 123.0) <= 0
+    late.note("10-a", 125.0, 20.0)
+    assert late.pause("10-a", 125.0) == 20.0
+    late.note("10-a", 125.0 + _RECENTLY, 20.0)
+    assert late.pause("10-a", 126.0 + _RECENTLY) <= 0

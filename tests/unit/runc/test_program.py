@@ -13,6 +13,8 @@ import pytest
 from deploy.runc import MACHINES, build, program
 
 NAME = "io.dockershim.user-namespace"
+NETWORK = "io.dockershim.network-namespace"
+MEMBERS = "io.dockershim.config"
 RUNC = """\
 #!/bin/sh
 printf '%s\\n' "$@" >words
@@ -90,23 +92,68 @@ def joining(path: str) -> dict[str, object]:
     return asking(linux={"namespaces": [{"type": "network", "path": path}]})
 
 
+def early(prefix: str) -> dict[str, object]:
+    """A container that is to join the network namespace at ``prefix`` and its id."""
+    return asking(annotations={NETWORK: prefix})
+
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_its_version_is_asked(architecture: str, tmp_path: Path) -> None:
+    done = run(architecture, tmp_path, "--dockershim-features", runc=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "network namespaces\nmembers\n", "")
+
+
+def test_a_network_namespace_that_is_there_is_joined(tmp_path: Path) -> None:
+    """Only on this machine's architecture: qemu passes no ioctl that it does not know."""
+    architecture = next(name for name, machine in MACHINES.items() if machine == platform.machine())
+    path = tmp_path / f"pin-{ID}"
+    path.symlink_to("/proc/self/ns/net")
+    (tmp_path / "config.json").write_text(json.dumps(early(f"{tmp_path}/pin-")))
+    done = run(architecture, tmp_path, "create", "--bundle", ".", ID)
+    assert (done.returncode, done.stderr) == (7, "")
+    made = json.loads((tmp_path / "config.json").read_text())
+    assert made == early(f"{tmp_path}/pin-") | {"linux": {"namespaces": [{"type": "network", "path": str(path)}]}}
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_members_are_put_into_the_configuration(architecture: str, tmp_path: Path) -> None:
+    asked = {"annotations": {MEMBERS: "hooks " + b'{"poststop":[]}'.hex()}, "process": {"args": ["x"]}}
+    (tmp_path / "config.json").write_text(json.dumps(asked))
+    done = run(architecture, tmp_path, "create", ID)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert json.loads((tmp_path / "config.json").read_text()) == asked | {"hooks": {"poststop": []}}
+
+
 @pytest.mark.parametrize(
     ("command", "config", "words"),
     [
-        pytest.param("create", None, "cannot open", id="no config.json"),
-        pytest.param("create", "", "no JSON object", id="an empty config.json"),
-        pytest.param("run", "[]", "no JSON object", id="an array"),
-        pytest.param("restore", asking(), "cannot be restored", id="a checkpoint"),
-        pytest.param("create", asking(annotations={NAME: "no"}), "annotation", id="words of an annotation"),
-        pytest.param("create", asking(root={"path": "root"}), "absolute", id="a relative root"),
-        pytest.param("create", asking(root={"path": "/a\\b"}), "escaped", id="a root with an escape"),
-        pytest.param("create", asking(root={"path": "/" + "a" * 5000}), "absolute", id="a long root"),
-        pytest.param("create", joining("/var/run/netns/x"), "that of a process", id="a namespace of no process"),
-        pytest.param("create", joining("/proc/1/../2/ns/net"), "that of a process", id="a path through others"),
-        pytest.param("create", joining("/proc//ns/net"), "that of a process", id="a process without a number"),
-        pytest.param("create", joining("/proc/self/ns/net"), "that of a process", id="a process by name"),
-        pytest.param("create", joining("/proc/1/ns/net"), "has other ids", id="a process with other ids"),
-        pytest.param("create", joining("/proc/4194305/ns/net"), "cannot open", id="a process that is gone"),
+        pytest.param(
+            "create id", {"annotations": {MEMBERS: "mounts 7b7d"}}, "unknown name", id="a member of another name"
+        ),
+        pytest.param(
+            "restore id", {"annotations": {MEMBERS: "hooks 7b7d"}}, "cannot be restored", id="a checkpoint with hooks"
+        ),
+        pytest.param("create id", early("/nowhere/"), "has no id", id="a container without an id"),
+        pytest.param(f"create {ID}", early("/nowhere/"), "cannot open /nowhere/0123", id="no network namespace"),
+        pytest.param(f"create {ID}", early("/proc/self/ns/../../self/ns/pid"), "cannot open", id="no id at the end"),
+        pytest.param("restore id", early("/nowhere/"), "cannot be restored", id="a checkpoint with a network"),
+        pytest.param("create id", None, "cannot open", id="no config.json"),
+        pytest.param("create id", "", "no JSON object", id="an empty config.json"),
+        pytest.param("run id", "[]", "no JSON object", id="an array"),
+        pytest.param("restore id", asking(), "cannot be restored", id="a checkpoint"),
+        pytest.param("create id", asking(annotations={NAME: "no"}), "annotation", id="words of an annotation"),
+        pytest.param("create id", asking(root={"path": "root"}), "absolute", id="a relative root"),
+        pytest.param("create id", asking(root={"path": "/a\\b"}), "escaped", id="a root with an escape"),
+        pytest.param("create id", asking(root={"path": "/" + "a" * 5000}), "absolute", id="a long root"),
+        pytest.param("create id", joining("/var/run/netns/x"), "that of a process", id="a namespace of no process"),
+        pytest.param("create id", joining("/proc/1/../2/ns/net"), "that of a process", id="a path through others"),
+        pytest.param("create id", joining("/proc//ns/net"), "that of a process", id="a process without a number"),
+        pytest.param("create id", joining("/proc/self/ns/net"), "that of a process", id="a process by name"),
+        pytest.param("create id", joining("/proc/1/ns/net"), "has other ids", id="a process with other ids"),
+        pytest.param("create id", joining("/proc/4194305/ns/net"), "cannot open", id="a process that is gone"),
     ],
 )
 @pytest.mark.parametrize("architecture", EVERY)
@@ -115,7 +162,7 @@ def test_a_refusal_is_told_where_the_engine_looks(
 ) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    done = run(architecture, tmp_path, "--log", "log", command, "id")
+    done = run(architecture, tmp_path, "--log", "log", *command.split())
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
     [line] = (tmp_path / "log").read_text().splitlines()
@@ -123,6 +170,16 @@ def test_a_refusal_is_told_where_the_engine_looks(
     assert told["level"] == "error"
     assert words in told["msg"]
     assert not (tmp_path / "words").exists()
+
+
+@pytest.mark.parametrize("source", ["/proc/self/ns/pid", "/dev/null"])
+@pytest.mark.parametrize("architecture", EVERY)
+def test_what_is_no_network_namespace_is_refused(architecture: str, source: str, tmp_path: Path) -> None:
+    (tmp_path / f"pin-{ID}").symlink_to(source)
+    (tmp_path / "config.json").write_text(json.dumps(early(f"{tmp_path}/pin-")))
+    done = run(architecture, tmp_path, "create", ID)
+    assert done.returncode == 1
+    assert f"is no network namespace: {tmp_path}/pin-{ID}" in done.stderr
 
 
 @pytest.mark.parametrize("architecture", EVERY)

@@ -12,7 +12,7 @@ import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.server import cli, info
-from dockershim.translate.capabilities import Capabilities, UserNamespaceSupport
+from dockershim.translate.capabilities import Capabilities, RuntimeSupport
 from dockershim.translate.node_facts import to_node_facts, to_runtime_handlers
 from tests.unit.translate.kubelet import ENGINE_20, ENGINE_28
 
@@ -34,6 +34,7 @@ live-restore                     no
 rootless                         no
 userns-remap                     no
 user namespaces                  no: --oci-runtime is not set
+early network                    no: --early-network or --oci-runtime is not set
 image volumes                    yes
 CDI                              yes
 image store                      engine, overlay2
@@ -109,8 +110,10 @@ def test_what_is_missing_is_named_and_nothing_reaches_a_terminal() -> None:
     }
     assert lines["image store"].strip() == "containerd, overlay\\x1b[31m"
     assert lines["live-restore"].strip() == "yes"
-    able = replace(OLD, user_namespaces=UserNamespaceSupport(runtime="ours"))
-    assert "user namespaces                  by ours\n" in info.render(to_node_facts(able, []))
+    able = replace(OLD, user_namespaces=RuntimeSupport(runtime="ours"), early_network=RuntimeSupport(runtime="ours"))
+    for name in ("user namespaces", "early network"):
+        assert lines[name].strip().startswith("no: ")
+        assert f"{name:<32} by ours\n" in info.render(to_node_facts(able, []))
 
 
 @pytest.mark.parametrize("features", [ENGINE_28, OLD])

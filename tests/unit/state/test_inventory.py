@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.engine.events import Event
 from dockershim.errors import InvalidArgument, NotFound
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record, is_id
@@ -136,6 +138,15 @@ async def test_many_refreshes_at_once_are_two_inspects_at_most(fake: FakeEngine,
     assert len(fake.inspected) == 2
     assert {one.exit_code for one in found[1:] if one is not None} == {9}, "the later ones see what came before them"
     assert await code(inventory) == (cri.CONTAINER_EXITED, 9)
+
+
+async def test_an_inspect_that_begins_after_an_event_is_enough_for_it(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    inventory.take(Event("container", "start", CONTAINER, labels("container"), time.time_ns()))
+    await inventory.refresh_container(CONTAINER)
+    await asyncio.sleep(0.05)
+    assert fake.inspected == [CONTAINER]
 
 
 async def test_an_answer_from_before_a_removal_does_not_bring_it_back(fake: FakeEngine, inventory: Inventory) -> None:

@@ -87,7 +87,19 @@ async def test_json(node: Node, socket: Path) -> None:
     told = json.loads(out)
     assert code == 0
     assert list(told) == [
-        *("time", "server", "engine", "conditions", "pods", "problem", "failedCalls", "outage", "resyncs", "logs")
+        *(
+            "time",
+            "server",
+            "engine",
+            "conditions",
+            "pods",
+            "problem",
+            "failedCalls",
+            "outage",
+            "resyncs",
+            "logs",
+            "nri",
+        )
     ]
     assert [pod["cpuCores"] for pod in told["pods"]] == [0.1, 0.2]
     assert list(told["pods"][0]) == [

@@ -55,6 +55,17 @@ def test_a_node() -> None:
             "1 log copied at 0 B/s, 2 KiB behind, 1 cannot be written, 3 B missing",
             id="logs in trouble",
         ),
+        pytest.param({"nri": {"connected": [], "gone": []}}, "NRI plugins: none connected", id="no plugins"),
+        pytest.param(
+            {
+                "nri": {
+                    "connected": ["10-a", "20-b"],
+                    "gone": [{"name": "30-c", "reason": "no answer", "time": NOW - 9}],
+                }
+            },
+            "NRI plugins: 10-a, 20-b; 30-c gone 9 s ago: no answer",
+            id="plugins",
+        ),
         pytest.param({"config": {}}, "this server is no dockershim  Docker 28.5.2  ", id="another server"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
-from dockershim.translate.capabilities import UserNamespaceSupport, user_namespace_program
+from dockershim.translate.capabilities import RuntimeSupport, user_namespace_program
 from dockershim.translate.mounts import to_cri_mounts, with_mapped_ids
 from dockershim.translate.node_facts import to_runtime_handlers
 from dockershim.translate.sandbox import to_infra_container
@@ -25,7 +25,7 @@ from tests.unit.translate.kubelet import ENGINE_28, sandbox_config
 
 OURS = UserNamespace(200_000, 300_000, 65_536)
 HIGHEST = 2**32 - 1
-ABLE = replace(ENGINE_28, runtimes=ENGINE_28.runtimes | {"ours"}, user_namespaces=UserNamespaceSupport(runtime="ours"))
+ABLE = replace(ENGINE_28, runtimes=ENGINE_28.runtimes | {"ours"}, user_namespaces=RuntimeSupport(runtime="ours"))
 
 namespaces = st.integers(1, HIGHEST - 1).flatmap(
     lambda size: st.builds(UserNamespace, *[st.integers(1, HIGHEST - size)] * 2, st.just(size))

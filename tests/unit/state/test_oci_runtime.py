@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dockershim.cri.user_namespaces import has_ids
-from dockershim.state import user_namespaces
-from dockershim.state.user_namespaces import user_namespace_support
-from dockershim.translate.capabilities import NO_USER_NAMESPACES
+from dockershim.state import oci_runtime
+from dockershim.state.oci_runtime import config_members_support, early_network_support, user_namespace_support
+from dockershim.translate.capabilities import NO_CONFIG_MEMBERS, NO_EARLY_NETWORK, NO_USER_NAMESPACES, RuntimeSupport
 from dockershim.translate.user_namespace import UserNamespace
 
+Support = Callable[[tuple[int, int], Mapping[str, Any], str], Awaitable[RuntimeSupport]]
 FEATURES = '{"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}'
 
 
-async def tried(folder: Path, script: str | None) -> tuple[str, str]:
+async def tried(folder: Path, script: str | None, support: Support = user_namespace_support) -> tuple[str, str]:
     program = folder / "program"
     if script is not None:
         program.write_text(script)
         program.chmod(0o755)
     status = {"org.opencontainers.runtime-spec.features": FEATURES}
-    info = {"Runtimes": {"ours": {"path": str(program), "status": status}}, "DockerRootDir": "/data"}
-    support = await user_namespace_support((1, 51), info, "ours")
-    return support.runtime, support.problem
+    info = {
+        "Runtimes": {"ours": {"path": str(program), "status": status}},
+        "DockerRootDir": "/data",
+        "KernelVersion": "6.1.0",
+    }
+    found = await support((1, 51), info, "ours")
+    return found.runtime, found.problem
 
 
 async def test_nothing_is_tried_without_the_option() -> None:
     assert await user_namespace_support((1, 51), {}, "") == NO_USER_NAMESPACES
+    assert await early_network_support((1, 51), {}, "") == NO_EARLY_NETWORK
+    assert await config_members_support((1, 51), {}, "") == NO_CONFIG_MEMBERS
+
+
+async def test_the_program_is_asked_whether_it_is_new_enough_for_hooks(tmp_path: Path) -> None:
+    script = '#!/bin/sh\ntest "$*" = --dockershim-features && echo network namespaces && echo members\n'
+    assert await tried(tmp_path, script, config_members_support) == ("ours", "")
+    assert await tried(tmp_path, script, early_network_support) == ("ours", "")
+    runtime, problem = await tried(tmp_path, "#!/bin/sh\necho network namespaces\n", config_members_support)
+    assert (runtime, "too old a version" in problem) == ("", True)
+
+
+async def test_the_program_is_asked_whether_it_is_new_enough_for_early_networks(tmp_path: Path) -> None:
+    script = '#!/bin/sh\ntest "$*" = --dockershim-features && echo network namespaces\n'
+    assert await tried(tmp_path, script, early_network_support) == ("ours", "")
+    runtime, problem = await tried(tmp_path, "#!/bin/sh\necho user namespaces\n", early_network_support)
+    assert (runtime, problem) == (
+        "",
+        f"--early-network, --oci-runtime=ours: {tmp_path}/program is not dockershim-runc, or too old a version of it",
+    )
 
 
 async def test_the_program_is_asked_about_the_engines_folder(tmp_path: Path) -> None:
@@ -52,7 +79,7 @@ async def test_what_is_wrong_is_told(tmp_path: Path, script: str | None, words: 
 
 
 async def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_namespaces, "_DEADLINE", 0.2)
+    monkeypatch.setattr(oci_runtime, "_DEADLINE", 0.2)
     begun = time.monotonic()
     runtime, problem = await tried(tmp_path, f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     assert (runtime, "did not answer within 0.2 s" in problem) == ("", True)

@@ -186,7 +186,7 @@ async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 
 async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
     """Read until it is ``expected``: the server follows the engine with a delay of some ms."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 15
     while (found := await read()) != expected:
         assert time.monotonic() < end, f"{found} is not {expected}"
         await asyncio.sleep(0.02)

@@ -103,6 +103,7 @@ async def test_a_pod_is_removed_after_a_signal(
     assert snapshot().gained(before) == {}
 
 
+@pytest.mark.alone
 async def test_what_flags_lead_to(server: Server, well: None, tmp_path: Path) -> None:
     """Nothing of the node changes here, so several of these run at once."""
     tmpfs, hooks, dead = tmp_path / "tmpfs", tmp_path / "hooks", tmp_path / "dead"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import replace
 from typing import Final
 
+from dockershim.common.single_flight import SingleFlight
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.state.follower import EngineFollower
@@ -44,6 +46,7 @@ class EngineInfo:
         self.last: Capabilities | None = None
         self._read_at = 0.0
         self._read_at_resync = -1
+        self._reading = SingleFlight[None, Capabilities]("what the engine can do")
         self._lowest_oom_score: int | None = None
 
     async def capabilities(self) -> Capabilities:
@@ -52,7 +55,8 @@ class EngineInfo:
         is_fresh = time.monotonic() - self._read_at < _MAX_AGE
         if self.last is not None and is_fresh and self._read_at_resync == self._follower.counters.resyncs:
             return self.last
-        return await self.read()
+        # Once a minute all calls come here: one look is enough for them.
+        return await self._reading.run(None, self.read)
 
     async def read(self) -> Capabilities:
         """What the engine can do now. Raises Unavailable."""
@@ -60,13 +64,16 @@ class EngineInfo:
         info = await self._engine.get("/info")
         before = self.cgroup_problem
         api = await self._engine.api_version()
-        users = await user_namespace_support(api, info, self._oci_runtime)
+        # At the same time: one that hangs takes seconds.
+        users, early, members = await asyncio.gather(
+            user_namespace_support(api, info, self._oci_runtime),
+            early_network_support(api, info, self._oci_runtime if self._early_network else ""),
+            config_members_support(api, info, self._oci_runtime),
+        )
         if self._oci_runtime and users.problem and (self.last is None or self.last.user_namespaces != users):
             logger.warning("pods can have no user namespaces: %s", users.problem)
-        early = await early_network_support(api, info, self._oci_runtime if self._early_network else "")
         if self._early_network and early.problem and (self.last is None or self.last.early_network != early):
             logger.warning("the network of a pod is set up after its start: %s", early.problem)
-        members = await config_members_support(api, info, self._oci_runtime)
         found = self.last = replace(
             read_capabilities(api, info), user_namespaces=users, early_network=early, config_members=members
         )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from dockershim.cri.user_namespaces import has_ids
 from dockershim.state import oci_runtime
+from dockershim.state.engine_info import EngineInfo
 from dockershim.state.oci_runtime import config_members_support, early_network_support, user_namespace_support
 from dockershim.translate.capabilities import NO_CONFIG_MEMBERS, NO_EARLY_NETWORK, NO_USER_NAMESPACES, RuntimeSupport
 from dockershim.translate.user_namespace import UserNamespace
@@ -19,18 +23,22 @@ Support = Callable[[tuple[int, int], Mapping[str, Any], str], Awaitable[RuntimeS
 FEATURES = '{"linux":{"namespaces":["user"],"mountExtensions":{"idmap":{"enabled":true}}}}'
 
 
-async def tried(folder: Path, script: str | None, support: Support = user_namespace_support) -> tuple[str, str]:
+def engine_data(folder: Path, script: str | None) -> dict[str, Any]:
+    """What an engine with this program for a runtime tells of itself."""
     program = folder / "program"
     if script is not None:
         program.write_text(script)
         program.chmod(0o755)
     status = {"org.opencontainers.runtime-spec.features": FEATURES}
-    info = {
+    return {
         "Runtimes": {"ours": {"path": str(program), "status": status}},
         "DockerRootDir": "/data",
         "KernelVersion": "6.1.0",
     }
-    found = await support((1, 51), info, "ours")
+
+
+async def tried(folder: Path, script: str | None, support: Support = user_namespace_support) -> tuple[str, str]:
+    found = await support((1, 51), engine_data(folder, script), "ours")
     return found.runtime, found.problem
 
 
@@ -79,14 +87,29 @@ async def test_what_is_wrong_is_told(tmp_path: Path, script: str | None, words: 
 
 
 async def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_runtime, "_DEADLINE", 0.2)
+    monkeypatch.setattr(oci_runtime, "_DEADLINE", 1.0)
     begun = time.monotonic()
     runtime, problem = await tried(tmp_path, f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
-    assert (runtime, "did not answer within 0.2 s" in problem) == ("", True)
+    assert (runtime, "did not answer within 1 s" in problem) == ("", True)
     assert time.monotonic() - begun < 10
     pid = int((tmp_path / "pid").read_text())
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() - begun < 10
+
+
+async def test_it_is_asked_everything_at_the_same_time_and_once_for_all_calls(tmp_path: Path) -> None:
+    """One that hangs holds calls up until it is given up: not once for each question, and with three processes."""
+    (meeting := tmp_path / "meeting").mkdir()
+    answers = "; ".join(f"echo {feature}" for feature in ("user namespaces", "network namespaces", "members"))
+    wait = f"until test $(ls {meeting} | wc -l) = 3; do sleep 0.01; done"
+    data = engine_data(tmp_path, f"#!/bin/sh\ntouch {meeting}/$$\n{wait}\n{answers}\n")
+    engine: Any = AsyncMock(**{"get.return_value": data, "api_version.return_value": (1, 51)})
+    follower: Any = AsyncMock(counters=SimpleNamespace(resyncs=0))
+    info = EngineInfo(engine, follower, "", "ours", early_network=True)
+    for found in await asyncio.gather(*(info.capabilities() for _ in range(10))):
+        supports = (found.user_namespaces, found.early_network, found.config_members)
+        assert supports == (RuntimeSupport(runtime="ours"),) * 3
+    assert len(list(meeting.iterdir())) == 3
 
 
 OURS = UserNamespace(200, 300, 10)

@@ -66,6 +66,10 @@ _TMPFS_FLAGS: Final = frozenset(
 )
 _TMPFS_VALUES: Final = frozenset(("size", "mode", "uid", "gid", "nr_inodes", "nr_blocks", "mpol"))
 
+#: Seconds. While a hook runs, the engine does nothing else with its container, and with its pod's infra container: a
+#: hook without an end would leave a pod that nobody can stop.
+_HOOK_TIMEOUT: Final = 60
+
 _SCHEDULER_NUMBERS: Final = ("nice", "priority", "runtime", "deadline", "period")
 _NODE_TYPES: Final = {"b": "block", "c": "character", "u": "character"}
 
@@ -260,10 +264,10 @@ def _members(adjustment: api.ContainerAdjustment, where: Where) -> list[_Member]
 def _to_hook(hook: api.Hook, at: str) -> dict[str, Any]:
     if not hook.path.startswith("/"):
         raise InvalidArgument(f"{at}: {hook.path!r:.200} is not an absolute path")
-    made: dict[str, Any] = {"path": hook.path, "args": list(hook.args), "env": list(hook.env)}
-    if hook.HasField("timeout"):
-        made["timeout"] = hook.timeout.value
-    return made
+    timeout = hook.timeout.value if hook.HasField("timeout") else _HOOK_TIMEOUT
+    if timeout <= 0:
+        raise InvalidArgument(f"{at}: {hook.path!r:.200} has a timeout of {timeout} s; it must be greater than 0")
+    return {"path": hook.path, "args": list(hook.args), "env": list(hook.env), "timeout": timeout}
 
 
 def _give_members(body: dict[str, Any], members: list[_Member], features: Capabilities) -> None:

@@ -652,7 +652,7 @@ def test_hooks_and_priorities_are_given_by_the_runtime() -> None:
     assert read_members(made.host_config) == {
         "hooks": {
             "prestart": [{"path": "/bin/x", "args": ["x", "y"], "env": ["A=b"], "timeout": 5}],
-            "createRuntime": [{"path": "/z", "args": [], "env": []}],
+            "createRuntime": [{"path": "/z", "args": [], "env": [], "timeout": 60}],
         },
         "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 1},
         "scheduler": {"policy": "SCHED_BATCH", "nice": 1, "flags": []},
@@ -663,6 +663,10 @@ def test_hooks_and_priorities_are_given_by_the_runtime() -> None:
     ("reply", "words"),
     [
         (answer(hooks=api.Hooks(poststop=[api.Hook(path="x")])), r"hooks.poststop: 'x' is not an absolute path"),
+        (
+            answer(hooks=api.Hooks(poststart=[api.Hook(path="/x", timeout=api.OptionalInt(value=0))])),
+            r"hooks.poststart: '/x' has a timeout of 0 s",
+        ),
         (linux(io_priority=api.LinuxIOPriority(priority=1)), r"linux\.io_priority\.class"),
         (linux(scheduler=api.LinuxScheduler(nice=1)), r"linux\.scheduler\.policy"),
     ],

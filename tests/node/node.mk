@@ -16,8 +16,9 @@ ENGINE_TESTS = $(BIN)/python -m pytest -p no:cacheprovider $(if $(FOCUS),-k "$$F
 # All of them are shared among so many nodes: the tests mostly wait. Each node's Python is a worker of pytest-xdist.
 NODES ?= 2
 # $(call run_engine_tests,engine,options of pytest)
+# One that fails beside others is run once more, alone.
 run_engine_tests = $(if $(FOCUS),$(NODE) $1 -- $(ENGINE_TESTS) $2,$(ENGINE_TESTS) $2 --dist worksteal \
-  --tx '$(NODES)*popen//python=$(NODE) $1 -- $(BIN)/python')
+  --tx '$(NODES)*popen//python=$(NODE) $1 -- $(BIN)/python' -p tests.node.again --again='$(NODE) $1 -- $(BIN)/python')
 # So many specs of critest run at the same time.
 PROCESSES ?= 4
 CONFORMANCE = $(BIN)/python -m tests.conformance $(if $(FOCUS),--focus "$$FOCUS") --processes $(PROCESSES) --engine

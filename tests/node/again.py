@@ -1,0 +1,78 @@
+"""Tests that are shared among nodes: one that fails beside others is run once more, alone.
+
+The options are `-p tests.node.again --again=COMMAND`; COMMAND starts a Python in a node. A test that passes then is
+named as FLAKY behind the summary, is counted in the cache, and does not fail the run, as the machine may have been busy
+with something else. What a test leaves behind fails the run at once, and so do more failures than a busy machine makes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist import is_xdist_controller
+
+from tests.node.cache import CACHE, say
+
+#: More tests than these fail for a reason of their own.
+_MOST: Final = 5
+#: A line of JSON for each time that a test was flaky.
+RECORD: Final = CACHE / "flaky.jsonl"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--again", help="the command that starts a Python for the tests that are run once more")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    command = config.getoption("--again")
+    # The processes that run the tests load this as well.
+    if command and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Again(shlex.split(command), RECORD))
+
+
+class _Again:
+    def __init__(self, command: list[str], record: Path) -> None:
+        self._command = command
+        self._record = record
+        self._failed: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            # The crash of a process is reported as a phase of its own.
+            self._failed.setdefault(report.nodeid, set()).add(str(report.when))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        result = yield
+        phases = set().union(*self._failed.values())
+        if (
+            is_xdist_controller(session)
+            and session.exitstatus == pytest.ExitCode.TESTS_FAILED
+            and 0 < len(self._failed) <= _MOST
+            and phases <= {"setup", "call"}
+        ):
+            self._run_again(session)
+        return result
+
+    def _run_again(self, session: pytest.Session) -> None:
+        tests = sorted(self._failed)
+        say(f"\nOnce more, alone: {' '.join(tests)}")
+        options = ("-m", "pytest", "-p", "no:cacheprovider")
+        done = subprocess.run([*self._command, *options, *tests], stdin=subprocess.DEVNULL)
+        if done.returncode:
+            return
+        session.exitstatus = pytest.ExitCode.OK
+        with self._record.open("a") as record:
+            for test in tests:
+                record.write(json.dumps({"test": test, "time": int(time.time())}) + "\n")
+        times = Counter(json.loads(line)["test"] for line in self._record.read_text().splitlines())
+        for test in tests:
+            say(f"FLAKY {test} ({times[test]} times on this machine)")

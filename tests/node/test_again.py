@@ -1,0 +1,77 @@
+"""A test that fails beside others is run once more, alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.node.cache import REPOSITORY
+
+pytestmark = pytest.mark.timeout(120)
+
+TESTS = """
+import os, pathlib, pytest
+MARK = pathlib.Path(__file__).parent / "mark"
+
+def test_flaky():
+    seen = MARK.exists()
+    MARK.touch()
+    assert seen
+
+def test_good():
+    pass
+
+@pytest.mark.parametrize("number", range(int(os.environ.get("BAD", "0"))))
+def test_bad(number):
+    assert False
+
+@pytest.fixture
+def leaves():
+    yield
+    assert not os.environ.get("LEAVES")
+
+def test_leaves(leaves):
+    pass
+"""
+
+
+def run(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.node.again", f"--again={sys.executable}", "-n", "2", "-q"]
+    return subprocess.run(
+        [*command, "test_it.py"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "TEST_CACHE": str(tmp_path), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def flaky(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("FLAKY")]
+
+
+def test_one_that_passes_alone_is_flaky_and_counted(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert flaky(done) == ["FLAKY test_it.py::test_flaky (1 times on this machine)"]
+    (tmp_path / "mark").unlink()
+    assert flaky(run(tmp_path)) == ["FLAKY test_it.py::test_flaky (2 times on this machine)"]
+
+
+def test_one_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, BAD="1")
+    assert done.returncode == 1
+    assert "Once more, alone" in done.stderr
+    assert flaky(done) == []
+
+
+@pytest.mark.parametrize("environment", [{"BAD": "5"}, {"LEAVES": "yes"}], ids=["many fail", "something is left"])
+def test_what_no_busy_machine_explains_is_not_run_again(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = run(tmp_path, **environment)
+    assert done.returncode == 1
+    assert "Once more, alone" not in done.stderr

@@ -11,12 +11,14 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dockershim.common.mountinfo import mounts
 from dockershim.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -171,8 +173,7 @@ def _propagates(folder: int) -> bool:
     """Whether mounts made in an open folder propagate to the other mounts of its file system (proc(5), mountinfo)."""
     of_it = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{folder}").read_text(), re.MULTILINE)
     assert of_it is not None, "the kernel tells the mount of each descriptor"
-    rows = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return any(row[0] == of_it[1] and any(tag.startswith("shared:") for tag in row[6 : row.index("-")]) for row in rows)
+    return any(mount.number == int(of_it[1]) and mount.is_shared for mount in mounts())
 
 
 def names_in(folder: Path) -> set[str]:
@@ -306,23 +307,46 @@ def release_others(netns: Path) -> list[str]:
 
     For a namespace that nobody else uses any more.
     """
-    inode = netns.stat().st_ino
+    namespace = _identity(netns)
     pin = netns.parent.resolve() / netns.name
-    released = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        # proc(5): the fourth field is the root of the mount, the fifth its mount point.
-        _, _, _, root, target, *_ = line.split()
-        path = Path(_unescaped(target))
-        if root == f"net:[{inode}]" and path != pin:
-            _check(_libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
-            with contextlib.suppress(OSError):
-                path.unlink()
-            released.append(str(path))
-    return released
+    found = [Path(mount.point) for mount in mounts() if mount.root == f"net:[{namespace[1]}]"]
+    return [str(path) for path in found if path != pin and _release(path, namespace)]
 
 
-def _unescaped(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+def _release(path: Path, namespace: tuple[int, int]) -> bool:
+    """Unmount a namespace from ``path``, and remove the empty file below it. Raises OSError.
+
+    Does nothing, and returns False, if something else is there by now: the mount has ended, or the owner of a folder
+    above has put a link in its place.
+    """
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _unmount(path, folder, namespace)
+    finally:
+        os.close(folder)
+
+
+def _unmount(path: Path, folder: int, namespace: tuple[int, int]) -> bool:
+    try:
+        target = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(target)
+        if (status.st_dev, status.st_ino) != namespace:
+            return False
+        # By the descriptor, as the path may lead to another mount a moment later. It is open, so the mount is busy.
+        _check(_libc.umount2(f"/proc/self/fd/{target}".encode(), _MNT_DETACH), path)
+    finally:
+        os.close(target)
+    with contextlib.suppress(OSError):
+        below = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(below.st_mode) and below.st_size == 0:
+            os.unlink(path.name, dir_fd=folder)
+    return True
 
 
 def _identity(namespace: Path) -> tuple[int, int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,29 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dockershim.common.mountinfo import Mount, mounts, parse
+from tests.hostile_mounts import NAMES, OTHERS, SEPARATORS
 
 ROWS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 23 22 0:21 / /proc rw,nosuid shared:5 - proc proc rw
 24 22 8:17 /images /var/lib/docker rw,relatime shared:9 master:1 - xfs /dev/sdb1 rw,noquota
 """
-#: What splits a text for Python and not for the kernel, and what is no UTF-8.
-HOSTILE = (
-    "\r",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\x1d",
-    "\x1e",
-    "\x85",
-    "\xa0",
-    "\u2003",
-    "\u2028",
-    "\u2029",
-    '"',
-    "\udcff",
-    "\udc85",
-)
 
 
 def rows(text: str) -> list[bytes]:
@@ -69,7 +56,7 @@ def test_an_empty_source_is_a_field_too() -> None:
     assert (mount.kind, mount.source, mount.options) == ("tmpfs", "", ("rw",))
 
 
-@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("hostile", [*SEPARATORS, *OTHERS], ids=ascii)
 def test_a_name_neither_ends_a_field_nor_a_row(hostile: str) -> None:
     forged = f"/a{hostile}1 1 0:4 net:[7] /victim rw - nsfs nsfs rw{hostile}b"
     written = row(root=forged, point=forged, source=forged, options=("rw", f"upperdir={forged}"))
@@ -94,7 +81,8 @@ def test_what_is_no_row_is_left_out(text: bytes) -> None:
     assert mount.point == "/point"
 
 
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from(HOSTILE))
+characters = st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from((*SEPARATORS, *OTHERS))
+names = st.lists(characters, max_size=20).map("".join)
 
 
 @given(names, names, names, st.lists(names, min_size=1))
@@ -116,3 +104,26 @@ def test_the_mounts_of_this_process() -> None:
     assert [str(mount.number) for mount in found] == [one.decode() for one in re.findall(rb"^\d+", table, re.MULTILINE)]
     with pytest.raises(FileNotFoundError):
         list(mounts(2**22 + 1))
+
+
+#: In a mount namespace of its own: what is mounted, and what the parser finds of it.
+SCRIPT = """
+import json, subprocess, sys
+from pathlib import Path
+from dockershim.common.mountinfo import mounts
+from tests.hostile_mounts import bind
+
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "", folder], check=True)
+places = bind(folder)
+found = {mount.point: mount for mount in mounts()}
+print(json.dumps([found[str(place)].root for place in places]))
+"""
+
+
+def test_the_kernels_rows_of_hostile_names_come_back(tmp_path: Path) -> None:
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    command = ["unshare", *as_root, "--mount", sys.executable, "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [f"/volumes/{name}" for name in NAMES]

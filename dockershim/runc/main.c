@@ -275,10 +275,20 @@ static const char *const kept_options[] = {
 };
 static const char *const dropped_options[] = {"rw", "ro", "seclabel", "nouserxattr"};
 
-/* The text up to a character, which becomes its end; `rest` is behind it. A character between quotes does not count. */
+/* The text up to a character, which becomes its end; `rest` is behind it. */
 static char *cut(char **rest, char at) {
     char *begin = *rest, *p = begin;
-    for (int quoted = 0; *p && (quoted || *p != at); p++) quoted ^= *p == '"';
+    while (*p && *p != at) p++;
+    *rest = *p ? p + 1 : p;
+    *p = 0;
+    return begin;
+}
+
+/* The next of the file system's options. The kernel writes labels of SELinux between quotes, with commas in them. Nowhere
+   else does a quote mean anything: the rows of other mounts have names that tenants chose. */
+static char *cut_option(char **rest) {
+    char *begin = *rest, *p = begin;
+    for (int quoted = 0; *p && (quoted || *p != ','); p++) quoted ^= *p == '"';
     *rest = *p ? p + 1 : p;
     *p = 0;
     return begin;
@@ -334,7 +344,7 @@ static int find_overlay(const char *root, struct overlay *overlay) {
             if (same(flag, mount_flags[i].name)) overlay->flags |= mount_flags[i].flag;
     }
     char *upper = 0, *work = 0;
-    while (*found) parse_option(overlay, cut(&found, ','), &upper, &work);
+    while (*found) parse_option(overlay, cut_option(&found), &upper, &work);
     overlay->all = overlay->lower;
     if (upper && work) overlay->paths[overlay->all++] = upper, overlay->paths[overlay->all++] = work;
     if (!overlay->lower || !upper != !work) fail("the root file system has no layers:", root, 0);

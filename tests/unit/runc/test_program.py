@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,33 @@ def test_it_does_not_start_itself(tmp_path: Path) -> None:
         [own, "list"], env={"PATH": f"{own.parent}:{tmp_path}"}, capture_output=True, text=True, timeout=15
     )
     assert (done.returncode, done.stderr) == (1, "dockershim-runc: cannot run runc, looked for in PATH: errno 2\n")
+
+
+#: In a mount namespace of its own: mounts whose names tenants chose, and behind them an overlay, from which a container
+#: is made. An option of it is one that the program refuses, so that it says which row it has read.
+AMONG_HOSTILE_MOUNTS = """
+import subprocess, sys
+from pathlib import Path
+from tests.hostile_mounts import bind, forged
+
+folder, program = Path(sys.argv[1]), sys.argv[2]
+subprocess.run(["mount", "-t", "tmpfs", "own", "/run"], check=True)
+root, lower = folder / "bundle/rootfs", folder / "the layers"
+bind(folder / "hostile")
+subprocess.run(["mount", "-t", "overlay", "-o", f"lowerdir={lower}/1:{lower}/2", "overlay", root], check=True)
+bind(folder / "later", [forged(f"1 1 0:1 / {root} rw - tmpfs tmpfs rw")])
+sys.exit(subprocess.run([program, "create", "--bundle", folder / "bundle", "id"]).returncode)
+"""
+
+
+def test_names_of_tenants_do_not_hide_the_root_file_system(tmp_path: Path) -> None:
+    """Only on this machine's architecture: qemu makes no namespaces."""
+    architecture = next(name for name, machine in MACHINES.items() if machine == platform.machine())
+    for name in ("bundle/rootfs", "the layers/1", "the layers/2"):
+        (tmp_path / name).mkdir(parents=True)
+    asked = asking(root={"path": f"{tmp_path}/bundle/rootfs"})
+    (tmp_path / "bundle/config.json").write_text(json.dumps(asked))
+    command = ["unshare", "--mount", sys.executable, "-c", AMONG_HOSTILE_MOUNTS, tmp_path, program(architecture)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert f"has an escaped character: lowerdir={tmp_path}/the\\040layers/1" in done.stderr
+    assert done.returncode == 1

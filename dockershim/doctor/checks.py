@@ -13,9 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dockershim.common.mountinfo import mounts
 from dockershim.doctor import engine, kubelet, network, node, server, state
 from dockershim.doctor.findings import Finding, fail
-from dockershim.doctor.node_files import TABLE, answers, is_program, output, text
+from dockershim.doctor.node_files import answers, is_program, output, text
 from dockershim.hooks.config import Reading, read_folder
 from dockershim.network.netns import Pins
 from dockershim.server.config import Config
@@ -142,7 +143,7 @@ def _check_streaming(at: Node) -> Iterator[Finding]:
 
 def _check_propagation(at: Node) -> Iterator[Finding]:
     folders = [Path("/"), *([node.KUBELET] if node.KUBELET.exists() else [])]
-    yield from node.check_propagation(text(_PROC / "self/mountinfo", TABLE) or "", folders)
+    yield from node.check_propagation(mounts(), folders)
 
 
 def _check_space(at: Node) -> Iterator[Finding]:

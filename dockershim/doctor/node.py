@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final
 
 from asyncinotify import Inotify, Mask
 
+from dockershim.common.mountinfo import Mount
 from dockershim.doctor.findings import Finding, fail, ok, warn
 from dockershim.doctor.node_files import number, text
 
@@ -25,25 +25,15 @@ _INSTANCES: Final = 128
 _WATCHES: Final = 8192
 
 
-def shared_mounts(mountinfo: str) -> dict[str, bool]:
-    """Whether each mount point is shared, from /proc/self/mountinfo (proc(5)). The last mount of a point counts."""
-    found = {}
-    for line in mountinfo.splitlines():
-        fields = line.split()
-        if "-" in fields[6:]:
-            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
-            found[point] = any(tag.startswith("shared:") for tag in fields[6 : fields.index("-", 6)])
-    return found
-
-
-def check_propagation(mountinfo: str, folders: Iterable[Path]) -> Iterator[Finding]:
+def check_propagation(mounts: Iterable[Mount], folders: Iterable[Path]) -> Iterator[Finding]:
     """Whether mounts below each of ``folders`` reach the containers that see it."""
     title = "mount propagation"
-    mounts = shared_mounts(mountinfo)
+    # The last mount of a point counts.
+    shared = {mount.point: mount.is_shared for mount in mounts}
     private = []
     for folder in folders:
-        point = next((str(path) for path in (folder, *folder.parents) if str(path) in mounts), "/")
-        if not mounts.get(point, True):
+        point = next((str(path) for path in (folder, *folder.parents) if str(path) in shared), "/")
+        if not shared.get(point, True):
             private.append((folder, point))
     for folder, point in private:
         found = f"{folder} is not shared: volumes that are mounted later do not reach pods"

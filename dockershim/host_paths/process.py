@@ -13,12 +13,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dockershim.common.mountinfo import mounts
 from dockershim.host_paths import cdi, operations
 
 #: Seconds until a request is answered with "the file system does not answer".
@@ -189,16 +189,9 @@ class Process:
 
 def mount_of(place: str) -> Mount:
     """The mount of a path without links."""
-    above = (mount for mount in _mounts() if _is_at_or_below(place, mount.point))
+    above = (Mount(mount.number, mount.point) for mount in mounts() if _is_at_or_below(place, mount.point))
     # Of several mounts at one point, the last one is on top.
     return max(enumerate(above), key=lambda found: (len(found[1].point), found[0]), default=(0, Mount(0, "/")))[1]
-
-
-def _mounts() -> Iterator[Mount]:
-    """proc(5): the first field is the mount's number, the fifth its mount point; special characters are in octal."""
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        number, _, _, _, point, *_ = line.split(b" ")
-        yield Mount(int(number), point.decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape"))
 
 
 def _is_at_or_below(place: str, above: str) -> bool:

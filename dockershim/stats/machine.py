@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dockershim.common.mountinfo import Mount, mounts
 from dockershim.stats.files import read_open
 from dockershim.stats.metrics import FileSystem
 
 _BLOCK_DEVICES: Final = Path("/sys/dev/block")
-_MOUNTS: Final = Path("/proc/self/mountinfo")
 _HUGE_PAGES: Final = Path("/sys/kernel/mm/hugepages")
 
 
@@ -66,7 +66,7 @@ class Machine:
         """What is mounted with this device number. Looked up once, as a node has hundreds of mounts."""
         known = self._mounted.get(number)
         if known is None:
-            known = self._mounted[number] = mounted_device(_MOUNTS.read_text(), number) or self.device_name(number)
+            known = self._mounted[number] = mounted_device(mounts(), number) or self.device_name(number)
         return known
 
 
@@ -95,10 +95,6 @@ def _open_counts(folder: Path) -> Iterator[tuple[str, int]]:
             yield size, os.open(f"{entry.path}/nr_hugepages", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def mounted_device(mounts: str, number: str) -> str:
-    """What is mounted with this device number in /proc/self/mountinfo (proc_pid_mountinfo(5)); empty if nothing is."""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if fields[2] == number:
-            return fields[fields.index("-") + 2]
-    return ""
+def mounted_device(table: Iterable[Mount], number: str) -> str:
+    """What is mounted with this device number; empty if nothing is."""
+    return next((mount.source for mount in table if mount.device == number), "")

@@ -11,11 +11,13 @@ import logging
 import os
 import re
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from dockershim.cgroups import PROC, own_cgroup
 from dockershim.common.listener import listener
+from dockershim.common.mountinfo import mounts
 from dockershim.stats.bolt import Bucket, DamagedDatabase
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,8 @@ _LONGEST_VARINT: Final = 10
 #: Numbers of inodes have 32 bits in most file systems.
 _MOST_INODES: Final = 1 << 32
 _CHAIN_ID: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+#: A process may have a hundred thousand mounts. That of its root comes first.
+_FIRST_MOUNTS: Final = 100
 _SYSTEMS_ROOT: Final = "/var/lib/containerd"
 #: containerd's own database, which it keeps open, below its root.
 _DATABASE: Final = "/io.containerd.metadata.v1.bolt/meta.db"
@@ -39,25 +42,21 @@ def upper_dir(pid: int, container_id: str, proc: Path = PROC) -> str:
     or if no snapshotter of containerd made its root.
     """
     try:
-        mounts = (proc / str(pid) / "mountinfo").read_text()
+        # The first one is what the container began with; it may have mounted others over it.
+        root = next((mount for mount in islice(mounts(pid, proc), _FIRST_MOUNTS) if mount.point == "/"), None)
         # Read last: if the process is the container's now, it was so before.
         cgroups = (proc / str(pid) / "cgroup").read_text()
     except OSError:
         return ""
     if not any(own_cgroup(line.split(":", 2)[-1], container_id) for line in cgroups.splitlines()):
         return ""
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if fields[4] == "/":
-            # The first one is what the container began with; it may have mounted others over it.
-            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            upper = options.get("upperdir", "")
-            if upper and not upper.startswith("/"):
-                # dockershim-runc mounted it, with its layers' folder as the source.
-                upper = f"{fields[-2]}/{upper}"
-            upper = _OCTAL.sub(lambda found: chr(int(found[1], 8)), upper)
-            return upper if _SNAPSHOT.fullmatch(upper) else ""
-    return ""
+    if root is None:
+        return ""
+    upper = dict(option.partition("=")[::2] for option in root.options).get("upperdir", "")
+    if upper and not upper.startswith("/"):
+        # dockershim-runc mounted it, with its layers' folder as the source.
+        upper = f"{root.source}/{upper}"
+    return upper if _SNAPSHOT.fullmatch(upper) else ""
 
 
 def root_of(upper: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dockershim.common.mountinfo import parse
 from dockershim.doctor.node import (
     KUBELET,
     Space,
@@ -16,7 +17,6 @@ from dockershim.doctor.node import (
     check_space,
     kernel_lsms,
     measure,
-    shared_mounts,
     try_to_watch,
 )
 from tests.unit.doctor.levels import levels, mends
@@ -43,13 +43,9 @@ SHARED = "shared:1 "
     ],
 )
 def test_mount_propagation(mountinfo: str, level: str, mend: str) -> None:
-    findings = list(check_propagation(mountinfo, [Path("/"), KUBELET]))
+    findings = list(check_propagation(parse(mountinfo.encode().split(b"\n")), [Path("/"), KUBELET]))
     assert levels(findings) == {"mount propagation": level}
     assert mend in mends(findings)
-
-
-def test_names_of_mounts_are_unescaped() -> None:
-    assert shared_mounts("1 0 8:1 / /a\\040b rw - ext4 /dev/a rw\n") == {"/a b": False}
 
 
 GOOD = Space(device=1, free=80, size=100, free_inodes=80, inodes=100, read_only=False)

@@ -228,7 +228,7 @@ def test_names_of_tenants_do_not_hide_the_root_file_system(tmp_path: Path) -> No
         (tmp_path / name).mkdir(parents=True)
     asked = asking(root={"path": f"{tmp_path}/bundle/rootfs"})
     (tmp_path / "bundle/config.json").write_text(json.dumps(asked))
-    command = ["unshare", "--mount", sys.executable, "-c", AMONG_HOSTILE_MOUNTS, tmp_path, program(architecture)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    words = [sys.executable, "-c", AMONG_HOSTILE_MOUNTS, str(tmp_path), str(program(architecture))]
+    done = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True, cwd=Path(__file__).parents[3])
     assert f"has an escaped character: lowerdir={tmp_path}/the\\040layers/1" in done.stderr
     assert done.returncode == 1

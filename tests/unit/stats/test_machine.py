@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dockershim.common.mountinfo import parse
 from dockershim.stats.machine import HugePageSizes, mounted_device
 
 MOUNTS = """\
@@ -24,7 +25,7 @@ MOUNTS = """\
     ],
 )
 def test_the_device_of_a_file_system(number: str, device: str) -> None:
-    assert mounted_device(MOUNTS, number) == device
+    assert mounted_device(parse(MOUNTS.encode().split(b"\n")), number) == device
 
 
 def test_the_sizes_of_huge_pages_that_there_are_now(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _start_by_hand() -> DockerClient:
 def _is_running() -> bool:
     """Whether dockerd runs already, even if it does not answer yet."""
     try:
-        return Path("/proc", PID_FILE.read_text().strip(), "comm").read_text().strip() == "dockerd"
+        return Path("/proc", PID_FILE.read_text().strip(), "comm").read_bytes() == b"dockerd\n"
     except OSError:
         return False
 

@@ -37,11 +37,11 @@ async def read_profiles(host_paths: HostPaths, context: SecurityContext) -> Mapp
 def _check_loaded(name: str) -> None:
     # The engine would take the container, and fail at its start.
     try:
-        loaded = APPARMOR_PROFILES.read_text()
+        loaded = APPARMOR_PROFILES.read_bytes()
     except OSError:
         # No AppArmor, which the translation refuses; or a server in a container that does not see the file.
         return
-    if name not in {line.rpartition(" (")[0] for line in loaded.splitlines()}:
+    if name.encode() not in {line.rpartition(b" (")[0] for line in loaded.split(b"\n")}:
         raise FailedPrecondition(
             f"security_context.apparmor: profile {name!r} is not loaded; load it on the node with apparmor_parser"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from docker import DockerClient
 
+from dockershim.common.mountinfo import mounts
 from tests.node.state import Snapshot, capture
 from tests.processes import descriptors
 
@@ -55,7 +56,7 @@ def look(engine: DockerClient, server: int) -> Machine:
 
 
 def _mounts() -> frozenset[str]:
-    return frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return frozenset(mount.point for mount in mounts())
 
 
 def _files() -> frozenset[str]:

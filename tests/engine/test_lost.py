@@ -13,6 +13,7 @@ import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.common.mountinfo import mounts
 from tests.cri_client import CRI
 from tests.engine.pods import (
     container_config,
@@ -152,9 +153,9 @@ def surviving(engine: Engine) -> Iterator[Engine]:
     yield engine
     engine.stop()
     # The file systems of containers are the engine's; it has forgotten them too.
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if (target := line.split()[4]).startswith(f"{DATA}/"):
-            subprocess.run(["umount", target], check=True)
+    for mount in list(mounts()):
+        if mount.point.startswith(f"{DATA}/"):
+            subprocess.run(["umount", mount.point], check=True)
     engine.start()
 
 

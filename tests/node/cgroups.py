@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from dockershim.common.mountinfo import Mount, mounts
 from tests.node.mounts import mount
 
 ROOT = Path("/sys/fs/cgroup")
@@ -26,20 +27,19 @@ class Hierarchy:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """What is mounted at or below /sys/fs/cgroup (proc(5), /proc/self/mounts)."""
-    rows = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    found = {Path(row[1]): Hierarchy(Path(row[1]), row[2], _data(row)) for row in rows if row[2].startswith("cgroup")}
-    return list(found.values())
+    """What is mounted at or below /sys/fs/cgroup."""
+    found = (mount for mount in mounts() if mount.kind in ("cgroup", "cgroup2"))
+    return list({one.point: Hierarchy(Path(one.point), one.kind, _data(one)) for one in found}.values())
 
 
-def _data(row: list[str]) -> str:
+def _data(hierarchy: Mount) -> str:
     """The controllers or the name of a v1 hierarchy; other mount options cannot be given a second time."""
-    if row[2] == "cgroup2":
+    if hierarchy.kind == "cgroup2":
         return ""
     general = {"rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec", "xattr", "clone_children"}
     return ",".join(
         f"none,{option}" if option.startswith("name=") else option
-        for option in row[3].split(",")
+        for option in hierarchy.options
         if option not in general and not option.startswith("release_agent=")
     )
 

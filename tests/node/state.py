@@ -12,6 +12,8 @@ from typing import Any
 from docker import DockerClient
 from pyroute2 import IPRoute
 
+from dockershim.common.mountinfo import mounts
+
 # Chains that CNI plugins make once and keep: their empty frame is no leak. What hangs below them is a pod's.
 FRAME = {"CNI-ADMIN", "CNI-FORWARD", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"}
 FIXED_RULES = {"CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"}
@@ -44,7 +46,7 @@ def capture(engine: DockerClient) -> Snapshot:
         containers=frozenset(f"{c['Id'][:12]} {c['Names'][0]}" for c in engine.api.containers(all=True)),
         addresses=_files(Path("/var/lib/cni/networks"), leave_out=("lock", "last_reserved_ip.*")),
         links=_links(),
-        namespaces=_namespaces(Path("/proc/self/mountinfo").read_text()),
+        namespaces=_namespaces(),
         rules=_rules(),
         checkpoints=_files(Path("/var/lib/dockershim/sandbox")),
         cni_cache=_files(Path("/var/lib/cni/cache")) | _files(Path("/var/lib/cni/results")),
@@ -69,10 +71,9 @@ def _read_links() -> list[Any]:
         return list(routes.get_links())
 
 
-def _namespaces(mountinfo: str) -> frozenset[str]:
-    """Where network namespaces are pinned (proc(5), mountinfo), without the engine's own for host networking."""
-    rows = (line.split() for line in mountinfo.splitlines())
-    pinned = (row[4] for row in rows if row[row.index("-") + 1] == "nsfs")
+def _namespaces() -> frozenset[str]:
+    """Where network namespaces are pinned, without the engine's own for host networking."""
+    pinned = (mount.point for mount in mounts() if mount.kind == "nsfs")
     return frozenset(path for path in pinned if path != "/run/docker/netns/default")
 
 

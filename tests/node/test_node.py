@@ -86,11 +86,11 @@ def test_engine_runs_a_container_from_the_registry(engine: str, version: str) ->
 
 def test_nothing_of_the_node_is_seen_outside() -> None:
     script = "touch /etc/mark /run/mark /var/lib/docker/mark /opt/cni/mark && hostname && ip -o link | wc -l"
-    before = Path("/proc/self/mountinfo").read_text()
+    before = Path("/proc/self/mountinfo").read_bytes()
     ran = run("sh", "-ec", script)
     assert ran.stdout.split() == ["node", "2"], ran.stderr  # lo and docker0
     assert not [path for path in ("/etc/mark", "/run/mark", "/var/lib/docker/mark") if Path(path).exists()]
-    assert Path("/proc/self/mountinfo").read_text() == before
+    assert Path("/proc/self/mountinfo").read_bytes() == before
 
 
 @pytest.mark.parametrize(

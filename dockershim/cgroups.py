@@ -25,6 +25,17 @@ SYSTEMD_FILES: Final = ("memory.min", "memory.low", "memory.high", "memory.oom.g
 MOST_CGROUPS: Final = 2000
 
 
+def read_cgroups(pid: int, *, proc: Path = PROC) -> list[tuple[str, str]]:
+    """The controllers and the path of each line of /proc/<pid>/cgroup, which is ``id:controllers:path`` (cgroups(7)).
+
+    Controllers are empty for cgroup v2. Whoever may make cgroups names them by any bytes but a slash and a newline, so
+    a path is as ``os.fsdecode`` has it. Raises OSError.
+    """
+    lines = (proc / str(pid) / "cgroup").read_bytes().split(b"\n")
+    fields = (os.fsdecode(line).split(":", 2) for line in lines)
+    return [(field[1], field[2]) for field in fields if len(field) == 3]
+
+
 def own_cgroup(path: str, container_id: str) -> str | None:
     """The cgroup of a container, by the path of one of its processes; None where that is no process of it.
 
@@ -38,11 +49,8 @@ def own_cgroup(path: str, container_id: str) -> str | None:
 def cgroup_folder(pid: int, container_id: str, controller: str, *, root: Path = ROOT, proc: Path = PROC) -> Path:
     """The folder of a container's cgroup that has this controller's files, by the first process. Raises
     FailedPrecondition where none has, OSError where the process or the cgroup has ended, or is another's by now.
-
-    cgroups(7): a line of /proc/<pid>/cgroup is ``id:controllers:path``; controllers are empty for cgroup v2.
     """
-    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in read_cgroups(pid, proc=proc):
         if controllers == "" and (root / "cgroup.controllers").exists():
             folder = root / _owned(pid, container_id, path)
             if controller == "cgroup" or controller in (folder / "cgroup.controllers").read_text().split():
@@ -157,10 +165,15 @@ def set_oom_score(pid: int, container_id: str, score: int, *, root: Path = ROOT,
 def _processes(pid: int, container_id: str, root: Path, proc: Path) -> Iterator[int]:
     # A cgroup that is removed while it is read answers with ENODEV, which no class of exceptions stands for.
     with contextlib.suppress(OSError):
-        folder = cgroup_folder(pid, container_id, "memory", root=root, proc=proc)
-        for path in (str(folder), *cgroups_below(str(folder))):
+        yield from processes_in(str(cgroup_folder(pid, container_id, "memory", root=root, proc=proc)))
+
+
+def processes_in(folder: str) -> Iterator[int]:
+    """The processes of a cgroup and of those below it, of which at most ``MOST_CGROUPS`` are read."""
+    with contextlib.suppress(OSError):
+        for path in itertools.chain((folder,), cgroups_below(folder)):
             with contextlib.suppress(OSError):
-                yield from map(int, Path(path, "cgroup.procs").read_text().split())
+                yield from map(int, Path(path, "cgroup.procs").read_bytes().split())
 
 
 def cgroups_below(folder: str, fd: int | None = None) -> Iterator[str]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dockershim.cgroups import read_cgroups
+
 _PROC = Path("/proc")
 
 
@@ -77,7 +79,7 @@ def _open(pid: int, container_id: str) -> int | None:
         return None
     try:
         # Read after the pidfd was opened: if the pid was reused in between, signals to the pidfd have no effect.
-        if container_id in (_PROC / str(pid) / "cgroup").read_text():
+        if any(container_id in path for _, path in read_cgroups(pid)):
             return handle
     except OSError:
         pass

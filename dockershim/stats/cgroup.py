@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from dockershim.cgroups import PROC, ROOT, cgroups_below, own_cgroup
+from dockershim.cgroups import PROC, ROOT, cgroups_below, own_cgroup, read_cgroups
 from dockershim.stats.files import read_open, read_whole
 
 T = TypeVar("T")
@@ -38,6 +38,11 @@ class Group:
     version: int
     folders: Mapping[str, str]
     pressure: str
+
+    @property
+    def processes_folder(self) -> str:
+        """The folder of the hierarchy that tells the processes."""
+        return self.folders.get("pids") or self.folders["memory"]
 
     def parent(self) -> Group:
         """The parent cgroup."""
@@ -143,22 +148,20 @@ def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = P
 
     Raises OSError, also if the pid belongs to another process now, or if the process has left the cgroup.
     """
-    text = (proc / str(pid) / "cgroup").read_text()
-    if container_id not in text:
+    found = read_cgroups(pid, proc=proc)
+    if not any(container_id in path for _, path in found):
         raise ProcessLookupError(f"process {pid} is not of container {container_id}")
-    return parse_group(text, container_id, root)
+    return own_group(found, container_id, root)
 
 
-def parse_group(text: str, container_id: str, root: Path) -> Group:
-    """The cgroup of a container that a /proc/<pid>/cgroup names (cgroups(7): ``id:controllers:path``, no controllers
-    for v2).
+def own_group(cgroups: Iterable[tuple[str, str]], container_id: str, root: Path) -> Group:
+    """The cgroup of a container, from the controllers and paths that ``read_cgroups`` found of one of its processes.
 
     With v1 the v2 hierarchy is mounted too, without controllers. A hierarchy in which the process is not in the
     container's cgroup is left out. Raises OSError if no hierarchy accounts for its memory or its CPU time.
     """
     unified, folders, path = "", {}, ""
-    for line in text.splitlines():
-        _, controllers, whole = line.split(":", 2)
+    for controllers, whole in cgroups:
         own = own_cgroup(whole, container_id)
         if own is None:
             continue
@@ -260,7 +263,7 @@ class Files:
 
         At most ``MOST_CGROUPS`` cgroups below it are read.
         """
-        folder = self.group.folders.get("pids") or self.group.folders["memory"]
+        folder = self.group.processes_folder
         try:
             found = [int(pid) for pid in self._read(folder, "cgroup.procs").split()]
             for below in cgroups_below(folder, self._descriptor(folder, ".")):

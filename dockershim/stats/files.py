@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Final
 
@@ -23,10 +24,13 @@ def read_whole(path: str, folder: int | None = None) -> bytes:
         os.close(fd)
 
 
-def read_open(fd: int) -> bytes:
-    """The content of an open file, from its beginning to its end. Raises OSError."""
+def read_open(fd: int, most: float = math.inf) -> bytes:
+    """The content of an open file, from its beginning to its end, or to the part that reaches ``most`` bytes.
+
+    Raises OSError.
+    """
     content = part = os.pread(fd, _PAGE, 0)
-    while len(part) >= _SHORT:
+    while len(part) >= _SHORT and len(content) < most:
         part = os.pread(fd, _PAGE, len(content))
         content += part
     return content

@@ -171,7 +171,7 @@ class Reader:
             return ()
         try:
             if entry.network is None:
-                entry.network = Network(sandbox.pid, set(self._namespaces(sandbox)))
+                entry.network = Network(sandbox.pid, set(self._namespaces(sandbox)), INTERFACE)
             return entry.network.interfaces()
         except OSError:
             return ()

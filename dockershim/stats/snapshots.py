@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dockershim.cgroups import PROC, own_cgroup
+from dockershim.cgroups import PROC, own_cgroup, read_cgroups
 from dockershim.common.listener import listener
 from dockershim.common.mountinfo import mounts
 from dockershim.stats.bolt import Bucket, DamagedDatabase
@@ -45,10 +45,10 @@ def upper_dir(pid: int, container_id: str, proc: Path = PROC) -> str:
         # The first one is what the container began with; it may have mounted others over it.
         root = next((mount for mount in islice(mounts(pid, proc), _FIRST_MOUNTS) if mount.point == "/"), None)
         # Read last: if the process is the container's now, it was so before.
-        cgroups = (proc / str(pid) / "cgroup").read_text()
+        cgroups = read_cgroups(pid, proc=proc)
     except OSError:
         return ""
-    if not any(own_cgroup(line.split(":", 2)[-1], container_id) for line in cgroups.splitlines()):
+    if not any(own_cgroup(path, container_id) for _, path in cgroups):
         return ""
     if root is None:
         return ""

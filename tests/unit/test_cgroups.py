@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dockershim import cgroups
-from dockershim.cgroups import apply_files, cgroup_folder, limited_huge_pages, own_cgroup, own_memory, set_oom_score
+from dockershim.cgroups import (
+    apply_files,
+    cgroup_folder,
+    limited_huge_pages,
+    own_cgroup,
+    own_memory,
+    read_cgroups,
+    set_oom_score,
+)
 from dockershim.errors import FailedPrecondition
 
 PID = 4711
@@ -74,6 +87,25 @@ def v2_without_hugetlb(tmp_path: Path) -> Node:
     made.make("cgroup.controllers", "cpu memory\n")
     made.make(f"{PATH[1:]}/cgroup.controllers", "cpu memory\n")
     return made
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a:b", b"\x1c4:memory:", "\u20284:memory:/\r\x85".encode(), b" \t"])
+def test_cgroups_that_a_container_has_named(v1: Node, v2: Node, name: bytes) -> None:
+    for one, folder in ((v1, f"memory{PATH}"), (v2, PATH[1:])):
+        file = one.proc / str(PID) / "cgroup"
+        file.write_bytes(file.read_bytes().replace(PATH.encode(), PATH.encode() + b"/" + name))
+        assert one.folder("memory") == one.root / folder
+        assert os.fsencode(dict(read_cgroups(PID, proc=one.proc))["memory" if one is v1 else ""]).endswith(b"/" + name)
+
+
+@given(st.binary())
+def test_nothing_in_the_file_of_cgroups_is_an_error(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        made = node(Path(folder), "")
+        (made.proc / str(PID) / "cgroup").write_bytes(content)
+        assert all(len(found) == 2 for found in read_cgroups(PID, proc=made.proc))
+        with contextlib.suppress(FailedPrecondition, ProcessLookupError):
+            made.folder("memory")
 
 
 @pytest.mark.parametrize(

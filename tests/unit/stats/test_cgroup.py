@@ -249,10 +249,14 @@ def make_tree(tmp_path: Path, version: int, path: str, *, pressure: bool) -> Non
 def move(tmp_path: Path, before: str, after: str) -> None:
     """The container's first process moves, in the hierarchies that have this text."""
     file = tmp_path / "proc" / str(PID) / "cgroup"
-    file.write_text(file.read_text().replace(before, after))
+    file.write_bytes(file.read_bytes().replace(before.encode(), os.fsencode(after)))
 
 
-@pytest.mark.parametrize("below", ["", "/init", f"/docker/{ID}/init.scope"])
+#: A container that may make cgroups names them; what is no UTF-8 is as in ``os.fsdecode``.
+BELOW = ["", "/init", f"/docker/{ID}/init.scope", "/\udcff", "/a:b", "/\x1c1:memory:/", "/\u2028\x85\r0::/b", "/a b"]
+
+
+@pytest.mark.parametrize("below", BELOW)
 @pytest.mark.parametrize("driver", sorted(PATHS))
 @pytest.mark.parametrize(
     ("version", "pressure"),

@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dockershim.stats.network import Interface, Network, parse_interfaces
+from dockershim.stats.messages import to_cri_network
+from dockershim.stats.network import MOST_INTERFACES, Interface, Network, parse_interfaces
 from tests.processes import descriptors
 
-SAMPLE = """\
+SAMPLE = b"""\
 Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
     lo:      10       1    0    0    0     0          0         0       10       1    0    0    0     0       0          0
@@ -22,7 +25,7 @@ net1:1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0
 
 
 def test_each_interface_but_loopback() -> None:
-    assert parse_interfaces(SAMPLE) == (
+    assert parse_interfaces(SAMPLE, "eth0") == (
         Interface("eth0", 1048576, 800, 1, 2, 2048, 20, 7, 8),
         # Where a number is long the name stands right before it.
         Interface("net1", 1, 2, 3, 4, 5, 6, 7, 8),
@@ -30,26 +33,73 @@ def test_each_interface_but_loopback() -> None:
 
 
 def test_a_pod_that_has_loopback_alone() -> None:
-    assert parse_interfaces("\n".join(SAMPLE.splitlines()[:3])) == ()
+    assert parse_interfaces(b"\n".join(SAMPLE.splitlines()[:3]), "eth0") == ()
+
+
+def line(name: bytes, received: int = 1) -> bytes:
+    return b"%6s: %d" % (name, received) + b" 0" * 15 + b"\n"
+
+
+HEADINGS = b"".join(SAMPLE.splitlines(keepends=True)[:2])
+#: What the kernel takes for a name: anything but ``/``, ``:`` and what it takes for white space, which is Latin-1's.
+NAMES = st.binary(min_size=1, max_size=15).filter(lambda name: not set(name) & set(b"\0/:\t\n\v\f\r \xa0"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(b"a\xff", "a\\xff", id="no UTF-8"),
+        pytest.param(b"a\\xff", "a\\\\xff", id="what looks like one that is no UTF-8"),
+        pytest.param(b"a\x1cb", "a\x1cb", id="an end of line by Unicode"),
+        pytest.param(b"\x1ca\x1f", "\x1ca\x1f", id="white space by Unicode"),
+        pytest.param("\u2028\u2003\x85".encode(), "\u2028\u2003\x85", id="the same, in UTF-8"),
+        pytest.param("größe".encode(), "größe", id="UTF-8"),
+        pytest.param(b"%s{}\"'", "%s{}\"'", id="signs"),
+    ],
+)
+def test_names_that_the_kernel_takes(name: bytes, expected: str) -> None:
+    found = parse_interfaces(HEADINGS + line(name, 5) + line(b"eth0", 6), "eth0")
+    assert [(one.name, one.received) for one in found] == [(expected, 5), ("eth0", 6)]
+    to_cri_network(found, "eth0").SerializeToString()
+
+
+@given(st.lists(NAMES.filter(lambda name: name != b"lo"), unique=True, max_size=10))
+def test_every_name_that_the_kernel_takes_is_told_and_no_two_alike(names: list[bytes]) -> None:
+    found = parse_interfaces(HEADINGS + b"".join(map(line, names)), "eth0")
+    assert len({one.name for one in found}) == len(names)
+    to_cri_network(found, "eth0").SerializeToString()
+
+
+@given(st.binary())
+def test_nothing_in_the_file_is_an_error(content: bytes) -> None:
+    to_cri_network(parse_interfaces(HEADINGS + content, "eth0"), "eth0").SerializeToString()
+    parse_interfaces(content, "eth0")
+
+
+def test_of_many_the_first_are_told_and_the_pods_own() -> None:
+    many = b"".join(line(b"v%d" % number) for number in range(5000))
+    found = parse_interfaces(HEADINGS + many + line(b"eth0", 7) + line(b"last"), "eth0")
+    assert [one.name for one in found] == [*(f"v{number}" for number in range(MOST_INTERFACES)), "eth0"]
+    assert found[-1].received == 7
 
 
 def test_only_a_process_of_the_pods_namespace_is_read() -> None:
     own = Path("/proc/self/ns/net").stat().st_ino
     names = {path.name for path in Path("/sys/class/net").iterdir()} - {"lo"}
-    network = Network(os.getpid(), {own})
+    network = Network(os.getpid(), {own}, "eth0")
     assert {interface.name for interface in network.interfaces()} <= names
     network.close()
     before = len(descriptors())
     for namespaces in ({own + 1}, set[int]()):
         with pytest.raises(ProcessLookupError):
-            Network(os.getpid(), namespaces)
+            Network(os.getpid(), namespaces, "eth0")
     assert len(descriptors()) == before
 
 
 def test_what_is_sent_is_told_by_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """By loopback, which every machine has, and which is no interface of a pod."""
-    monkeypatch.setattr("dockershim.stats.network._LOOPBACK", "")
-    network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino})
+    monkeypatch.setattr("dockershim.stats.network._LOOPBACK", b"")
+    network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino}, "eth0")
 
     def received() -> int:
         return next(one.received for one in network.interfaces() if one.name == "lo")
@@ -68,4 +118,4 @@ def test_a_pod_is_read_by_its_process_alone() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         pass
     with pytest.raises((FileNotFoundError, ProcessLookupError)):
-        Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino})
+        Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino}, "eth0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import lru_cache
@@ -21,7 +22,9 @@ from dockershim.stats.reader import Pod, PodReading, Reader, runs
 from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord, SandboxRecord, has_labels, to_cri_metadata
 
-S = TypeVar("S")
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", ContainerRecord, Pod)
 T = TypeVar("T")
 
 #: For so long the event loop reads statistics before it runs other tasks.
@@ -42,12 +45,15 @@ class Statistics:
         self._info = info
         self._disk = disk
         self._reader = Reader(pins)
+        #: Running sandboxes and containers that could not be read, which was logged.
+        self._unread: set[str] = set()
         inventory.listen(self._heed)
 
     def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
         """Close the files of a container that has ended or was restarted: then it has another cgroup and network."""
         if before is not None and (after is None or not runs(after) or after.pid != before.pid):
             self._reader.forget(record_id)
+            self._unread.discard(record_id)
 
     # -- containers ------------------------------------------------------------------------------------------
 
@@ -73,7 +79,7 @@ class Statistics:
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
         folder = await self._engine_folder()
-        read = await self._read(self._reader.container, records)
+        read = await self._read(self._reader.container, records, lambda _: b"")
         return [field(1, self._container(record, wire, folder)) for record, wire in zip(records, read, strict=True)]
 
     def _container(self, record: ContainerRecord, read: bytes, folder: str) -> bytes:
@@ -107,7 +113,7 @@ class Statistics:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
         folder = await self._engine_folder()
         pods = self._pods(records)
-        read = await self._read(self._reader.pod, pods)
+        read = await self._read(self._reader.pod, pods, _unread_pod)
         return [field(1, self._pod(pod, reading, folder)) for pod, reading in zip(pods, read, strict=True)]
 
     def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
@@ -145,10 +151,9 @@ class Statistics:
             for record in pod.containers
             if (layer := self._disk.writable_layer(record.id)) is not None
         }
-        if due := self._reader.due_open_files(pods):
-            await asyncio.to_thread(self._reader.count_open_files, due)
+        await self._reader.count_open_files(pods)
         node = self._reader.node_reading(folder)
-        return await self._read(lambda pod: self._reader.pod_metrics(pod, layers, node), pods)
+        return await self._read(lambda pod: self._reader.pod_metrics(pod, layers, node), pods, lambda _: b"")
 
     # -- all -------------------------------------------------------------------------------------------------
 
@@ -158,15 +163,29 @@ class Statistics:
     async def _engine_folder(self) -> str:
         return await self._disk.folder(await self._info.capabilities())
 
-    async def _read(self, read: Callable[[S], T], records: Iterable[S]) -> list[T]:
+    async def _read(self, read: Callable[[S], T], records: Iterable[S], unread: Callable[[S], T]) -> list[T]:
+        """What ``read`` returns for each; what ``unread`` returns for one that cannot be read, which is logged once.
+
+        Files of the kernel have texts that containers choose: whatever one has done to them costs its own item only.
+        """
         found = []
         begun = time.monotonic()
         for record in records:
             if time.monotonic() - begun > _STRETCH:
                 await asyncio.sleep(0)
                 begun = time.monotonic()
-            found.append(read(record))
+            try:
+                found.append(read(record))
+            except Exception:
+                found.append(unread(record))
+                if record.id not in self._unread:
+                    self._unread.add(record.id)
+                    logger.exception("%s cannot be read: lists of statistics and metrics have none of it", record.id)
         return found
+
+
+def _unread_pod(pod: Pod) -> PodReading:
+    return PodReading(b"", [b""] * len(pod.containers))
 
 
 def _container_attributes(record: ContainerRecord) -> bytes:

@@ -18,7 +18,7 @@ from dockershim.stats.cgroup import Budget, Files, Group, Usage, find_group, rea
 from dockershim.stats.machine import Machine, NodeReading
 from dockershim.stats.messages import set_moment, to_cri_container_stats, to_cri_pod_stats, total
 from dockershim.stats.network import Interface, Network
-from dockershim.stats.processes import OpenFiles
+from dockershim.stats.processes import OpenFiles, OpenFilesCounts
 from dockershim.stats.rates import Rate, Sample
 from dockershim.translate.names import container_name, sandbox_container_name
 from dockershim.translate.network import INTERFACE
@@ -38,6 +38,11 @@ class Pod:
 
     sandbox: SandboxRecord
     containers: Sequence[ContainerRecord]
+
+    @property
+    def id(self) -> str:
+        """The sandbox's id."""
+        return self.sandbox.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,8 @@ class _Container:
 
     files: Files
     series: metrics.Series
+    open_files: OpenFiles
     message: _LastMessage = field(default_factory=_LastMessage)
-    open_files: OpenFiles = field(default_factory=OpenFiles)
 
     def close(self) -> None:
         self.files.close()
@@ -125,6 +130,7 @@ class Reader:
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
         self._machine = Machine()
+        self._counts = OpenFilesCounts()
         self._budget = Budget(_files_kept_open())
         self._containers: dict[str, _Container] = {}
         self._pods: dict[str, _Pod] = {}
@@ -183,19 +189,23 @@ class Reader:
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
-    def due_open_files(self, pods: Iterable[Pod]) -> list[tuple[OpenFiles, list[int], int]]:
-        """What must be counted: the OpenFiles of a container, its pids, and its first process."""
-        return [
-            (entry.open_files, entry.files.processes(), record.pid)
-            for pod in pods
-            for record in pod.containers
-            if (entry := self._entry_of(record)) is not None and entry.open_files.is_due()
-        ]
+    async def count_open_files(self, pods: Iterable[Pod]) -> None:
+        """Count the open files of the containers of which the last count is old, or a part of them.
 
-    def count_open_files(self, due: Iterable[tuple[OpenFiles, list[int], int]]) -> None:
-        """Count what ``due_open_files`` has returned. Any thread may do it."""
-        for open_files, pids, first in due:
-            open_files.count(pids, first)
+        What takes long goes on, and is told by the next metrics.
+        """
+        if not self._counts.may_begin():
+            return
+        entries = (self._counted_entry(record) for pod in pods for record in pod.containers)
+        due = [entry.open_files for entry in entries if entry is not None and entry.open_files.is_due()]
+        if due:
+            await self._counts.begin(due)
+
+    def _counted_entry(self, record: ContainerRecord) -> _Container | None:
+        # What cannot be read is told where its metrics are read.
+        with contextlib.suppress(Exception):
+            return self._entry_of(record)
+        return None
 
     def node_reading(self, folder: str) -> NodeReading:
         """What metrics need of the node. Writable layers are on the file system of the engine's ``folder``."""
@@ -248,7 +258,9 @@ class Reader:
         if entry is None and runs(record):
             with contextlib.suppress(OSError):
                 group = find_group(record.pid, record.id)
-                entry = self._containers[record.id] = _Container(Files(group, self._budget), _series(record, group))
+                open_files = OpenFiles(group.processes_folder, record.pid)
+                entry = _Container(Files(group, self._budget), _series(record, group), open_files)
+                self._containers[record.id] = entry
         return entry
 
     def _entry_of_pod(self, sandbox: SandboxRecord) -> _Pod | None:

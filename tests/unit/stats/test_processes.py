@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dockershim.stats import processes
-from dockershim.stats.processes import Open, OpenFiles, count, open_files_limit
+from dockershim.stats.processes import Open, OpenFiles, OpenFilesCounts, count, count_all, open_files_limit
+from tests.unit.common.test_own_files import stuck as stuck  # a fixture
 
 WAITS = "import sys; sys.stdout.write('ready'); sys.stdout.flush(); sys.stdin.read()"
+
+
+@pytest.fixture(params=[True, False], ids=["the kernel counts", "Linux before 6.2"])
+def by_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if not request.param:
+        monkeypatch.setattr(processes, "_kernel_counts", lambda: False)
+    found: bool = request.param
+    return found
 
 
 @pytest.fixture
@@ -39,23 +53,41 @@ def child() -> Iterator[int]:
         yield process.pid
 
 
-def test_descriptors_and_sockets_of_all(child: int) -> None:
-    assert count([child]) == Open(4, 1)
-    assert count([child, child]) == Open(8, 2)
-    assert count([]) == Open(0, 0)
+def cgroup(folder: Path, *pids: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return folder
 
 
-def test_no_more_are_looked_at_than_a_bound(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_kernel_counts_as_we_do(child: int) -> None:
+    """Where the kernel does not count, the other tests say nothing of the half that asks it."""
+    assert processes._kernel_counts() == (Path(f"/proc/{child}/fd").stat().st_size == 4)
+
+
+def test_descriptors_and_sockets_of_all(child: int, by_kernel: bool) -> None:
+    assert count([child], math.inf) == (4, 1)
+    assert count([child, child], math.inf) == (8, 2)
+    assert count([], math.inf) == (0, 0)
+
+
+def test_sockets_are_looked_for_among_a_part(child: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_MOST_DESCRIPTORS", 3)
-    found = count([child])
-    assert found.descriptors == 4
-    assert found.sockets == 0
+    assert count([child], math.inf) == (4, 0)
 
 
-def test_a_process_that_has_ended_holds_nothing(child: int) -> None:
+def test_a_count_ends_in_time(child: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr(processes, "_STRIDE", 1)
+    monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: next(now))
+    descriptors, sockets = count([child] * 100, 10)
+    assert 4 <= descriptors <= 40
+    assert sockets <= 10
+
+
+def test_a_process_that_has_ended_holds_nothing(child: int, by_kernel: bool) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert count([ended.pid]) == Open(0, 0)
+    assert count([ended.pid, child], math.inf) == (4, 1)
     assert open_files_limit(ended.pid) is None
 
 
@@ -63,32 +95,127 @@ def test_the_soft_limit(child: int) -> None:
     assert open_files_limit(child) == 123
 
 
-def test_what_was_dear_to_count_is_kept_for_a_while(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-
-    def slow(pids: object) -> Open:
-        now[0] += 1
-        return Open(round(now[0]), 0)
-
-    monkeypatch.setattr(processes, "count", slow)
-    monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: now[0])
-    counts = OpenFiles()
-
-    def descriptors() -> int:
-        return counts.count([os.getpid()], os.getpid()).descriptors
-
-    assert (counts.last, counts.is_due()) == (None, True)
-    assert descriptors() == 1
-    now[0] += 19
-    assert not counts.is_due()
-    assert descriptors() == 1
-    now[0] += 1
-    assert counts.is_due()
-    assert counts.last == Open(1, 0, open_files_limit(os.getpid())), "it is due, and not looked at"
-    assert descriptors() == 22
+def test_a_container_with_the_cgroups_below_its_own(child: int, tmp_path: Path) -> None:
+    cgroup(tmp_path / "below" / "deeper", child)
+    files = OpenFiles(str(cgroup(tmp_path, child)), child)
+    files.count(math.inf)
+    assert files.last == Open(8, 2, 123)
 
 
-def test_the_limit_is_that_of_the_first_process_alone(child: int) -> None:
-    assert OpenFiles().count([child], child) == Open(4, 1, 123)
+def test_no_more_processes_are_looked_at_than_a_bound(
+    child: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_MOST_PROCESSES", 3)
+    files = OpenFiles(str(cgroup(tmp_path, *[child] * 10)), child)
+    files.count(math.inf)
+    assert files.last == Open(12, 3, 123)
+
+
+def test_the_limit_is_that_of_the_first_process_alone(child: int, tmp_path: Path) -> None:
     # It has ended, and its number is another container's.
-    assert OpenFiles().count([child], os.getpid()) == Open(4, 1, None)
+    files = OpenFiles(str(cgroup(tmp_path, child)), os.getpid())
+    files.count(math.inf)
+    assert files.last == Open(4, 1, None)
+
+
+# -- rounds
+
+
+class Clock:
+    """The time, by which each count takes what ``costs`` says for its first pid."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float]) -> None:
+        self.now = 1000.0
+        self.counted: list[int] = []
+        self._costs = costs
+        monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(processes, "count", self._count)
+
+    def _count(self, pids: list[int], end: float) -> tuple[int, int]:
+        self.counted.append(pids[0])
+        self.now += min(self._costs[pids[0]], end - self.now)
+        return len(self.counted), 0
+
+    def round(self, containers: list[OpenFiles]) -> list[int]:
+        """The first pids of what was counted in a round."""
+        self.counted.clear()
+        count_all([one for one in containers if one.is_due()])
+        return list(self.counted)
+
+
+def test_a_round_is_short_and_counts_the_common_ones_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten with many files and ten others."""
+    many, few = range(1, 11), range(11, 21)
+    clock = Clock(monkeypatch, {**dict.fromkeys(many, 9.0), **dict.fromkeys(few, 0.001)})
+    containers = [OpenFiles(str(cgroup(tmp_path / str(pid), pid)), pid) for pid in (*many, *few)]
+    seen: list[int] = []
+    for number in range(30):
+        begun = clock.now
+        counted = clock.round(containers)
+        assert clock.now - begun <= 0.5
+        seen += counted
+        # Before each was counted once, nobody knows which ones have many.
+        if number > 10:
+            assert set(few) <= set(counted)
+        clock.now += 10
+    # Nor is one of them left out, or counted again before all the others were.
+    assert all(3 <= seen.count(pid) <= 7 for pid in many)
+
+
+def test_what_was_counted_is_kept_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, {1: 0.001})
+    containers = [OpenFiles(str(cgroup(tmp_path, 1)), 1)]
+    assert clock.round(containers) == [1]
+    clock.now += 9.9
+    assert clock.round(containers) == []
+    assert containers[0].last == Open(1, 0, open_files_limit(1))
+    clock.now += 0.2
+    assert clock.round(containers) == [1]
+
+
+async def test_a_round_that_takes_long_keeps_nobody_waiting_and_no_second_one_begins(
+    stuck: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+    took: list[float] = []
+
+    def slow(due: list[OpenFiles]) -> float:
+        begun.set()
+        assert released.wait(10)
+        return took[0]
+
+    monkeypatch.setattr(processes, "count_all", slow)
+    now = [1000.0]
+    counts, due = OpenFilesCounts(), [OpenFiles(str(tmp_path), 1)]
+    try:
+        assert counts.may_begin()
+        await counts.begin(due)
+        assert begun.wait(10)
+        assert not counts.may_begin()
+        # Not by the name of the function, which the event loop uses too.
+        monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        took.append(0.5)
+    finally:
+        released.set()
+    await asyncio.get_running_loop().run_in_executor(counts._thread, int)
+    assert not counts.may_begin(), "the thread rests"
+    now[0] += 9.9
+    assert not counts.may_begin()
+    now[0] += 0.2
+    assert counts.may_begin()
+
+
+async def test_a_round_that_fails_is_logged_and_another_one_follows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(due: list[OpenFiles]) -> float:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(processes, "count_all", fail)
+    monkeypatch.setattr(processes, "_REST", 0)
+    monkeypatch.setattr(processes, "_PATIENCE", 10)
+    counts = OpenFilesCounts()
+    for _ in range(2):
+        assert counts.may_begin()
+        await counts.begin([])
+    assert caplog.text.count("ValueError: odd") == 2

@@ -65,7 +65,9 @@ async def keys(cri: CRI) -> dict[str, list[str]]:
     return {one.name: list(one.label_keys) for one in response.descriptors}
 
 
-def by_name(metrics: api.ContainerMetrics, label_keys: Mapping[str, list[str]], name: str, **labels: str) -> int:
+def by_name(
+    metrics: api.ContainerMetrics | api.PodSandboxMetrics, label_keys: Mapping[str, list[str]], name: str, **labels: str
+) -> int:
     """The value of the one metric with this name and these labels."""
     (found,) = (
         metric.value.value
@@ -194,6 +196,65 @@ async def test_a_container_whose_first_process_has_moved_below_its_cgroup(cri: C
         children = (first / "task" / first.name / "children").read_text().split()
         scores = [Path("/proc", pid, "oom_score_adj").read_text() for pid in (first.name, *children)]
         assert scores == ["700\n", "700\n"]
+
+
+#: This shell moves to a cgroup of a name, which it makes if there is none.
+JOINS = (
+    "for one in /sys/fs/cgroup/ /sys/fs/cgroup/*/; do"
+    " mkdir -p $one/$name && echo $$ > $one/$name/cgroup.procs; done 2> /dev/null"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param(r"a\377", "a\\xff", id="no UTF-8"),
+        pytest.param(r"a\034b", "a\x1cb", id="an end of line by Unicode"),
+    ],
+)
+async def test_names_that_a_pod_has_chosen(
+    cri: CRI, server: Server, engine_api: DockerClient, name: str, told: str
+) -> None:
+    """A pod that names its interface and its cgroup as it likes has statistics, and so have others."""
+    await pull(cri)
+    before = server.log_end()
+    label_keys = await keys(cri)
+    privileged = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(privileged=True))
+    of_pod = linux_sandbox(privileged=True)
+    rename = f"name=$(printf '{name}'); ip link set eth0 down && ip link set eth0 name $name && echo > /renamed\n"
+    moves = f"{JOINS}; cat /proc/self/cgroup > /moved; exec sleep 1000"
+    async with pod(cri) as bystander, pod(cri, config := sandbox_config(linux=of_pod)) as sandbox_id:
+        beside = await start(cri, bystander)
+        container_id = await start(cri, sandbox_id, container_config(rename + moves, linux=privileged), config)
+        async with asyncio.timeout(10):
+            while (moved := await run(cri, container_id, "cat", "/renamed", "/moved")).exit_code or not moved.stdout:
+                await asyncio.sleep(0.05)
+        raw = name.encode().decode("unicode_escape").encode("latin-1")
+        assert b"/" + raw in (process(engine_api, container_id) / "cgroup").read_bytes()
+        for _ in range(2):
+            listed = (await cri.runtime.ListPodSandboxStats(api.ListPodSandboxStatsRequest())).stats
+            pods = {one.attributes.id: one.linux for one in listed}
+            assert [one.name for one in pods[sandbox_id].network.interfaces] == [told]
+            assert not pods[sandbox_id].network.HasField("default_interface")
+            assert pods[bystander].network.default_interface.name == "eth0"
+            assert all(pod.containers[0].memory.usage_bytes.value > 0 for pod in pods.values())
+            metrics = await pod_metrics(cri)
+            received = "network_receive_bytes_total"
+            assert by_name(metrics[sandbox_id], label_keys, received, interface=told) >= 0
+            assert by_name(metrics[bystander], label_keys, received, interface="eth0") >= 0
+            assert {one.container_id for of in metrics.values() for one in of.container_metrics} >= {
+                beside,
+                container_id,
+            }
+            listed_alone = (await cri.runtime.ListContainerStats(api.ListContainerStatsRequest())).stats
+            assert all(one.HasField("memory") for one in listed_alone if one.attributes.id in (beside, container_id))
+        assert "Traceback" not in server.log_end().removeprefix(before)
+        # A command that takes too long is found by its cgroup, and killed.
+        late = rf"name=$(printf '{name}'); {JOINS}; exec sleep 12345"
+        async with refused("DEADLINE_EXCEEDED"):
+            await run(cri, container_id, "sh", "-c", late, timeout=1)
+        commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
+        assert not any(command == b"sleep\x0012345\0" for command in commands)
 
 
 async def test_a_container_that_does_not_exist(cri: CRI) -> None:

@@ -62,6 +62,7 @@ from dockershim.translate.resources import (
     to_cgroup_files,
     to_engine_resources,
     to_oom_score,
+    value_at_start,
 )
 from dockershim.translate.user_namespace import asked_user_namespace
 
@@ -562,7 +563,8 @@ def _check_before_start(
     record: ContainerRecord, resources: cri.LinuxContainerResources, files: Mapping[str, str]
 ) -> None:
     """Refuse new values that the engine would not apply at the start. Raises FailedPrecondition."""
-    late = [name for name, value in files.items() if value != record.extra.cgroup_files.get(name, "0")]
+    asked, current = record.extra.cgroup_files, to_current_resources(record)
+    late = [name for name, value in files.items() if value != asked.get(name, value_at_start(name, current))]
     if resources.oom_score_adj and resources.oom_score_adj != record.host_config.get("OomScoreAdj"):
         late.append("oom_score_adj")
     if late:

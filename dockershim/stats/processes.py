@@ -32,8 +32,8 @@ _LONGEST_ROUND: Final = 0.5
 _LONGEST_COUNT: Final = 0.25
 #: Containers that took longer are counted after all others, so that these are counted in each round.
 _LONG: Final = 0.02
-#: Seconds that a caller waits for the round that it has started.
-_PATIENCE: Final = 0.1
+#: Seconds that the caller waits that has begun a round: those of common containers are over long before.
+_PATIENCE: Final = 0.5
 #: A container has at least as many open files as are counted of so many processes.
 _MOST_PROCESSES: Final = 20_000
 #: Sockets are counted among this many descriptors only; a container with more may have more sockets than are counted.
@@ -100,7 +100,7 @@ class OpenFilesCounts:
         return not self._under_way and time.monotonic() >= self._rests_until
 
     async def begin(self, due: Sequence[OpenFiles]) -> None:
-        """Begin a round, where one may begin, and wait for it as long as one of common containers takes."""
+        """Begin a round, where one may begin, and wait for it a while."""
         self._under_way = True
         counting = asyncio.get_running_loop().run_in_executor(self._thread, count_all, due)
         counting.add_done_callback(self._rest)

@@ -33,6 +33,10 @@ _MOST_BYTES = 2**63 - 1
 #: The one file of ``unified`` that the engine has a field for: runc must know the limit, or its next update undoes it.
 SWAP_FILE: Final = "memory.swap.max"
 
+_MEMORY_FILE: Final = "memory.max"
+#: Files that are without a limit until one is written; all others that a number is written into have 0.
+_UNLIMITED_FILE: Final = re.compile(r"(memory|pids|hugetlb)\.(.+\.)?(max|high)")
+
 
 def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
     """Check the limits that every engine has. Raises InvalidArgument naming the field."""
@@ -129,3 +133,15 @@ def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int)
     suffix = "max" if cgroup_version == 2 else "limit_in_bytes"
     files = {f"hugetlb.{limit.page_size}.{suffix}": str(limit.limit) for limit in resources.hugepage_limits}
     return {**files, **resources.unified}
+
+
+def value_at_start(file: str, current: cri.LinuxContainerResources) -> str:
+    """What a cgroup file for which a container asked nothing has when the container starts.
+
+    ``current`` are its resources: the limits that the engine has fields for are in files, too.
+    """
+    if file == SWAP_FILE:
+        return _swap(current)
+    if file == _MEMORY_FILE:
+        return str(current.memory_limit_in_bytes or "max")
+    return "max" if _UNLIMITED_FILE.fullmatch(file) else "0"

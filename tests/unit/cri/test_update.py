@@ -12,6 +12,7 @@ import pytest
 
 from dockershim import cgroups
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.errors import FailedPrecondition
 from dockershim.translate.records import to_cri_container_status, to_current_resources
 from dockershim.translate.resources import to_engine_resources
 from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
@@ -145,3 +146,27 @@ async def test_limits_that_cannot_be_written_hold_until_this_server_ends(
     await running.update(unified={"memory.high": "65536"})
     assert (await resources(running.server))[0]["memory.high"] == "65536"
     assert "will not know the new limits" in caplog.text
+
+
+async def test_before_the_start_an_update_may_ask_for_what_will_be(tmp_path: Path) -> None:
+    """A kubelet with a throttling factor sends all of ``unified``, also what the container begins with anyway."""
+    node = MemoryNode(tmp_path)
+    server = await node.server()
+    assert await server.create(await server.run_pod()) == CONTAINER_ID
+    unified, _ = await resources(server)
+    assert "memory.high" not in unified
+
+    async def update(**files: str) -> None:
+        linux = cri.LinuxContainerResources(
+            unified=unified | {f"memory.{name}": value for name, value in files.items()}
+        )
+        request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=linux)
+        await server.containers.update_container_resources(request)
+
+    await update(high="max", low="0")
+    for files in ({"high": "65536"}, {"high": "0"}, {"low": "max"}):
+        with pytest.raises(
+            FailedPrecondition, match=f"memory.{next(iter(files))} of container .* only after its start"
+        ):
+            await update(**files)
+    await server.close()

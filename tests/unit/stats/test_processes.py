@@ -185,6 +185,7 @@ async def test_a_round_that_takes_long_keeps_nobody_waiting_and_no_second_one_be
         return took[0]
 
     monkeypatch.setattr(processes, "count_all", slow)
+    monkeypatch.setattr(processes, "_PATIENCE", 0.01)
     now = [1000.0]
     counts, due = OpenFilesCounts(), [OpenFiles(str(tmp_path), 1)]
     try:

@@ -17,6 +17,7 @@ from dockershim.translate.resources import (
     to_cri_resources,
     to_engine_resources,
     to_oom_score,
+    value_at_start,
 )
 
 MIB = 1 << 20
@@ -225,3 +226,26 @@ def test_unified_needs_cgroup_v2() -> None:
     """A kubelet sends it on v2 only; somebody who sends it elsewhere must learn that it has no effect."""
     with pytest.raises(Unsupported, match=r"unified: this node has cgroup v1"):
         to_cgroup_files(resources(unified={"memory.min": "7"}), 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "current", "expected"),
+    [
+        ("memory.high", {}, "max"),
+        ("memory.swap.high", {}, "max"),
+        ("memory.zswap.max", {}, "max"),
+        ("pids.max", {}, "max"),
+        ("hugetlb.2MB.max", {}, "max"),
+        ("hugetlb.1GB.rsvd.max", {}, "max"),
+        ("memory.min", {}, "0"),
+        ("memory.low", {}, "0"),
+        ("memory.oom.group", {}, "0"),
+        pytest.param("memory.max", {}, "max", id="no limit of memory"),
+        pytest.param("memory.max", with_swap("", 64, 96), "64", id="the engine's limit of memory"),
+        pytest.param("memory.swap.max", {}, "max", id="no limit of swap"),
+        pytest.param("memory.swap.max", with_swap("", 64, 64), "0", id="the engine's limit of swap: none"),
+        pytest.param("memory.swap.max", with_swap("", 64, 96), "32", id="the engine's limit of swap: some"),
+    ],
+)
+def test_what_files_have_that_nothing_was_asked_for(file: str, current: dict[str, Any], expected: str) -> None:
+    assert value_at_start(file, resources(**current)) == expected

@@ -1,7 +1,10 @@
-"""Threads for the files that every pod needs: checkpoints, CNI results, resolv.conf.
+"""Threads for work that blocks, apart by who can lengthen it.
 
-These are local files of dockershim and the engine, so no thread blocks for long. Other work in threads may block for as
-long as pods like (writing limits for which the kernel reclaims memory, thousands of processes), so it gets others.
+* ``with_own_files``: local files of dockershim and the engine that every pod needs: checkpoints, CNI results,
+  resolv.conf. No thread blocks for long.
+* ``with_own_thread``: what blocks for as long as pods like, or looks at as much as they like to have: limits for which
+  the kernel reclaims memory, thousands of processes, mounts, layers. No other work waits for such a thread.
+* ``asyncio.to_thread``: what only the node's administrator can lengthen. The linter wants to know of each module why.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="own files")
 async def with_own_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Like asyncio.to_thread, with a thread that ends afterwards, and for which no other work waits.
 
-    For work that changes its thread, or that the kernel may hold up.
+    For work that changes its thread, too.
     """
-    thread = ThreadPoolExecutor(1, thread_name_prefix=call.__qualname__)
+    thread = ThreadPoolExecutor(1, thread_name_prefix=getattr(call, "__qualname__", ""))
+    context = contextvars.copy_context()
     try:
-        return await asyncio.get_running_loop().run_in_executor(thread, partial(call, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(thread, partial(context.run, call, *args, **kwargs))
     finally:
         thread.shutdown(wait=False)
 

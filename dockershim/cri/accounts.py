@@ -13,6 +13,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import rollback, run_to_completion
 from dockershim.common.single_flight import SingleFlight
 from dockershim.common.steps import step
@@ -148,7 +149,7 @@ class ImageAccounts:
                     await run_to_completion(self._containers.remove(container_id), f"remove {name}")
         finally:
             self._own.discard(name)
-        return await asyncio.to_thread(find_account, user, passwd, group)
+        return await with_own_thread(find_account, user, passwd, group)
 
     async def _file(self, container_id: str, path: str) -> str:
         """The text of a file of the image; empty if it has none there."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import own_memory
+from dockershim.common.own_files import with_own_files, with_own_thread
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.accounts import ImageAccounts
@@ -100,7 +101,7 @@ class ContainerCheckpoints:
 
     async def _dump(self, record: ContainerRecord, location: str, limit: float) -> None:
         end = asyncio.get_running_loop().time() + limit
-        upper = record.upper_dir or await asyncio.to_thread(upper_dir, record.pid, record.id)
+        upper = record.upper_dir or await with_own_thread(upper_dir, record.pid, record.id)
         if not upper:
             raise FailedPrecondition(
                 f"container {record.id}: the engine's storage driver keeps its files in no folder of their own;"
@@ -116,7 +117,7 @@ class ContainerCheckpoints:
             folder=str(folder),
             upper=upper,
             log=record.log_path if record.has_cri_log else record.engine_log_path,
-            memory=await asyncio.to_thread(own_memory, record.pid, record.id),
+            memory=await with_own_thread(own_memory, record.pid, record.id),
             files=to_dump_documents(record, status, time.time_ns()),
             annotations=to_dump_annotations(record),
         )
@@ -161,7 +162,7 @@ class ContainerCheckpoints:
     async def _clear_up(self, folder: Path, pause: Pause) -> None:
         try:
             await pause.end()
-            await asyncio.to_thread(shutil.rmtree, folder)
+            await with_own_thread(shutil.rmtree, folder)
         except (ShimError, OSError) as error:
             logger.warning("container %s may still be paused after its checkpoint; trying: %s", folder.name, error)
 
@@ -179,7 +180,7 @@ class ContainerCheckpoints:
 
     async def clear_up(self) -> bool:
         """Resume the containers of unfinished dumps, and remove their folders. Returns whether none is left."""
-        left = await asyncio.to_thread(_folders, self._folder)
+        left = await with_own_files(_folders, self._folder)
         return all([await self._clear_up_leftover(folder) for folder in left])
 
     async def _clear_up_leftover(self, folder: Path) -> bool:
@@ -189,7 +190,7 @@ class ContainerCheckpoints:
         self._running.add(folder.name)
         try:
             await self._containers.resume(folder.name)
-            await asyncio.to_thread(shutil.rmtree, folder)
+            await with_own_thread(shutil.rmtree, folder)
         except (ShimError, OSError) as error:
             logger.debug("the unfinished checkpoint in %s is not cleared up: %s", folder, error)
             return False
@@ -235,8 +236,8 @@ def _check(request: cri.CheckpointContainerRequest) -> None:
 
 async def _make_folder(folder: Path) -> None:
     try:
-        await asyncio.to_thread(folder.parent.mkdir, 0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(folder.mkdir, 0o700)
+        await with_own_files(folder.parent.mkdir, 0o700, parents=True, exist_ok=True)
+        await with_own_files(folder.mkdir, 0o700)
     except FileExistsError as error:
         raise FailedPrecondition(f"an earlier checkpoint, in {folder}, is not cleared up yet; try again") from error
     except OSError as error:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from dockershim.common.own_files import with_own_thread
 from dockershim.cri.processes import kill_command, signal_command
 from dockershim.engine.client import Engine
 from dockershim.errors import EngineFailure, NotFound, ShimError
@@ -85,7 +86,7 @@ class EngineCommand:
             state = await self._inspect()
             is_over = _has_ended(state)
             if state["Pid"]:
-                await asyncio.to_thread(act, int(state["Pid"]), is_over)
+                await with_own_thread(act, int(state["Pid"]), is_over)
             if is_over:
                 return
             await asyncio.sleep(_LONGEST_POLL / 10)

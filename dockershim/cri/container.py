@@ -3,7 +3,6 @@ UpdateContainerResources."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import functools
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import SYSTEMD_FILES, apply_files, read_files, set_oom_score
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
@@ -539,14 +539,14 @@ class Containers:
             if record.pid and features.cgroup_driver == "systemd" and features.cgroup_version == 2:
                 # A swap limit without a memory limit is in no field of the engine.
                 names = SYSTEMD_FILES if "MemorySwap" in fields else (*SYSTEMD_FILES, SWAP_FILE)
-                kept = await asyncio.to_thread(read_files, record.pid, record.id, names)
+                kept = await with_own_thread(read_files, record.pid, record.id, names)
             await self._containers.update(record.id, fields)
             files = {**kept, **files}
         if record.pid and files:
-            await asyncio.to_thread(apply_files, record.pid, record.id, files)
+            await with_own_thread(apply_files, record.pid, record.id, files)
         if record.pid and oom_score:
             score = to_oom_score(oom_score, self._info.lowest_oom_score())
-            await asyncio.to_thread(set_oom_score, record.pid, record.id, score)
+            await with_own_thread(set_oom_score, record.pid, record.id, score)
         await self._limits.keep(record, asked_files)
         await self._inventory.refresh_container(record.id)
 

@@ -21,6 +21,7 @@ import tenacity
 
 from dockershim.api.cri.v1 import api_pb2
 from dockershim.common.measure import Pulls, measured
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.single_flight import SingleFlight
 from dockershim.common.steps import step
 from dockershim.common.wire import Encoded, in_chunks
@@ -263,7 +264,7 @@ class ImageService:
             return 0
         if not features.containerd_store:
             return 0
-        return await asyncio.to_thread(blob_bytes, await self._disk.folder(features), layers)
+        return await with_own_thread(blob_bytes, await self._disk.folder(features), layers)
 
     async def _arrived(self, reference: Reference) -> str:
         self.note_change()
@@ -327,11 +328,9 @@ class ImageService:
         folder = await self._disk.folder(features)
         layers = inodes = None
         if features.containerd_store:
-            inodes = await asyncio.to_thread(
-                image_inodes, folder, features.storage_driver, features.containerd_namespace
-            )
+            inodes = await with_own_thread(image_inodes, folder, features.storage_driver, features.containerd_namespace)
         else:
-            layers = await asyncio.to_thread(read_layers, Path(features.root_dir), features.storage_driver)
+            layers = await with_own_thread(read_layers, Path(features.root_dir), features.storage_driver)
         size = await self._ask_size() if layers is None else layers.size
         usage = _ImageUsage(
             folder=folder,

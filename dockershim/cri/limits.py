@@ -11,6 +11,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.single_flight import SingleFlight
 from dockershim.errors import FailedPrecondition, ShimError
@@ -71,7 +72,7 @@ class Limits:
 
     async def _write(self, record: ContainerRecord) -> None:
         try:
-            await asyncio.to_thread(apply_files, record.pid, record.id, record.extra.cgroup_files)
+            await with_own_thread(apply_files, record.pid, record.id, record.extra.cgroup_files)
         except FailedPrecondition:
             await self._kill(record.id)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.engine_containers import EngineContainers, remove_application
@@ -85,7 +86,7 @@ class SandboxEnd:
             if pod.record is not None:
                 self.pin_if_missing(pod)
             else:
-                await asyncio.to_thread(self._end_lost_processes, pod)
+                await with_own_thread(self._end_lost_processes, pod)
             results = await self._end_and_tear_down(pod)
             _raise_failures(f"stopping sandbox {pod.id}", results)
 

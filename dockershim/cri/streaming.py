@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import run_to_completion
 from dockershim.cri.commands import EngineCommand, ended_under
 from dockershim.engine.client import Engine
@@ -329,7 +330,7 @@ async def _check_ready(pod: Pod) -> SandboxRecord:
 
 async def _connect_to(netns: Path | None, family: socket.AddressFamily, address: str, port: int) -> SocketStream:
     loop = asyncio.get_running_loop()
-    sock = await asyncio.to_thread(open_socket, netns, family)
+    sock = await with_own_thread(open_socket, netns, family)
     try:
         sock.setblocking(False)
         async with asyncio.timeout(_CONNECT_TIMEOUT):

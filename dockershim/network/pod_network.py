@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,7 +11,7 @@ from typing import Protocol, Self
 
 import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.own_files import with_own_files
+from dockershim.common.own_files import with_own_files, with_own_thread
 from dockershim.errors import FailedPrecondition, NetworkFailure, Unsupported, disk_error
 from dockershim.network.netns import Pins, addresses, names_in, restore_link
 from dockershim.network.readiness import PATIENCE, Readiness
@@ -351,7 +350,7 @@ class CNINetwork:
         """
         attachment = added.attachment
         if way is Way.STAND_IN:
-            pin = await asyncio.to_thread(
+            pin = await with_own_thread(
                 self._pins.pin_stand_in, attachment.container_id, attachment.ifname, _addresses_in(added)
             )
             try:
@@ -362,7 +361,7 @@ class CNINetwork:
         if way is Way.RESTORED_LINK:
             assert attachment.netns is not None
             netns, addresses = Path(attachment.netns), _addresses_in(added)
-            if not await asyncio.to_thread(restore_link, netns, attachment.ifname, addresses):
+            if not await with_own_thread(restore_link, netns, attachment.ifname, addresses):
                 raise NetworkFailure("its interface is there")
         await self._delete(added.network, attachment, level)
 
@@ -400,7 +399,7 @@ class CNINetwork:
             return self._known[sandbox.id]
         if not sandbox.running:
             return ()
-        found = await with_own_files(self._read_addresses, sandbox)
+        found = await with_own_thread(self._read_addresses, sandbox)
         if found:
             self._known[sandbox.id] = found
         return found

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.common.own_files import with_own_thread
 from dockershim.engine.client import Engine
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.inventory import Inventory, Record
@@ -179,7 +180,7 @@ class DiskUsage:
 
     async def _find_snapshot(self, record: ContainerRecord) -> str:
         if record.pid and record.id not in self._snapshots:
-            found = await asyncio.to_thread(upper_dir, record.pid, record.id)
+            found = await with_own_thread(upper_dir, record.pid, record.id)
             if found:
                 self._snapshots[record.id] = found
                 self._store_root = root_of(found)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ async def test_a_thread_of_its_own_waits_for_no_other_and_ends() -> None:
     held = threading.Event()
     waiting = [asyncio.create_task(with_own_thread(held.wait, 10)) for _ in range(40)]
     found = await with_own_thread(threading.current_thread)
+    NAME.set("of the caller")
+    assert await with_own_thread(NAME.get) == "of the caller"
+    assert await with_own_thread(partial(max, 1), 2) == 2
     held.set()
     assert await asyncio.gather(*waiting) == [True] * 40
     found.join(10)

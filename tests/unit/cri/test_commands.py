@@ -34,7 +34,7 @@ def command(process: subprocess.Popen[bytes], *, is_over: bool = False) -> Engin
     return found
 
 
-CONTAINER = Path("/proc/self/cgroup").read_text().splitlines()[0]
+CONTAINER = Path("/proc/self/cgroup").read_text().splitlines()[0].rpartition(":")[2]
 
 
 @pytest.fixture

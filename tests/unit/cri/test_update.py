@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition
 from dockershim.translate.records import to_cri_container_status, to_current_resources
 from dockershim.translate.resources import to_engine_resources
+from tests.unit.common.test_own_files import stuck as stuck  # a fixture
 from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
 
 PID = 4711
@@ -84,6 +86,14 @@ async def test_an_update_through_systemd_leaves_the_other_limits(
     await running.update(cpu_shares=512, unified={"memory.high": "131072"})
     assert asked == [{"CpuShares": 512}]
     assert running.limits() == before | {"memory.high": "131072"}
+
+
+async def test_an_update_waits_for_no_thread_of_others(stuck: None, running: Running) -> None:
+    """The kernel may hold up such a write for long, and other work in threads should not wait for it either."""
+    running.set_limits({"memory.high": "max"})
+    async with asyncio.timeout(5):
+        await running.update(unified={"memory.high": "65536"})
+    assert running.limits()["memory.high"] == "65536"
 
 
 async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,11 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class _Process:
+    """``started`` tells it from another one that has the same pid later."""
+
     parent: int
     session: int
+    started: int
 
 
 def kill_command(leader: int, container_id: str, is_over: bool) -> None:
@@ -27,66 +30,59 @@ def kill_command(leader: int, container_id: str, is_over: bool) -> None:
     include processes whose parent has ended, but not a daemon that has left both. Each is stopped before its children
     are looked for, or one could escape by a fork. ``is_over``: the leader has ended.
     """
-    with contextlib.ExitStack() as stack:
-        handles: dict[int, int] = {}
-        seen: set[int] = set()
-        while new := _members(leader, is_over) - seen:
-            seen |= new
-            for pid in new:
-                handle = _open(pid, container_id)
-                if handle is not None:
-                    stack.callback(os.close, handle)
-                    handles[pid] = handle
-                    _send(handle, signal.SIGSTOP)
-        for handle in handles.values():
-            _send(handle, signal.SIGKILL)
+    seen: dict[int, _Process] = {}
+    while new := {pid: one for pid, one in _members(leader, is_over).items() if pid not in seen}:
+        seen |= new
+        _signal(new, container_id, signal.SIGSTOP)
+    _signal(seen, container_id, signal.SIGKILL)
 
 
 def signal_command(leader: int, container_id: str, is_over: bool, number: signal.Signals) -> None:
     """Send a signal to the processes that ``kill_command`` would kill, as far as they exist at this moment."""
-    for pid in _members(leader, is_over):
-        handle = _open(pid, container_id)
-        if handle is not None:
-            _send(handle, number)
-            os.close(handle)
+    _signal(_members(leader, is_over), container_id, number)
 
 
-def _members(leader: int, is_over: bool) -> set[int]:
+def _members(leader: int, is_over: bool) -> Mapping[int, _Process]:
     everything = dict(_processes())
     if is_over and leader in everything:
         # Another process has this pid now. The kernel reuses a pid only when no session has it, so nothing is left.
-        return set()
+        return {}
     found = {pid for pid, process in everything.items() if leader in (pid, process.session)}
     while more := {pid for pid, process in everything.items() if process.parent in found} - found:
         found |= more
-    return found
+    return {pid: everything[pid] for pid in found}
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                # proc(5): the name is in brackets, and may contain some; state, parent, group and session follow it.
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield int(entry.name), _Process(parent=int(fields[1]), session=int(fields[3]))
+                yield int(entry.name), _read(int(entry.name))
 
 
-def _open(pid: int, container_id: str) -> int | None:
-    """A pidfd of the process; None if it is not of this container, as the pid may have been reused."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return None
-    try:
-        # Read after the pidfd was opened: if the pid was reused in between, signals to the pidfd have no effect.
-        if any(container_id in path for _, path in read_cgroups(pid)):
-            return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return None
+def _read(pid: int) -> _Process:
+    # proc(5): the name is in brackets, and may contain some. State, parent, group and session follow it; the start is
+    # the 20th field behind it.
+    fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    return _Process(parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
 
 
-def _send(handle: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(handle, number)
+def _signal(processes: Mapping[int, _Process], container_id: str, number: signal.Signals) -> None:
+    """Send a signal to those of the processes that still are there, and are the container's.
+
+    One at a time: a command may have more processes than this one may have files open.
+    """
+    for pid, process in processes.items():
+        # Suppressed: it has ended.
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                # Looked at after the pidfd was opened: if the pid was reused in between, a signal to it has no effect.
+                if _read(pid).started == process.started and _is_of(pid, container_id):
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+
+
+def _is_of(pid: int, container_id: str) -> bool:
+    return any(container_id in path for _, path in read_cgroups(pid))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from dockershim.cri.commands import EngineCommand
+from dockershim.cri.processes import _read, _signal
 from dockershim.engine.client import Engine
+from tests.processes import descriptors
 from tests.unit.state.fake_engine import until
 
 
@@ -89,3 +94,35 @@ async def test_whoever_has_got_its_number_is_spared(processes: ExitStack, end: s
     await getattr(command(process, is_over=True), end)()
     assert is_there(process.pid)
     assert process.poll() is None
+
+
+async def test_a_command_of_many_processes_takes_few_descriptors(
+    processes: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have more processes than this one may have files open, and others need some meanwhile."""
+    process = start(processes, "for one in $(seq 60); do sleep 60 & done; echo $!; wait")
+    assert process.stdout is not None
+    last = int(process.stdout.readline())
+    before, seen = len(descriptors()), []
+
+    def pidfd_open(pid: int, *, opened: Callable[[int], int] = os.pidfd_open) -> int:
+        seen.append(len(descriptors()))
+        return opened(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    await command(process).kill()
+    assert process.poll() is not None
+    await until(lambda: not is_there(last), 5)
+    assert len(seen) >= 60
+    assert max(seen) < before + 20
+
+
+def test_another_process_of_the_same_number_is_left_alone(processes: ExitStack) -> None:
+    process = start(processes, "echo ready; exec sleep 60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    known = _read(process.pid)
+    _signal({process.pid: replace(known, started=known.started - 1)}, CONTAINER, signal.SIGKILL)
+    _signal({process.pid: known}, "f" * 64, signal.SIGKILL)
+    _signal({process.pid: known}, CONTAINER, signal.SIGTERM)
+    assert process.wait(5) == -signal.SIGTERM

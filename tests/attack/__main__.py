@@ -23,6 +23,7 @@ from typing import Any, Final
 from bench.node import options
 from bench.wakes import prefer
 from dockershim.api.cri.v1 import api_pb2 as api
+from tests.attack import statistics
 from tests.attack.bystander import Bystander, Times, bystander, resident
 from tests.cri_client import CRI
 from tests.engine.hung import hung
@@ -372,6 +373,8 @@ ATTACKS: Final[dict[str, Attack]] = {
     "silent clients": _silent,
     "full backlog": _backlog,
     "stubborn clients": _stubborn,
+    "open files": statistics.open_files,
+    "odd names": statistics.odd_names,
 }
 
 

@@ -7,9 +7,12 @@ CPUs. It ends by itself after ``SECONDS``, and prints what it has seen as one JS
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import resource
 import select
+import signal
 import socket
 import sys
 import time
@@ -221,12 +224,43 @@ def _unanswering(netns: Path, port: int) -> Iterator[None]:
         yield
 
 
+def hoard(end: float, cgroup: str, processes: str, descriptors: str) -> dict[str, Any]:
+    """Processes of a container, each with so many descriptors: from outside, as the container's image has few tools."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    null = os.open(os.devnull, os.O_RDONLY)
+    held = len([os.dup(null) for _ in range(min(int(descriptors), most - 100))])
+    children: list[int] = []
+    try:
+        for _ in range(int(processes)):
+            children.append(_waiting_child())
+            Path(cgroup, "cgroup.procs").write_text(f"{children[-1]}\n")
+        _sleep_until(end)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return {"processes": len(children), "descriptors of each": held}
+
+
+def _waiting_child() -> int:
+    parent = os.getpid()
+    if child := os.fork():
+        return child
+    # It ends with its parent (prctl(2), PR_SET_PDEATHSIG), also if that has ended by now.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    while os.getppid() == parent:
+        signal.pause()
+    os._exit(0)
+
+
 def _sleep_until(end: float) -> None:
     time.sleep(max(0.0, end - time.monotonic()))
 
 
 ATTACKERS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
-    attacker.__name__: attacker for attacker in (resize, unread, resets, unread_forwards, backlog, stubborn, silent)
+    attacker.__name__: attacker
+    for attacker in (resize, unread, resets, unread_forwards, backlog, stubborn, silent, hoard)
 }
 
 

@@ -1,10 +1,11 @@
-"""Bind mounts whose names a tenant chose, to be made in a mount namespace of a test's own."""
+"""Bind mounts whose names a tenant chose, to be made in a test node or a mount namespace of the test's own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -31,3 +32,13 @@ def bind(folder: Path, names: Iterable[str] = NAMES) -> list[Path]:
         subprocess.run(["mount", "--bind", os.fsencode(source), place], check=True)
         places.append(place)
     return places
+
+
+@contextmanager
+def bound(folder: Path, names: Iterable[str] = NAMES) -> Iterator[None]:
+    """The same for the length of a block."""
+    places = bind(folder, names)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", *places], check=True)

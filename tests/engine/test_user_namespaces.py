@@ -33,6 +33,7 @@ from tests.engine.pods import (
     status,
 )
 from tests.engine.test_nri import adjusting, plugin
+from tests.hostile_mounts import bound
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
@@ -112,6 +113,16 @@ def volumes(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "below").mkdir()
     yield tmp_path
     subprocess.run(["umount", "--recursive", tmp_path], check=True)
+
+
+@able
+async def test_names_of_other_pods_volumes_do_not_matter(cri: CRI, tmp_path: Path) -> None:
+    """dockershim-runc finds the root file system among all mounts of the node."""
+    options = users([A])
+    with bound(tmp_path):
+        async with pod(cri, config := pod_of(options)) as sandbox_id:
+            container_id = await start(cri, sandbox_id, of(options), config)
+            assert await sh(cri, container_id, "tr -s ' ' </proc/self/uid_map") == " 0 200000 65536"
 
 
 @able

@@ -22,6 +22,7 @@ from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.engine_containers import EngineContainers
+from dockershim.cri.logs import log_directory
 from dockershim.dumps.process import Order
 from dockershim.dumps.service import make_dump
 from dockershim.errors import (
@@ -110,13 +111,17 @@ class ContainerCheckpoints:
         image, account = await self._accounts.used_by(record)
         status = to_cri_container_status(record, image, account)
         folder = self._folder / record.id
+        log, log_folder = record.engine_log_path, str(Path(record.engine_log_path).parent)
+        if record.has_cri_log:
+            log, log_folder = record.log_path, log_directory(record, self._inventory)
         order = Order(
             container_id=record.id,
             pid=record.pid,
             location=location,
             folder=str(folder),
             upper=upper,
-            log=record.log_path if record.has_cri_log else record.engine_log_path,
+            log=log,
+            log_directory=log_folder,
             memory=await with_own_thread(own_memory, record.pid, record.id),
             files=to_dump_documents(record, status, time.time_ns()),
             annotations=to_dump_annotations(record),

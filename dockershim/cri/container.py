@@ -34,6 +34,7 @@ from dockershim.errors import (
     disk_error,
 )
 from dockershim.hooks.folder import HooksInForce
+from dockershim.host_paths.operations import MadeFolder
 from dockershim.host_paths.service import HostPaths
 from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
@@ -273,7 +274,7 @@ class Containers:
         """
         host_paths = self._host_paths
         by_path = {mount.host_path: mount for mount in mounts}
-        made: list[str] = []
+        made: list[MadeFolder] = []
 
         async def make() -> None:
             made.extend(await host_paths.make_folders(list(by_path)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import posixpath
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +20,25 @@ from dockershim.logs.service import ContainerLogs
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.inventory import Inventory, Record
 from dockershim.translate.checks import require
-from dockershim.translate.records import ContainerRecord
+from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that an end waits for the last log lines, and a status, which must not keep a kubelet from its other pods.
 LAST_LINES: Final = 10.0
 LAST_LINES_AT_A_READ: Final = 2.0
+
+
+def log_directory(record: ContainerRecord, inventory: Inventory) -> str:
+    """The pod's directory of logs, of a container that has a log there.
+
+    The kubelet makes it, below folders of the node; what is in it may be a pod's doing. If another dockershim made the
+    pod, we do not know it: then it is where a kubelet has it, two levels above the log.
+    """
+    path = Path(record.log_path)
+    sandbox = inventory.peek(record.sandbox_id)
+    known = posixpath.normpath(sandbox.log_directory) if isinstance(sandbox, SandboxRecord) else ""
+    return known if path.is_relative_to(known) else str(path.parent.parent)
 
 
 class Logs:
@@ -96,12 +109,13 @@ class LogKeeper:
 
     async def _begin(self, record: ContainerRecord, source: str) -> None:
         """Copy the log, or link it. A failure is not the container's fault, so it is only logged."""
+        directory = log_directory(record, self._inventory)
         try:
             if not record.has_cri_log:
-                path = Path(record.log_path)
-                await self._host_paths.link(str(path), source, str(path.with_name(f".{record.id}.link")))
+                await self._host_paths.link(directory, record.log_path, source, f".{record.id}.link")
             elif self._logs.source_of(record.id) != source:
-                await self._host_paths.make_folders([str(Path(record.log_path).parent)])
+                folder = str(Path(record.log_path).parent)
+                await self._host_paths.make_folder_below(directory, folder)
                 await self._follow(record, source)
         except (OSError, ShimError) as error:
             logger.warning("the log of container %s: %s", record.id, error)
@@ -109,7 +123,7 @@ class LogKeeper:
     async def _follow(self, record: ContainerRecord, source: str) -> None:
         """Copy the log, unless the container was removed meanwhile: then nothing would end the copying."""
         if self._inventory.peek(record.id) is not None:
-            await self._logs.follow(record.id, source, record.log_path)
+            await self._logs.follow(record.id, source, log_directory(record, self._inventory), record.log_path)
 
     async def finish(self, record: ContainerRecord, deadline: float = LAST_LINES) -> None:
         """After the container's end: copy the rest of its output. Errors, also at ``deadline``, are only logged."""
@@ -151,7 +165,8 @@ class LogKeeper:
         if not record.has_cri_log:
             if record.log_path and record.engine_log_path:
                 with contextlib.suppress(OSError, ShimError):
-                    await self._host_paths.unlink(record.log_path, record.engine_log_path)
+                    directory = log_directory(record, self._inventory)
+                    await self._host_paths.unlink(directory, record.log_path, record.engine_log_path)
             return
         try:
             await self._logs.forget(record.id)

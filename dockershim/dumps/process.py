@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from dockershim.common.beneath import open_file, open_folder
 from dockershim.dumps.archive import Target
 from dockershim.dumps.bundle import Bundle, find_bundle
 from dockershim.dumps.layer import write_layer
@@ -54,8 +55,8 @@ class Order:
 
     ``folder`` exists, is empty, and is the dump's until it is done. ``files`` are JSON documents for the archive by
     their names; ``annotations`` are added to the container's specification in it. ``upper`` is the folder of the
-    writable layer, ``log`` the container's log file, empty if there is none. ``memory`` is how many bytes its memory
-    has at least.
+    writable layer. ``log`` is the container's log file, empty if there is none; nothing is followed below
+    ``log_directory``, where it is. ``memory`` is how many bytes its memory has at least.
     """
 
     container_id: str
@@ -64,6 +65,7 @@ class Order:
     folder: str
     upper: str
     log: str
+    log_directory: str
     memory: int
     files: Mapping[str, Any]
     annotations: Mapping[str, str]
@@ -176,7 +178,7 @@ def collect(order: Order, runtime: Runtime) -> None:
             # Names of files may be no Unicode: as escapes they stay JSON.
             (folder / name).write_text(json.dumps(content, indent=2), encoding="ascii")
     if order.log:
-        _copy_log(order.log, folder / _LOG)
+        _copy_log(Path(order.log_directory), Path(order.log), folder / _LOG)
 
 
 def bind_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -250,15 +252,19 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _copy_log(source: str, target: Path) -> None:
+def _copy_log(directory: Path, source: Path, target: Path) -> None:
     """Copy what the container's log has now, if it is a regular file."""
     try:
-        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        above = open_folder(directory, source.parent)
+        try:
+            fd = open_file(above, source, os.O_RDONLY)
+        finally:
+            os.close(above)
     except OSError:
         return  # the pod's log folder may be gone; the dump is worth having without it
     with os.fdopen(fd, "rb") as log, target.open("wb") as copy:
-        left = os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else 0
-        check_room(target.parent, left, f"the container's log {source!r}")
+        left = os.fstat(fd).st_size
+        check_room(target.parent, left, f"the container's log {str(source)!r}")
         while left and (chunk := log.read(min(left, _BUFFER))):
             left -= len(chunk)
             copy.write(chunk)

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from dockershim.common.mountinfo import mounts
 from dockershim.host_paths import cdi, operations
+from dockershim.host_paths.operations import Identity, MadeFolder
 
 #: Seconds until a request is answered with "the file system does not answer".
 PATIENCE: Final = 10.0
@@ -95,7 +96,7 @@ class Process:
                 del self._jobs[number]
 
     def _run(self, job: _Job, request: Mapping[str, Any]) -> None:
-        made: list[str] = []
+        made: list[MadeFolder] = []
         answer: dict[str, Any]
         try:
             answer = {"result": self._do(job, request, made)}
@@ -122,26 +123,29 @@ class Process:
         if job.hangs_on is not None:
             self._tell_who_hangs()
 
-    def _do(self, job: _Job, request: Mapping[str, Any], made: list[str]) -> Any:
+    def _do(self, job: _Job, request: Mapping[str, Any], made: list[MadeFolder]) -> Any:
         """Carry out a request. Raises OSError and _Hangs. Adds the folders that it makes to ``made``, deepest first."""
         touch = partial(self._touch, job)
         results: list[Any] = []
-        for job.path in request["paths"]:
+        for number, job.path in enumerate(request["paths"]):
             if job.given_up:
                 break
             match request["do"]:
                 case "make":
                     made[:0] = operations.make_folder(job.path, touch)
+                case "make below":
+                    operations.make_folder_below(request["root"], job.path, touch)
                 case "remove":
-                    operations.remove_folder(job.path, touch)
+                    known = (Identity(*pair) for pair in request["made"][number])
+                    operations.remove_folder(MadeFolder(job.path, *known), touch)
                 case "device":
                     results.append(operations.has_device(job.path, touch))
                 case "read":
                     results.append(operations.read(job.path, request["limit"], touch))
                 case "link":
-                    operations.link(job.path, request["target"], request["temporary"], touch)
+                    operations.link(request["root"], job.path, request["target"], request["temporary"], touch)
                 case "unlink":
-                    operations.unlink(job.path, request["target"], touch)
+                    operations.unlink(request["root"], job.path, request["target"], touch)
                 case "find CDI specifications":
                     results.append(cdi.find(job.path, request["devices"], touch))
                 case "look at":

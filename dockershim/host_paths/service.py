@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from dockershim.common.child import Requests, has_ended, send, spawn
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
+from dockershim.host_paths.operations import Identity, MadeFolder
 from dockershim.translate.cdi import HostPath, SpecFile
 
 logger = logging.getLogger(__name__)
@@ -66,14 +67,19 @@ class HostPaths:
 
     # -- Calls of the runtime.
 
-    async def make_folders(self, paths: Sequence[str]) -> list[str]:
+    async def make_folders(self, paths: Sequence[str]) -> list[MadeFolder]:
         """Make the folders that do not exist, all or none. Returns those that it made, a child before its parent."""
-        made: list[str] = await self._ask("make", paths)
-        return made
+        made = await self._ask("make", paths)
+        return [MadeFolder(path, Identity(*identity), Identity(*parent)) for path, identity, parent in made]
 
-    async def remove_folders(self, paths: Sequence[str]) -> None:
-        """Remove the folders that are empty."""
-        await self._ask("remove", paths)
+    async def remove_folders(self, made: Sequence[MadeFolder]) -> None:
+        """Remove those of these folders that are empty and still where they were made."""
+        identities = [(folder.identity, folder.parent) for folder in made]
+        await self._ask("remove", [folder.path for folder in made], made=identities)
+
+    async def make_folder_below(self, root: str, path: str) -> None:
+        """Make ``root``, and the folder at ``path`` below it. Nothing below ``root`` is followed."""
+        await self._ask("make below", [path], root=root)
 
     async def without_device(self, paths: Sequence[str]) -> list[str]:
         """The paths that are neither a device nor a folder."""
@@ -85,13 +91,16 @@ class HostPaths:
         [text] = await self._ask("read", [path], limit=limit)
         return str(text)
 
-    async def link(self, path: str, target: str, temporary: str) -> None:
-        """Make ``path`` a link, and its parents, replacing what is there; ``temporary`` is a path beside it."""
-        await self._ask("link", [path], target=target, temporary=temporary)
+    async def link(self, root: str, path: str, target: str, temporary: str) -> None:
+        """Make ``path`` a link, and the folders below ``root`` that it is in, replacing what is there.
 
-    async def unlink(self, path: str, target: str) -> None:
-        """Remove a link to ``target``; anything else stays."""
-        await self._ask("unlink", [path], target=target)
+        ``temporary`` is a name beside it. Nothing below ``root`` is followed.
+        """
+        await self._ask("link", [path], root=root, target=target, temporary=temporary)
+
+    async def unlink(self, root: str, path: str, target: str) -> None:
+        """Remove a link to ``target``; anything else stays. Nothing below ``root`` is followed."""
+        await self._ask("unlink", [path], root=root, target=target)
 
     async def cdi_specs(self, folders: Sequence[str], devices: Sequence[tuple[str, str]]) -> list[SpecFile]:
         """The CDI specifications in the folders, the least important first, that may have one of the devices, each a

@@ -41,9 +41,14 @@ class Totals:
 
 
 class Copying:
-    """Calls ``report`` with a sentence for bytes missing in the CRI log. ``totals`` cover this object's life."""
+    """Copies the engine's ``source`` to ``target``, which is below the pod's ``directory`` of logs.
 
-    def __init__(self, source: Path, target: Path, position: Path, report: Callable[[str], None]) -> None:
+    Calls ``report`` with a sentence for bytes missing in the CRI log. ``totals`` cover this object's life.
+    """
+
+    def __init__(
+        self, source: Path, directory: Path, target: Path, position: Path, report: Callable[[str], None]
+    ) -> None:
         self._report = report
         self.totals = Totals()
         #: Missing bytes not yet reported, by ("at least " or "", reason); and the time of the next report.
@@ -54,7 +59,7 @@ class Copying:
         self._positions: PositionFile | None = None
         self._source = source
         self._sources = Sources(source)
-        self._target = Target(target)
+        self._target = Target(directory, target)
         #: Whether the CRI file may have lines, or a part of one, beyond the position: a write has failed.
         self._is_ahead = False
 
@@ -156,11 +161,7 @@ class Copying:
 
         Ends a torn last line, so that the next line begins on its own.
         """
-        last = b""
-        while more := self._target.beyond(BATCH):
-            self._target.accept(len(more))
-            last = more
-        if not last.endswith(b"\n"):
+        if self._target.skip_rest() != b"\n":
             self._target.write(b"\n")
 
     def _read(self, positions: PositionFile) -> bytes:

@@ -91,7 +91,9 @@ class LogFollower:
         self._containers: dict[str, _Container] = {}
         self._by_watch: dict[int, _Container] = {}
         self._received = b""
-        self._complained: float | None = None
+        #: When the last warning of blocked logs was logged, and whether that is the last word on them.
+        self._complained = -math.inf
+        self._is_complaining = False
         self._logged_unwatched: float | None = None
         #: The totals of containers that are not followed any more.
         self._ended = Totals()
@@ -235,14 +237,18 @@ class LogFollower:
                 self._answer(waiting.request)
 
     def _complain(self, now: float) -> None:
-        """Log a warning, once a minute, while there are logs that cannot be written."""
+        """Log a warning while there are logs that cannot be written, and that they are written again.
+
+        A warning at most once a minute, also if they become good and bad all the time: a container with a writable
+        hostPath of the logs can do that.
+        """
         blocked = [container.problem for container in self._containers.values() if container.problem]
-        if not blocked and self._complained is not None:
+        if not blocked and self._is_complaining:
             self._log("INFO", "all logs are written again")
-            self._complained = None
-        if blocked and (self._complained is None or now - self._complained >= COMPLAIN):
+            self._is_complaining = False
+        if blocked and now - self._complained >= COMPLAIN:
             self._log("WARNING", f"the logs of {len(blocked)} containers cannot be written now: {blocked[0]}")
-            self._complained = now
+            self._complained, self._is_complaining = now, True
 
     def _log_watches(self, now: float) -> None:
         """Log once that there are too few watches, and once that there are enough again, at least a minute later."""
@@ -278,7 +284,7 @@ class LogFollower:
             self._send({"id": number, "statistics": self._statistics()})
             return
         if request["do"] == "add":
-            self._add(container_id, Path(request["source"]), Path(request["target"]))
+            self._add(container_id, *(Path(request[name]) for name in ("source", "directory", "target")))
         elif (container := self._containers.get(container_id)) is not None:
             self._wait(container, number, request["do"])
             return
@@ -325,10 +331,11 @@ class LogFollower:
     def _position(self, container_id: str) -> Path:
         return self._positions / container_id
 
-    def _add(self, container_id: str, source: Path, target: Path) -> None:
+    def _add(self, container_id: str, source: Path, directory: Path, target: Path) -> None:
         if (before := self._containers.get(container_id)) is not None:
             self._remove(before)
-        copying = Copying(source, target, self._position(container_id), partial(self._log, "WARNING"))
+        report = partial(self._log, "WARNING")
+        copying = Copying(source, directory, target, self._position(container_id), report)
         container = _Container(container_id, source.parent, os.fsencode(source.name), copying)
         self._containers[container_id] = container
         # The watch begins before the first scan of the folder, or a file made in between would be missed.

@@ -102,12 +102,13 @@ class ContainerLogs:
         """The engine's file that is copied for a container; empty if the container is not followed."""
         return self._followed.get(container_id, {}).get("source", "")
 
-    async def follow(self, container_id: str, source: str, target: str) -> None:
+    async def follow(self, container_id: str, source: str, directory: str, target: str) -> None:
         """Copy the engine's json-file ``source`` to the CRI file ``target``, which exists when this returns.
 
+        ``target`` is below the pod's ``directory`` of logs; nothing is followed there.
         If ``target`` cannot be made now, the follower makes it as soon as it can. Raises ShimError.
         """
-        self._followed[container_id] = {"source": source, "target": target}
+        self._followed[container_id] = {"source": source, "directory": directory, "target": target}
         await self._request("add", container_id)
 
     async def reopen(self, container_id: str) -> None:

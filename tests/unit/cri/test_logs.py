@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.logs import LogKeeper
+from dockershim.cri.logs import LogKeeper, log_directory
 from dockershim.translate.labels import ContainerExtra
 from dockershim.translate.names import ContainerName, SandboxName
-from dockershim.translate.records import ContainerRecord
+from dockershim.translate.records import ContainerRecord, SandboxRecord
 from tests.unit.state.fake_engine import until
 
 
@@ -36,7 +39,7 @@ async def test_a_container_that_is_removed_while_logs_are_taken_up_is_not_follow
     there = {one: container(one) for one in ("a", "b", "c")}
     followed: list[str] = []
 
-    async def follow(container_id: str, source: str, target: str) -> None:
+    async def follow(container_id: str, source: str, directory: str, target: str) -> None:
         followed.append(container_id)
         there.pop("b", None)
         await asyncio.sleep(0)
@@ -53,3 +56,25 @@ async def test_a_container_that_is_removed_while_logs_are_taken_up_is_not_follow
     async with LogKeeper(logs, inventory, unused, unused):
         await until(lambda: "c" in followed)
     assert followed == ["a", "c"]
+
+
+def sandbox(log_directory: str) -> SandboxRecord:
+    name = SandboxName("pod", "ns", "uid", 0)
+    return SandboxRecord("5a", name, True, 1, {}, {}, "", "none", True, log_directory=log_directory)
+
+
+@pytest.mark.parametrize(
+    ("known", "path", "directory"),
+    [
+        pytest.param("/log/pods/a", "/log/pods/a/main/0.log", "/log/pods/a", id="a kubelet's"),
+        pytest.param("/log/pods/a", "/log/pods/a/main.log", "/log/pods/a", id="in the directory itself"),
+        pytest.param("/log//pods/./a/", "/log/pods/a/main/0.log", "/log/pods/a", id="written in another way"),
+        pytest.param("/log/pods/ab", "/log/pods/a/main/0.log", "/log/pods/a", id="CreateContainer named another"),
+        pytest.param("", "/log/pods/a/main/0.log", "/log/pods/a", id="made by another dockershim"),
+        pytest.param(None, "/log/pods/a/main/0.log", "/log/pods/a", id="the sandbox is gone"),
+        pytest.param(None, "/0.log", "/", id="at the root"),
+    ],
+)
+def test_the_directory_below_which_nothing_is_followed(known: str | None, path: str, directory: str) -> None:
+    inventory: Any = SimpleNamespace(peek=lambda sandbox_id: None if known is None else sandbox(known))
+    assert log_directory(replace(container("a"), log_path=path), inventory) == directory

@@ -71,6 +71,7 @@ def order(tmp_path: Path) -> Iterator[Order]:
             folder=str(tmp_path / "folder"),
             upper=str(tmp_path / "upper"),
             log=str(tmp_path / "main.log"),
+            log_directory=str(tmp_path),
             memory=4096,
             files={"config.dump": {"id": ID}},
             annotations={"new": "2"},

@@ -26,11 +26,64 @@ async def test_folders_are_made_and_removed(host_paths: HostPaths, tmp_path: Pat
     paths = [str(tmp_path / one) for one in ("a/b", "there", "a/c", "a/b")]
 
     made = await host_paths.make_folders(paths)
-    assert made == [str(tmp_path / one) for one in ("a/c", "a/b", "a")]
+    assert [folder.path for folder in made] == [str(tmp_path / one) for one in ("a/c", "a/b", "a")]
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
     (tmp_path / "a" / "c" / "file").touch()
     await host_paths.remove_folders(made)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["c"]
+
+
+async def test_a_folder_is_removed_only_where_it_was_made(host_paths: HostPaths, tmp_path: Path) -> None:
+    """A container may put a link in the place of a parent before the undo."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "new").mkdir(parents=True)
+    (tmp_path / "volume").mkdir()
+    made = await host_paths.make_folders([str(tmp_path / "volume" / "new")])
+    (tmp_path / "volume").rename(tmp_path / "aside")
+    (tmp_path / "volume").symlink_to(elsewhere)
+
+    await host_paths.remove_folders(made)
+    assert (elsewhere / "new").is_dir()
+    (tmp_path / "volume").unlink()
+    (tmp_path / "aside").rename(tmp_path / "volume")
+    await host_paths.remove_folders(made)
+    assert not (tmp_path / "volume" / "new").exists()
+
+
+async def test_another_folder_of_the_name_is_not_removed(host_paths: HostPaths, tmp_path: Path) -> None:
+    made = await host_paths.make_folders([str(tmp_path / "new")])
+    (tmp_path / "new").rename(tmp_path / "aside")
+    (tmp_path / "new").mkdir()
+    await host_paths.remove_folders(made)
+    assert (tmp_path / "new").is_dir()
+
+
+async def test_folders_below_a_root_are_made(host_paths: HostPaths, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "log").symlink_to("disk")
+    root = tmp_path / "log" / "pod"
+    for _ in range(2):
+        await host_paths.make_folder_below(str(root), str(root / "a" / "b"))
+    assert (tmp_path / "disk" / "pod" / "a" / "b").stat().st_mode & 0o777 == 0o755
+
+
+async def test_below_a_root_nothing_is_followed(host_paths: HostPaths, tmp_path: Path) -> None:
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "pod"
+    elsewhere.mkdir()
+    root.mkdir()
+    (root / "c").symlink_to(elsewhere)
+    (elsewhere / "0.log").symlink_to("/target")
+    for path in (root / "c", root / "c" / "deep"):
+        with pytest.raises(NotADirectoryError):
+            await host_paths.make_folder_below(str(root), str(path))
+    with pytest.raises(NotADirectoryError):
+        await host_paths.link(str(root), str(root / "c" / "0.log"), "/other", ".0")
+    with pytest.raises(NotADirectoryError):
+        await host_paths.unlink(str(root), str(root / "c" / "0.log"), "/target")
+    assert {path.name: os.readlink(path) for path in elsewhere.iterdir()} == {"0.log": "/target"}  # noqa: PTH115
+    (tmp_path / "other").symlink_to(root)
+    with pytest.raises(NotADirectoryError):
+        await host_paths.make_folder_below(str(tmp_path / "other"), str(tmp_path / "other" / "new"))
 
 
 @pytest.mark.parametrize(
@@ -79,16 +132,16 @@ async def test_files_are_read(host_paths: HostPaths, tmp_path: Path) -> None:
 
 
 async def test_links(host_paths: HostPaths, tmp_path: Path) -> None:
-    path, temporary = tmp_path / "pod" / "0.log", tmp_path / "pod" / ".0"
+    path, root = tmp_path / "pod" / "c" / "0.log", str(tmp_path / "pod")
     for target in ("/one", "/two"):
-        await host_paths.link(str(path), target, str(temporary))
+        await host_paths.link(root, str(path), target, ".0")
         assert os.readlink(path) == target  # noqa: PTH115
-    await host_paths.unlink(str(path), "/one")
+    await host_paths.unlink(root, str(path), "/one")
     assert path.is_symlink()
-    await host_paths.unlink(str(path), "/two")
+    await host_paths.unlink(root, str(path), "/two")
     assert not path.is_symlink()
     with pytest.raises(OSError, match=r"0\.log"):
-        await host_paths.unlink(str(path), "/two")
+        await host_paths.unlink(root, str(path), "/two")
 
 
 async def test_a_process_that_died_is_started_again(host_paths: HostPaths, tmp_path: Path) -> None:

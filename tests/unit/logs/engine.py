@@ -67,9 +67,10 @@ class Pod:
     def __init__(self, folder: Path, name: str) -> None:
         self.id = name
         (folder / "engine" / name).mkdir(parents=True)
-        (folder / "pods" / name).mkdir(parents=True)
+        self.directory = folder / "pods" / name
+        self.directory.mkdir(parents=True)
         self.engine = EngineLog(folder / "engine" / name / f"{name}-json.log")
-        self.kubelet = KubeletLog(folder / "pods" / name / "0.log")
+        self.kubelet = KubeletLog(self.directory / "0.log")
         self.engine.path.touch()
 
     def is_complete(self) -> bool:
@@ -81,16 +82,17 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         (folder / "engine").mkdir()
-        (folder / "pod").mkdir()
+        self.directory = folder / "pod"
+        (self.directory / "c").mkdir(parents=True)
         self.engine = EngineLog(folder / "engine" / "c-json.log")
-        self.kubelet = KubeletLog(folder / "pod" / "0.log")
+        self.kubelet = KubeletLog(self.directory / "c" / "0.log")
         self.position = folder / "position"
         self.reports: list[str] = []
         self.engine.path.touch()
         self.start()
 
     def start(self) -> None:
-        self.copying = Copying(self.engine.path, self.kubelet.path, self.position, self.reports.append)
+        self.copying = Copying(self.engine.path, self.directory, self.kubelet.path, self.position, self.reports.append)
 
     def restart(self) -> None:
         """A new process; nothing that the old one had in memory is there."""

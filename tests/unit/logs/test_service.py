@@ -24,7 +24,7 @@ SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 async def follow(logs: ContainerLogs, pod: Pod) -> None:
-    await logs.follow(pod.id, str(pod.engine.path), str(pod.kubelet.path))
+    await logs.follow(pod.id, str(pod.engine.path), str(pod.directory), str(pod.kubelet.path))
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ async def test_forget_leaves_the_log_and_no_position(logs: ContainerLogs, pod: P
 
 async def test_forget_lets_go_also_of_what_could_not_be_followed(logs: ContainerLogs, tmp_path: Path) -> None:
     (tmp_path / "no-folder").touch()
-    await logs.follow("a", str(tmp_path / "no-folder" / "a-json.log"), str(tmp_path / "0.log"))
+    await logs.follow("a", str(tmp_path / "no-folder" / "a-json.log"), str(tmp_path), str(tmp_path / "0.log"))
     assert (await logs.statistics(5)).followed == 1
     assert logs.known() == []
     await logs.forget("a")

@@ -55,7 +55,7 @@ class Running:
 
     def ask(self, do: str, pod: Pod) -> int:
         self._number += 1
-        paths = {"source": str(pod.engine.path), "target": str(pod.kubelet.path)}
+        paths = {"source": str(pod.engine.path), "directory": str(pod.directory), "target": str(pod.kubelet.path)}
         request: dict[str, Any] = {"id": self._number, "do": do, "container": pod.id, **paths}
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         return self._number

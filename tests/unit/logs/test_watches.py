@@ -49,7 +49,7 @@ async def followed(folder: Path, *names: str) -> AsyncIterator[tuple[ContainerLo
         pods = [Pod(folder, name) for name in names]
         for pod in pods:
             async with asyncio.timeout(5):
-                await logs.follow(pod.id, str(pod.engine.path), str(pod.kubelet.path))
+                await logs.follow(pod.id, str(pod.engine.path), str(pod.directory), str(pod.kubelet.path))
         yield logs, pods
 
 

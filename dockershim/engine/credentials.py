@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2
 from dockershim.errors import InvalidArgument
-from dockershim.translate.reference import DEFAULT_DOMAIN
+from dockershim.translate.reference import DEFAULT_DOMAIN, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Credentials:
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
     registry_token: str = field(default="", repr=False)
-    server_address: str = ""
+    server_address: str = field(default="", repr=False)
 
     def header(self) -> str:
         """The value of X-Registry-Auth: base64url of JSON (Docker Engine API, "Authentication")."""
@@ -72,7 +72,7 @@ def from_cri(auth: api_pb2.AuthConfig, registry: str) -> Credentials | None:
         return None
     if auth.server_address and _domain(auth.server_address) != registry:
         raise InvalidArgument(
-            f"auth.server_address: {auth.server_address!r:.200} is not the image's registry, {registry!r}"
+            f"auth.server_address: {quoted(auth.server_address)} is not the image's registry, {registry!r}"
         )
     return Credentials(username, password, auth.identity_token, auth.registry_token, auth.server_address)
 
@@ -123,7 +123,8 @@ class NodeCredentials:
                 try:
                     found = await self._find_in(path, registry)
                 except _UNUSABLE as error:
-                    logger.warning("no credentials for %s from %s: %r", registry, path, error)
+                    # Not its repr: that of an error in a text's encoding has the text, and so the password.
+                    logger.warning("no credentials for %s from %s: %s: %s", registry, path, type(error).__name__, error)
                     continue
                 if found is not None:
                     return found

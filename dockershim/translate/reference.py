@@ -23,6 +23,9 @@ _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST: Final = re.compile(r"sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128}")
 _ID: Final = re.compile(r"sha256:[a-f0-9]{1,64}|[a-f0-9]{1,64}")
 _WHOLE_ID: Final = re.compile(r"[a-f0-9]{64}")
+#: What ends in something like a digest, right or wrong, and is not the address of a registry before it.
+_WITH_DIGEST: Final = re.compile(r"(?![^@]*//)([^@]*)@(sha[0-9]+:[^/@]*)", re.DOTALL)
+_QUOTED: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,17 @@ def parse_reference(text: str) -> Reference:
     return Reference(domain, path, tag, digest)
 
 
+def quoted(text: str) -> str:
+    """An image name or a registry's address that may be wrong, for a message; long ones are cut.
+
+    Without what stands before an ``@``: in ``https://user:password@host/image`` it is a password. A digest stays.
+    """
+    if _WITH_DIGEST.fullmatch(text) is None:
+        _, at, rest = text.rpartition("@")
+        text = f"…@{rest}" if at else text
+    return repr(text[:_QUOTED])
+
+
 def may_be_id(text: str) -> bool:
     """Whether the engine may take the text for an image id or the start of one. It may be a name too: "cafe"."""
     return _ID.fullmatch(text) is not None
@@ -127,4 +141,4 @@ def _split_domain(rest: str) -> tuple[str, str]:
 
 
 def _invalid(text: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"invalid image reference {text[:300]!r}: {why}")
+    return InvalidArgument(f"invalid image reference {quoted(text)}: {why}")

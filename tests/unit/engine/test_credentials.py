@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -283,3 +284,34 @@ def test_the_docker_package_is_not_loaded_without_a_file(tmp_path: Path) -> None
         "assert 'docker' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://user:PASS@gcr.io.example/v2/", "user:PASS@gcr.io.example", "https://user:PA@SS@gcr.io.example"],
+)
+def test_an_address_is_quoted_without_its_password(address: str) -> None:
+    auth = api_pb2.AuthConfig(username="u", password="p", server_address=address)
+    with pytest.raises(InvalidArgument, match=re.escape("…@gcr.io.example")) as caught:
+        from_cri(auth, "gcr.io")
+    assert "PA" not in str(caught.value)
+
+
+@pytest.mark.parametrize("auth", [base64.b64encode(b"user:PASS\xff").decode(), "PASSé"])
+async def test_a_password_in_another_encoding_is_not_logged(
+    file: Path, caplog: pytest.LogCaptureFixture, auth: str
+) -> None:
+    write(file, {"auths": {"gcr.io": {"auth": auth}}})
+    assert await NodeCredentials([file]).find("gcr.io") is None
+    assert "no credentials for gcr.io" in caplog.text
+    assert "PASS" not in caplog.text
+
+
+async def test_a_helper_s_answer_in_another_encoding_is_not_logged(
+    file: Path, helper: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(file, {"credsStore": "test"})
+    write_helper(helper, """printf '{"ServerURL":"","Username":"u","Secret":"PASS\\377"}'""")
+    assert await NodeCredentials([file]).find("gcr.io") is None
+    assert "UnicodeDecodeError" in caplog.text
+    assert "PASS" not in caplog.text

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dockershim.errors import InvalidArgument
-from dockershim.translate.reference import Reference, lookup_name, may_be_id, parse_reference
+from dockershim.translate.reference import Reference, lookup_name, may_be_id, parse_reference, quoted
 
 SHA = "sha256:" + "0123456789abcdef" * 4
 SHA512 = "sha512:" + "0123456789abcdef" * 8
@@ -235,3 +235,35 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_every_start_of_an_id_may_be_one(text: str) -> None:
     assert may_be_id(text)
     assert may_be_id(f"sha256:{text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("gcr.io/Team/app", "gcr.io/Team/app", id="no password"),
+        pytest.param("", "", id="nothing"),
+        pytest.param("nginx@sha256:abc", "nginx@sha256:abc", id="a wrong digest"),
+        pytest.param(f"Nginx:1@{SHA}", f"Nginx:1@{SHA}", id="a digest"),
+        pytest.param("https://user:PASS@gcr.io/nginx", "…@gcr.io/nginx", id="a url"),
+        pytest.param("user:PASS@gcr.io/nginx", "…@gcr.io/nginx", id="without a scheme"),
+        pytest.param("user:PASS@gcr.io:5000", "…@gcr.io:5000", id="a port"),
+        pytest.param("https://user:PA@SS@gcr.io", "…@gcr.io", id="an at sign in the password"),
+        pytest.param("https://user:PA/SS@gcr.io", "…@gcr.io", id="a slash in the password"),
+        pytest.param("https://user:PA\nSS@gcr.io", "…@gcr.io", id="a line end in the password"),
+        pytest.param(f"https://user:PASS@gcr.io/nginx@{SHA}", f"…@{SHA}", id="a password and a digest"),
+        pytest.param(f"user:PASS@gcr.io/nginx@{SHA}", f"…@{SHA}", id="a password and a digest without a scheme"),
+        pytest.param("https://user:PASS@sha256:1", "…@sha256:1", id="a host like a digest"),
+        pytest.param("//user:PASS@sha256:1", "…@sha256:1", id="a host like a digest without a scheme"),
+        pytest.param("user:PASS@sha256:1/nginx", "…@sha256:1/nginx", id="a host like a digest, and a repository"),
+        pytest.param("user:PASS@sha256:@x", "…@x", id="a digest in the password"),
+        pytest.param("user:PASS@", "…@", id="nothing behind it"),
+        pytest.param("@", "…@", id="an at sign alone"),
+        pytest.param("u:" + "PASS" * 1000 + "@gcr.io", "…@gcr.io", id="a long password"),
+        pytest.param("a" * 1000, "a" * 300, id="a long name"),
+    ],
+)
+def test_what_is_quoted_has_no_password(text: str, shown: str) -> None:
+    assert quoted(text) == repr(shown)
+    with pytest.raises(InvalidArgument, match="image reference") as caught:
+        parse_reference(f"{text} ")
+    assert "PA" not in str(caught.value)

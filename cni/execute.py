@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -18,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cni.errors import PluginStartError, PluginTimeout, ResultError, quote_stderr
 from cni.result import MAX_RESULT_BYTES
@@ -36,6 +38,12 @@ _KILL_GRACE: Final = 5.0
 _POLL: Final = 0.01
 _READ: Final = 64 << 10
 _SHELL_LINE_LIMIT: Final = 32 << 10
+# What a plugin's configuration may have beside settings: tokens, passwords, keys. A log is read by more people than the
+# folder of configurations. Long values are tokens and keys under other names, but for the paths of network namespaces.
+_SECRET: Final = re.compile(r"pass|pwd|psk|secret|token|cred|auth|key|cert|bearer|signature", re.IGNORECASE)
+_LONGEST_SETTING: Final = 64
+_NETNS: Final = "sandbox"
+_LEFT_OUT: Final = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,27 @@ class Invocation:
         return self.environment["CNI_COMMAND"]
 
     def shell_line(self) -> str:
-        """The same execution as a line for a shell."""
-        config = self.config.decode(errors="replace")
-        if len(config) > _SHELL_LINE_LIMIT:
+        """The same execution as a line for a shell, but for what may be a secret in the configuration: that is "…"."""
+        try:
+            config = json.dumps(_without_secrets(json.loads(self.config)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            config = ""
+        if not config or len(config) > _SHELL_LINE_LIMIT:
             config = f"(a configuration of {len(self.config)} bytes)"
         variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environment.items())
         return f"printf %s {shlex.quote(config)} | env {variables} {shlex.quote(str(self.plugin))}"
+
+
+def _without_secrets(value: Any, key: str = "") -> Any:
+    if value and _SECRET.search(key):
+        return _LEFT_OUT
+    if isinstance(value, dict):
+        return {name: _without_secrets(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, key) for one in value]
+    if isinstance(value, str) and key != _NETNS and (len(value) > _LONGEST_SETTING or "@" in value):
+        return _LEFT_OUT
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -180,7 +181,34 @@ async def test_nothing_stays_open(tmp_path: Path) -> None:
     assert len(descriptors()) == before
 
 
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [
+        pytest.param({"bridge": "cni0", "mtu": 1500, "ipMasq": True}, None, id="settings"),
+        pytest.param({"ipam": {"ranges": [[{"subnet": "10.0.0.0/8"}]]}}, None, id="settings within"),
+        pytest.param({"password": "x"}, {"password": "…"}, id="a password"),
+        pytest.param({"policy": {"k8s_auth_token": "x"}}, {"policy": {"k8s_auth_token": "…"}}, id="a token within"),
+        pytest.param({"plugins": [{"API-Key": "x"}]}, {"plugins": [{"API-Key": "…"}]}, id="a key in a list"),
+        pytest.param({"Secrets": {"a": ["x"], "b": 1}}, {"Secrets": "…"}, id="all below the name"),
+        pytest.param({"pwd": 1234}, {"pwd": "…"}, id="a number"),
+        pytest.param({"token": ""}, None, id="an empty one"),
+        pytest.param({"url": "https://u:p@host/"}, {"url": "…"}, id="a password in an address"),
+        pytest.param({"urls": ["etcd:1", "u:p@etcd"]}, {"urls": ["etcd:1", "…"]}, id="an address in a list"),
+        pytest.param({"blob": "e" * 65}, {"blob": "…"}, id="a long value of any name"),
+        pytest.param({"sandbox": "/run/netns/" + "e" * 65}, None, id="a network namespace"),
+    ],
+)
+def test_shell_line_has_no_secrets(tmp_path: Path, config: dict[str, object], shown: dict[str, object] | None) -> None:
+    line = invocation(tmp_path / "p", config=json.dumps(config).encode()).shell_line()
+    assert json.loads(shlex.split(line)[2]) == (config if shown is None else shown)
+
+
+@pytest.mark.parametrize("config", [b"secret", b'{"a": "secret', b"\xffsecret", b"[" * 100_000 + b"secret"])
+def test_shell_line_has_nothing_of_what_is_no_configuration(tmp_path: Path, config: bytes) -> None:
+    assert "secret" not in invocation(tmp_path / "p", config=config).shell_line()
+
+
 def test_shell_line_does_not_print_a_giant(tmp_path: Path) -> None:
-    line = invocation(tmp_path / "p", config=b"x" * 100_000).shell_line()
+    line = invocation(tmp_path / "p", config=b'{"a": [' + b"1, " * 100_000 + b"1]}").shell_line()
     assert len(line) < 1000
-    assert "100000 bytes" in line
+    assert "300010 bytes" in line

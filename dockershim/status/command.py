@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.text import escape
+from dockershim.common.text import escape, escape_json
 from dockershim.debug.overview import Answers, Overview, to_overview
 from dockershim.server.cri_calls import call, connect, reason
 from dockershim.status.table import render
@@ -85,7 +85,7 @@ def _with_pods(channel: grpc.Channel, answer: cri.StatusResponse) -> Answers:
 
 def to_json(overview: Overview) -> str:
     """The view for programs; docs/status.md has its form."""
-    return msgspec.json.format(msgspec.json.encode(overview), indent=2).decode() + "\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(overview), indent=2).decode()) + "\n"
 
 
 def console(stream: TextIO) -> Console:

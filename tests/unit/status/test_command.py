@@ -119,6 +119,14 @@ async def test_a_server_without_an_engine_tells_what_it_can(node: Node, socket: 
 
 
 @pytest.mark.slow
+async def test_json_has_nothing_that_steers_a_terminal(node: Node, socket: Path) -> None:
+    node.is_away = True
+    _, out, _ = await run(socket, "--json")
+    assert HOSTILE.strip() in json.loads(out)["problem"]
+    assert [line for line in out.split("\n") if not line.isprintable()] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 async def test_without_a_server_it_says_so_in_one_line(socket: Path, flags: tuple[str, ...]) -> None:
     code, out, err = await run(socket, *flags)

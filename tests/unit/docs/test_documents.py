@@ -26,6 +26,7 @@ OTHER_FLAGS |= {"--raw", "--export", "--check", "--repetitions"}
 OTHER_FLAGS |= {"--download-only", "--kubernetes-version", "--image-repository"}
 OTHER_FLAGS |= {"--cloudcore-ipport", "--token", "--remote-runtime-endpoint", "--cgroupdriver"}
 OTHER_FLAGS |= {"--config-file", "--dearmor", "--name", "--quiet", "--set", "--validate"}
+OTHER_FLAGS |= {"--annotation", "--privileged", "--runtime"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -95,6 +96,12 @@ def test_the_service_waits_longer_than_calls_in_flight_may_take() -> None:
     timeout = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert timeout is not None
     assert int(timeout[1]) > config.Config().shutdown_grace
+
+
+def test_the_service_leaves_no_core_dump() -> None:
+    """It would have the passwords of registries; docs/security.md promises that."""
+    unit = (ROOT / "deploy/dockershim.service").read_text()
+    assert re.findall(r"^LimitCORE=(.*)$", unit, re.MULTILINE) == ["0"]
 
 
 def test_the_socket_unit_is_where_the_server_would_serve() -> None:

@@ -35,6 +35,7 @@ from tests.engine.pods import (
     refused,
     remove,
     remove_pod,
+    run,
     run_pod,
     sandbox_config,
     start,
@@ -268,6 +269,50 @@ async def test_an_engine_that_takes_no_other_mode_has_containers_too(
             await create(cri, sandbox_id, config)
     finally:
         engine.restart()
+
+
+async def test_a_container_that_writes_to_the_node_s_logs_has_root_write_nowhere_else(
+    cri: CRI, server: Server, tmp_path: Path
+) -> None:
+    """It replaces its own log by a device and by a pipe, and the folder by a link: with a hostPath and CAP_MKNOD."""
+    sandbox = sandbox_config()
+    mounts = [api.Mount(host_path="/var/log", container_path="/var/log")]
+    config = container_config("while :; do echo line; usleep 20000; done", mounts=mounts, log_path="main/0.log")
+    folder = Path(sandbox.log_directory, "main")
+    log = folder / "0.log"
+
+    def is_written() -> bool:
+        return log.is_file() and b"line" in log.read_bytes()
+
+    async with pod(cri, sandbox) as sandbox_id:
+        container_id = await start(cri, sandbox_id, config, sandbox)
+        await until(is_written)
+        for what, said in (("c 1 3", "not a regular file"), ("p", "not a regular file")):
+            await run(cri, container_id, "sh", "-c", f"rm {log}; mknod {log} {what}")
+            async with refused("FAILED_PRECONDITION", said):
+                await reopen(cri, container_id)
+            await run(cri, container_id, "sh", "-c", f"rm {log}")
+            await until(is_written)
+        await run(cri, container_id, "sh", "-c", f"mv {folder} {folder}.old; ln -s {tmp_path} {folder}")
+        async with refused("FAILED_PRECONDITION", "Not a directory"):
+            await reopen(cri, container_id)
+        await create_and_remove(cri, sandbox_id, sandbox, config)
+        assert list(tmp_path.iterdir()) == []
+        await run(cri, container_id, "sh", "-c", f"rm {folder}; mkdir {folder}")
+        await reopen(cri, container_id)
+        await until(is_written)
+        # A line was cut when its file went; after that, each is whole.
+        assert LINE.sub(b"", log.read_bytes()).count(b"\n") <= 1
+
+
+async def create_and_remove(
+    cri: CRI, sandbox_id: str, sandbox: api.PodSandboxConfig, config: api.ContainerConfig
+) -> None:
+    """Another container whose log would be in the same folder."""
+    other = api.ContainerConfig()
+    other.CopyFrom(config)
+    other.metadata.name = "other"
+    await remove(cri, await start(cri, sandbox_id, other, sandbox))
 
 
 async def test_a_link_stays_a_link(server: Server) -> None:

@@ -45,9 +45,12 @@ class Checkpoints:
         return self._store.damaged()
 
     async def write(self, checkpoint: Checkpoint) -> None:
-        """Write it to disk. Raises ShimError."""
+        """Write it to disk. It is known afterwards, even if the caller is cancelled meanwhile. Raises ShimError."""
         with _errors("written"):
-            await run_to_completion(with_own_files(self._store.write, checkpoint), "write the checkpoint")
+            await run_to_completion(self._write(checkpoint), "write the checkpoint")
+
+    async def _write(self, checkpoint: Checkpoint) -> None:
+        await with_own_files(self._store.write, checkpoint)
         self._known[checkpoint.sandbox_id] = checkpoint
 
     async def remove(self, sandbox_id: str) -> None:

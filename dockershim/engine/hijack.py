@@ -114,13 +114,13 @@ async def _change_protocols(stream: SocketStream, target: str, body: bytes, what
         while True:
             event = http.next_event()
             if event is h11.NEED_DATA:
-                http.receive_data(await stream.read())
+                if not (data := await stream.read()):
+                    raise Unavailable(f"{what}: the connection to the engine was lost before the answer")
+                http.receive_data(data)
             elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                 return http.trailing_data[0]
             elif isinstance(event, h11.Response):
                 raise await _refusal(stream, http, event.status_code, what)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise Unavailable(f"{what}: the connection to the engine was lost before the answer")
     except Disconnected as error:
         raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
     except h11.RemoteProtocolError as error:

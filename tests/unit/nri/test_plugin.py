@@ -381,6 +381,72 @@ async def test_calls_without_number_are_refused_beyond_a_few(monkeypatch: pytest
         await asyncio.gather(*waiting)
 
 
+async def test_the_bytes_of_calls_count_while_they_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_BYTES", 1000)
+    go_on, held, both = asyncio.Event(), 0, asyncio.Event()
+
+    async def hold(_: Plugin, request: api.UpdateContainersRequest) -> Sequence[api.ContainerUpdate]:
+        nonlocal held
+        if request.update[0].container_id.startswith("held"):
+            held += 1
+            if held == 2:
+                both.set()
+            await go_on.wait()
+        return []
+
+    def request(name: str, size: int = 400) -> api.UpdateContainersRequest:
+        return api.UpdateContainersRequest(update=[api.ContainerUpdate(container_id=name.ljust(size))])
+
+    async with registered() as (plugin, fake):
+        monkeypatch.setattr(plugin, "_update", hold)
+        calls = [asyncio.create_task(fake.call("UpdateContainers", request("held")))]
+        for _ in range(5):
+            await fake.call("UpdateContainers", request("quick"))
+        calls.append(asyncio.create_task(fake.call("UpdateContainers", request("held"))))
+        await both.wait()
+        with pytest.raises(Error) as refused:
+            await fake.call("UpdateContainers", request("quick"))
+        assert refused.value.code == 8
+        go_on.set()
+        await asyncio.gather(*calls)
+        # Alone it may be as long as a message.
+        await fake.call("UpdateContainers", request("quick", 2000))
+
+
+async def test_what_it_asked_for_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def last(*_: object) -> list[api.ContainerUpdate]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return []
+
+    async with registered() as (plugin, fake):
+        monkeypatch.setattr(plugin, "_update", last)
+        call = asyncio.create_task(fake.call("UpdateContainers", api.Empty()))
+        await begun.wait()
+        plugin.close("a test")
+        await ended.wait()
+        with pytest.raises(Error):
+            await call
+
+
+async def test_nothing_is_kept_for_answers_that_do_not_come() -> None:
+    policy = api.ConfigureResponse(failure_policy=api.FailurePolicy(keep_connected=True))
+    stalled = stalling("RunPodSandbox")
+
+    async def answer(method: str, request: bytes) -> Message:
+        return policy if method == "Configure" else await stalled(method, request)
+
+    async with registered(answer) as (plugin, _):
+        for _ in range(3):
+            assert await send(plugin) is None
+        assert plugin._connection._answers == {}
+
+
 async def test_one_that_does_not_read_is_dropped_before_much_waits_for_it() -> None:
     """Its policy keeps it connected, however long it takes: what waits for it must not grow for ever."""
     policy = api.ConfigureResponse(failure_policy=api.FailurePolicy(keep_connected=True))

@@ -16,6 +16,7 @@ import pytest
 
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import StartError
+from dockershim.nri import service
 from dockershim.nri.events import Events
 from dockershim.nri.in_force import NRIInForce
 from dockershim.nri.plugin import Plugin, Rejected, Timeouts
@@ -30,7 +31,9 @@ from dockershim.nri.service import (
     _stop_listening,
     nri_plugins,
 )
+from tests import nri_plugin
 from tests.nri_plugin import connected
+from tests.unit.cri.memory_node import settle
 
 
 def test_only_we_can_reach_the_socket(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ class _BrokenOnce:
         pass
 
 
-def served(folder: Path, events: _BrokenOnce, limit: float = 5.0) -> AbstractAsyncContextManager[None]:
+def served(folder: Path, events: object, limit: float = 5.0) -> AbstractAsyncContextManager[None]:
     """Plugins that connect to ``folder``/nri.sock, and those in ``folder``/plugins."""
 
     async def known() -> None:
@@ -155,6 +158,96 @@ async def test_installed_plugins_that_say_nothing_cost_the_time_of_one(
         "NRI plugin 30-c",
         "NRI plugin 40-d",
     ]
+
+
+class _Notes:
+    """Stands in for Events: writes down who is told what runs, in whose order, and whether events are kept meanwhile.
+
+    ``hold`` makes that last.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.hold: asyncio.Event | None = None
+        self._joining = 0
+
+    @asynccontextmanager
+    async def joining(self) -> AsyncIterator[None]:
+        self._joining += 1
+        try:
+            yield
+        finally:
+            self._joining -= 1
+
+    async def add(self, plugin: Plugin) -> None:
+        self.told.append((plugin.name, self._joining))
+        if self.hold is not None:
+            await self.hold.wait()
+
+    def remove(self, plugin: Plugin) -> bool:
+        return False
+
+    async def update_containers(self, *_: object) -> list[api.ContainerUpdate]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def installed(*names: str) -> AsyncIterator[None]:
+    """For the length of a block, the plugins of the folder have these names and register at once: no process runs."""
+    async with AsyncExitStack() as stack:
+
+        async def start(self: service._Service, path: Path) -> Plugin:
+            ours, theirs = socket.socketpair()
+            for sock in (ours, theirs):
+                sock.setblocking(False)
+            plugin = Plugin(ours, self._timeouts, self._events.update_containers, path.name)
+            self._read(plugin)
+            fake = await stack.enter_async_context(nri_plugin.over(theirs, nri_plugin.accept))
+            registering = asyncio.create_task(fake.register())
+            stack.push_async_callback(asyncio.wait, [registering])
+            return plugin
+
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(service, "_executables", lambda _: [Path(name) for name in names])
+        patch.setattr(service._Service, "_start", start)
+        yield
+
+
+async def test_the_server_starts_when_its_own_plugins_know_what_runs(tmp_path: Path) -> None:
+    """While the first is told, events are kept in order for those that wait for their turn, too."""
+    events = _Notes()
+    async with installed("10-a", "20-b"), served(tmp_path, events):
+        assert events.told == [("10-a", 1), ("20-b", 1)]
+
+
+async def test_a_server_whose_engine_is_away_starts_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_FIRST_SYNCHRONIZE", 0.01)
+    events = _Notes()
+    events.hold = asyncio.Event()
+    async with installed("10-a"), served(tmp_path, events):
+        assert events.told == [("10-a", 1)]
+
+
+async def test_one_that_was_late_twice_is_not_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, paused = _BrokenOnce(), []
+    events._broken = False
+
+    def pause(self: _Late, name: str, now: float) -> float:
+        paused.append(name)
+        events.news.set()
+        return 1000.0
+
+    monkeypatch.setattr(_Late, "pause", pause)
+    async with served(tmp_path, events), connected(tmp_path / "nri.sock") as plugin:
+        await plugin.register("late")
+        await events.news.wait()
+        await settle()
+        assert (paused, events.added) == (["10-late"], [])
 
 
 async def test_a_flood_of_connections_is_refused_slowly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,6 +27,7 @@ from dockershim.errors import (
     Unavailable,
 )
 from dockershim.translate.records import ContainerRecord
+from tests.unit.cri.memory_node import settle
 from tests.unit.translate.test_dump import RECORD
 
 ID = RECORD.id
@@ -240,6 +241,31 @@ async def test_a_caller_that_goes_away_while_the_engine_pauses_leaves_nothing_pa
     call = asyncio.create_task(node.checkpoint())
     await node.engine.called.wait()
     call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (node.engine.paused, node.left()) == (False, [])
+
+
+@pytest.mark.parametrize("asked", ["pause", "unpause"])
+async def test_a_caller_that_goes_away_again_and_again_leaves_nothing_paused(node: Node, asked: str) -> None:
+    """Neither the pause nor the resume is cut short: each would be done by the engine anyway, or never."""
+    go_on, post = asyncio.Event(), node.engine.post
+    reached = asyncio.Event()
+
+    async def slow(path: str, *_: Any, **__: Any) -> None:
+        if path.endswith(f"/{asked}"):
+            reached.set()
+            await go_on.wait()
+        await post(path)
+
+    node.engine.post = slow  # type: ignore[method-assign]
+    call = asyncio.create_task(node.checkpoint())
+    await reached.wait()
+    for _ in range(3):
+        call.cancel()
+        await settle()
+    assert not call.done()
+    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (node.engine.paused, node.left()) == (False, [])

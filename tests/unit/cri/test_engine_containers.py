@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,16 @@ from dockershim.common.background import in_background
 from dockershim.common.rollback import Rollback, rollback
 from dockershim.cri import engine_containers
 from dockershim.cri.engine_containers import EngineContainers
-from dockershim.errors import AlreadyExists, EngineFailure, FailedPrecondition, NotFound
+from dockershim.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    EngineFailure,
+    FailedPrecondition,
+    NotFound,
+    ShimError,
+    Unavailable,
+)
+from dockershim.translate.labels import CREATE_LABEL
 
 
 class Engine:
@@ -151,3 +161,126 @@ async def test_what_nobody_knows_of_is_removed_when_the_disk_is_mended(
         engine.mended = True
         await asyncio.sleep(0.1)
         assert engine.containers == (set() if unseen else {"one"})
+
+
+ID = "c0" * 32
+
+
+class Ending:
+    """An engine whose kills and removals fail with ``failure``, and the inventory beside it.
+
+    The container has ended after ``looks`` looks. A look takes a second of the test's clock.
+    """
+
+    def __init__(self, failure: ShimError | None, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failure = failure
+        self.looks = looks
+        self.seen = 0
+        self.forgotten: list[str] = []
+        self.seconds = 0.0
+        self.containers = EngineContainers(self, self, lambda: 5.0)  # type: ignore[arg-type]
+        monkeypatch.setattr(engine_containers, "_POLL", 0)
+        monkeypatch.setattr(engine_containers, "time", SimpleNamespace(monotonic=lambda: self.seconds))
+
+    async def post(self, path: str, *_: Any, **__: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def delete(self, path: str, **_: Any) -> None:
+        await self.post(path)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        if await self.refresh_ended(ID):
+            raise NotFound(ID)
+        return {"Id": ID}
+
+    async def refresh_ended(self, container_id: str) -> bool:
+        assert container_id == ID
+        self.seen += 1
+        self.seconds += 1.0
+        return self.seen > self.looks
+
+    def forget(self, container_id: str) -> None:
+        self.forgotten.append(container_id)
+
+
+@pytest.mark.parametrize(
+    ("failure", "looks", "seen", "forgotten"),
+    [
+        pytest.param(None, 0, 1, [], id="killed, and seen as ended at once"),
+        pytest.param(FailedPrecondition("does not run"), 0, 1, [], id="it had ended"),
+        pytest.param(NotFound(ID), 0, 0, [ID], id="it is gone"),
+        pytest.param(EngineFailure("tried to kill, but did not receive an exit event"), 7, 8, [], id="it ends late"),
+    ],
+)
+async def test_after_a_kill_the_end_is_seen(
+    failure: ShimError | None, looks: int, seen: int, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Ending(failure, looks, monkeypatch)
+    await world.containers.kill(ID)
+    assert (world.seen, world.forgotten) == (seen, forgotten)
+
+
+@pytest.mark.parametrize(
+    ("failure", "most"),
+    [
+        pytest.param(EngineFailure("no exit event"), 22, id="it never ends"),
+        pytest.param(Unavailable("away"), 0, id="away"),
+    ],
+)
+async def test_a_kill_that_fails_is_told(failure: ShimError, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Ending(failure, 1000, monkeypatch)
+    with pytest.raises(type(failure)):
+        await world.containers.kill(ID)
+    assert world.seen <= most
+
+
+@pytest.mark.parametrize(
+    ("failure", "looks", "seen"),
+    [
+        pytest.param(None, 0, 0, id="removed"),
+        pytest.param(NotFound(ID), 0, 0, id="it was gone"),
+        pytest.param(FailedPrecondition("removal is already in progress"), 3, 4, id="another client removes it"),
+    ],
+)
+async def test_when_a_removal_returns_the_container_is_gone(
+    failure: ShimError | None, looks: int, seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Ending(failure, looks, monkeypatch)
+    await world.containers.remove(ID)
+    assert (world.seen, world.forgotten) == (seen, [ID])
+
+
+async def test_a_removal_by_another_client_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Ending(FailedPrecondition("removal is already in progress"), 1000, monkeypatch)
+    with pytest.raises(DeadlineExceeded, match="does not end"):
+        await world.containers.remove(ID)
+    assert (world.seen <= 7, world.forgotten) == (True, [])
+
+
+class Unanswered:
+    """An engine that makes each container, and whose answer to that is lost."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, str] = {}
+
+    async def post(self, path: str, body: Any, *, params: Any) -> dict[str, Any]:
+        self.labels[ID] = body["Labels"][CREATE_LABEL]
+        raise Unavailable("the connection was lost")
+
+    async def get(self, path: str, *, params: Any) -> list[dict[str, Any]]:
+        wanted = json.loads(params["filters"])["label"]
+        return [{"Id": one} for one, nonce in self.labels.items() if f"{CREATE_LABEL}={nonce}" in wanted]
+
+    async def delete(self, path: str, *, params: Any) -> None:
+        del self.labels[path.rpartition("/")[2]]
+
+
+async def test_a_container_whose_create_had_no_answer_is_removed() -> None:
+    engine: Any = Unanswered()
+    engine.labels["of another"] = "0123"
+    containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable):
+        async with rollback("create", 1.0) as undo:
+            await containers.creator("one", {"Labels": {}}, undo)()
+    assert engine.labels == {"of another": "0123"}

@@ -134,6 +134,36 @@ async def test_a_container_that_cannot_have_them_may_not_go_on(
     await until(lambda: not limits._late)
 
 
+async def test_a_start_that_lasts_writes_them_itself(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    """An event may show that the container runs before the engine has answered the start."""
+    add(fake)
+    with limits.starting(await record(inventory)):
+        add(fake, "running")
+        started = await record(inventory)
+        limits.take_up()
+        assert not limits._late
+        await limits.write(started)
+    assert (cgroups.written, due(folder)) == ([(4711, ID, FILES)], [])
+
+
+async def test_calls_at_once_write_them_once(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups
+) -> None:
+    """What an update changes between two writes would be lost with the second."""
+    add(fake)
+    with limits.starting(await record(inventory)):
+        add(fake, "running")
+        started = await record(inventory)
+        cgroups.hold.clear()
+        writes = [asyncio.create_task(limits.write(started)) for _ in range(3)]
+        await asyncio.sleep(0)
+        cgroups.hold.set()
+        await asyncio.gather(*writes)
+    assert cgroups.written == [(4711, ID, FILES)]
+
+
 @pytest.mark.parametrize("status", ["running", "created"])
 async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_again(
     fake: FakeEngine, client: Engine, cgroups: Cgroups, folder: Path, status: str

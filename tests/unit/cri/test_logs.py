@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -78,3 +79,49 @@ def sandbox(log_directory: str) -> SandboxRecord:
 def test_the_directory_below_which_nothing_is_followed(known: str | None, path: str, directory: str) -> None:
     inventory: Any = SimpleNamespace(peek=lambda sandbox_id: None if known is None else sandbox(known))
     assert log_directory(replace(container("a"), log_path=path), inventory) == directory
+
+
+class Journal:
+    """Takes the place of the log process and of the inventory, and writes down what is asked of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def known(self) -> list[str]:
+        self.calls.append("known")
+        return []
+
+    async def containers(self) -> list[ContainerRecord]:
+        self.calls.append("containers")
+        return []
+
+    async def forget_all_but(self, known: list[str], existing: list[str]) -> None:
+        self.calls.append("forget all but")
+
+    async def finish(self, container_id: str, deadline: float) -> None:
+        self.calls.append(f"finish {container_id}")
+
+    async def forget(self, container_id: str) -> None:
+        self.calls.append(f"forget {container_id}")
+
+    def listen(self, _: object) -> Callable[[], None]:
+        return lambda: None
+
+
+async def test_positions_are_listed_before_the_containers() -> None:
+    """Else the position of a container that is made in between belongs to none that is listed, and is removed."""
+    journal: Any = Journal()
+    unused: Any = None
+    async with LogKeeper(journal, journal, unused, unused):
+        await until(lambda: "forget all but" in journal.calls)
+    assert journal.calls == ["known", "containers", "forget all but"]
+
+
+async def test_the_last_lines_are_copied_before_the_container_is_removed() -> None:
+    """The engine removes its file of the log with the container."""
+    journal: Any = Journal()
+    unused: Any = None
+    keeper = LogKeeper(journal, journal, unused, unused)
+    async with keeper.removal(container("a")):
+        journal.calls.append("remove")
+    assert journal.calls == ["finish a", "remove", "forget a"]

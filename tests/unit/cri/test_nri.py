@@ -231,6 +231,31 @@ async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing(tmp_path
     await server.close()
 
 
+@pytest.mark.parametrize("call", ["remove the container", "remove the pod"])
+async def test_no_plugin_is_told_of_the_end_of_what_runs(
+    call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a plugin takes back at an end, a device or a set of CPUs, may be given to the next container at once."""
+    server = await MemoryNode(tmp_path).with_pod(container=True)
+    server.node.steps.on = False
+    await server.start_container()
+    events, plugin = await with_plugin(server)
+    running: list[bool] = []
+    send = plugin.send
+
+    async def look(event: api.Event, request: Any, response: type[Message]) -> Message:
+        if "container" in request.DESCRIPTOR.fields_by_name:
+            running.append(CONTAINER_ID in server.node.engine.running())
+        return await send(event, request, response)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(plugin, "send", look)
+    await (server.remove_container() if call == "remove the container" else server.remove())
+    assert plugin.methods[:2] in (["StopContainer", "RemoveContainer"], ["StopContainer", "StopPodSandbox"])
+    assert running == [False, False]
+    await events.close()
+    await server.close()
+
+
 async def test_events_wait_while_a_plugin_is_told_what_runs(tmp_path: Path) -> None:
     server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False

@@ -177,6 +177,16 @@ async def test_after_a_restart_addresses_are_those_of_the_cache(runtime: FakeRun
     assert runtime.calls == []
 
 
+@pytest.mark.parametrize("finished", [True, False])
+async def test_only_a_finished_add_is_a_network(runtime: FakeRuntime, network: CNINetwork, finished: bool) -> None:
+    """One that was cut off between its plugins has a result, too: that of the last plugin that succeeded."""
+    runtime.cached = [
+        cni.CachedAttachment(NETWORK, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"), finished=finished)
+    ]
+    assert await network.is_set_up(SANDBOX) is finished
+    assert await network.addresses(SANDBOX) == (("10.1.0.7",) if finished else ())
+
+
 async def test_the_loopback_that_other_shims_attach_is_no_address(runtime: FakeRuntime, network: CNINetwork) -> None:
     loopback = cni.CachedAttachment(OLDER, cni.Attachment(SANDBOX_ID), result("127.0.0.1/8", "::1/128"))
     runtime.cached = [loopback, cni.CachedAttachment(NETWORK, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))]
@@ -205,9 +215,17 @@ class StandIns(Pins):
 
     looks: tuple[str, ...] = ()
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pinned_ids: set[str] = set()
+
     def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
         self.looks = (interface, *addresses)
+        self.pinned_ids.add(sandbox_id)
         return self.path(sandbox_id)
+
+    def unpin(self, sandbox_id: str) -> None:
+        self.pinned_ids.discard(sandbox_id)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +244,7 @@ async def test_a_stand_in_for_a_namespace_that_is_gone(
     class Runtime(FakeRuntime):
         async def delete(self, network: cni.NetworkList, attachment: cni.Attachment, level: int) -> None:
             assert level == (logging.DEBUG if attachment.netns else logging.WARNING), "only the last way has to work"
+            assert pins.pinned_ids == ({SANDBOX_ID} if attachment.netns else set()), "it is there for one DEL only"
             given.append(attachment.netns and "stand-in")
             if fails and attachment.netns:
                 raise cni.PluginNotFound("no chain")
@@ -236,6 +255,17 @@ async def test_a_stand_in_for_a_namespace_that_is_gone(
     await network.tear_down(SANDBOX_ID, SANDBOX.name)
     assert given == namespaces
     assert pins.looks == (("eth0", "10.1.0.7/24") if "stand-in" in namespaces else ())
+
+
+async def test_a_stand_in_goes_even_if_every_delete_fails(source: Source, tmp_path: Path) -> None:
+    """Who tries again takes what is pinned for the pod's own namespace."""
+    pins = StandIns(tmp_path)
+    added = cni.CachedAttachment(MASQUERADING, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))
+    runtime = FakeRuntime(cached=[added], failures={"delete": cni.PluginNotFound("no bridge")})
+    network = CNINetwork(cast("cni.Runtime", runtime), source, pins, tmp_path / "locks", [])
+    with pytest.raises(NetworkFailure, match="no bridge"):
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert (pins.pinned_ids, len(runtime.calls)) == (set(), 2)
 
 
 @pytest.mark.parametrize(
@@ -416,6 +446,27 @@ async def test_a_delete_that_fails_is_done_again(runtime: FakeRuntime, network: 
 
     await network.tear_down(SANDBOX_ID, SANDBOX.name)
     assert len(runtime.calls) == 2
+
+
+async def test_the_pin_and_the_lock_go_with_the_last_attachment(
+    runtime: FakeRuntime, source: Source, tmp_path: Path
+) -> None:
+    """Without the pin a DEL that is tried again would run without the namespace, and leave what is in it."""
+    pins = StandIns(tmp_path)
+    pins.pinned_ids.add(SANDBOX_ID)
+    network = CNINetwork(cast("cni.Runtime", runtime), source, pins, tmp_path / "locks", [])
+    await network.set_up(SANDBOX_ID, sandbox_config())
+    (tmp_path / "locks" / SANDBOX_ID).touch()
+    runtime.failures["delete"] = cni.PluginNotFound("no bridge")
+    with pytest.raises(NetworkFailure):
+        await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert (pins.pinned_ids, (tmp_path / "locks" / SANDBOX_ID).exists()) == ({SANDBOX_ID}, True)
+    assert await network.addresses(SANDBOX) == (), "part of it may be gone"
+
+    runtime.failures.clear()
+    await network.tear_down(SANDBOX_ID, SANDBOX.name)
+    assert (pins.pinned_ids, list((tmp_path / "locks").iterdir())) == (set(), [])
+    assert await network.addresses(SANDBOX) == ()
 
 
 async def test_every_attachment_is_deleted_though_one_fails(runtime: FakeRuntime, network: CNINetwork) -> None:

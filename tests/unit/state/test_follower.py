@@ -197,3 +197,44 @@ async def test_resyncs_are_counted_by_what_made_them_necessary(
     assert causes == dict.fromkeys(ResyncReason, 1)
     assert follower.counters.resyncs == len(ResyncReason)
     assert 0 < follower.counters.resync_seconds < 2
+
+
+async def test_a_reader_that_goes_leaves_the_resync_to_the_others(
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower
+) -> None:
+    await inventory.sandboxes()
+    fake.hold = asyncio.Event()
+    follower.suspect("a test")
+    impatient, patient = (asyncio.create_task(inventory.sandboxes()) for _ in range(2))
+    await until(lambda: len(fake.inspected) > 3)
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    fake.hold.set()
+    assert len(await patient) == 2
+    assert impatient.cancelled()
+
+
+async def test_a_comparison_that_fails_is_told(
+    fake: FakeEngine,
+    inventory: Inventory,
+    client: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody foresaw it, so nobody would learn of it otherwise; and what is known is read anew."""
+    monkeypatch.setattr(module, "_TICK", 0.001)
+    follower = EngineFollower(client, compare_every=0)
+    replica = Inventory(client, follower)
+    failed = asyncio.Event()
+
+    async def fail() -> list[str]:
+        if failed.is_set():
+            return []
+        failed.set()
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(replica, "compare", fail)
+    async with follower:
+        await failed.wait()
+        await until(lambda: "following the engine failed" in caplog.text)
+        await until(lambda: follower.is_current)

@@ -29,6 +29,7 @@ class FakeEngine:
         self.user = "me"
         self.hold: asyncio.Event | None = None
         self.broken: Exception | None = None
+        self.inspect_fails: Exception | None = None
 
     async def get(self, path: str) -> Any:
         if path == "/images/json":
@@ -42,6 +43,8 @@ class FakeEngine:
         if path != f"/images/{ID}/json":
             raise NotFound(path)
         self.inspects += 1
+        if self.inspect_fails is not None:
+            raise self.inspect_fails
         return {"Id": ID, "Config": {"User": self.user}}
 
 
@@ -90,6 +93,24 @@ async def test_events(records: ImageRecords, engine: FakeEngine, told: Event, li
 async def test_an_image_that_went_while_it_was_listed_is_left_out(records: ImageRecords, engine: FakeEngine) -> None:
     engine.images.append({"Id": OTHER})
     assert [(one.id, one.user) for one in await records.all()] == [(ID, "me")]
+
+
+async def test_an_image_that_cannot_be_inspected_is_not_left_out(records: ImageRecords, engine: FakeEngine) -> None:
+    """A kubelet that does not see an image pulls it once more, and another one removes its layers."""
+    engine.inspect_fails = Unavailable("the connection was lost")
+    with pytest.raises(Unavailable):
+        await records.all()
+    engine.inspect_fails = None
+    assert len(await records.all()) == 1
+
+
+async def test_callers_at_once_share_one_list(records: ImageRecords, engine: FakeEngine) -> None:
+    engine.hold = asyncio.Event()
+    calls = [asyncio.create_task(records.all()) for _ in range(5)]
+    await asyncio.sleep(0)
+    engine.hold.set()
+    assert [len(one) for one in await asyncio.gather(*calls)] == [1] * 5
+    assert (engine.lists, engine.inspects) == (1, 1)
 
 
 async def test_the_user_is_read_once_while_the_id_stands_for_the_same_image(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.events import Event
-from dockershim.errors import InvalidArgument, NotFound
+from dockershim.errors import InvalidArgument, NotFound, Unavailable
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record, is_id
 from dockershim.translate.records import ContainerRecord
@@ -413,3 +415,21 @@ async def test_nothing_stays_of_what_was_removed(
 )
 def test_ids(text: str, expected: bool) -> None:
     assert is_id(text) is expected
+
+
+class OneAway:
+    """An engine that lists a container, and goes away when it is asked for it."""
+
+    async def get(self, path: str, **_: object) -> list[dict[str, str]]:
+        if path == "/containers/json":
+            return [{"Id": CONTAINER}]
+        raise Unavailable("the connection was lost")
+
+
+async def test_a_resync_that_could_not_read_a_container_has_failed() -> None:
+    """Else the container would be missing from every list until its next event."""
+    engine: Any = OneAway()
+    follower: Any = SimpleNamespace(attach=lambda _: None)
+    inventory = Inventory(engine, follower)
+    with pytest.raises(Unavailable):
+        await inventory.resync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -145,3 +146,25 @@ def test_a_pod_that_is_being_made_is_known_before_it_is_seen() -> None:
     assert node.pods.known_ids() == {ID}
     node.pods.forget(ID)
     assert node.pods.known_ids() == set()
+
+
+async def test_a_network_that_is_being_set_up_is_not_cut_short() -> None:
+    """A plugin's DEL may not be able to undo a half-done ADD."""
+    node, go_on, done = Node(RUNNING), asyncio.Event(), []
+
+    async def add(*_: object) -> tuple[str, ...]:
+        await go_on.wait()
+        done.append("ADD")
+        return ()
+
+    node.cni.set_up = add
+    setting_up = asyncio.create_task(node.pods.peek(ID).set_up(node.cni, cri.PodSandboxConfig()))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        setting_up.cancel()
+        await asyncio.sleep(0)
+    assert not setting_up.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await setting_up
+    assert done == ["ADD"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from dockershim.engine.client import Engine
-from dockershim.errors import Unavailable
+from dockershim.errors import DeadlineExceeded, ShimError, Unavailable
 from dockershim.state import watchdog as module
 from dockershim.state.watchdog import Watchdog
 from tests.unit.engine.server import Hanging, Server
@@ -65,3 +66,52 @@ async def test_calls_to_an_engine_that_hangs_for_long_are_given_up(
         with pytest.raises(Unavailable, match="POST /containers/a/start: given up"):
             await call
         assert time.monotonic() - silence > 0.25
+
+
+class Pings:
+    """An engine whose next pings fail so."""
+
+    def __init__(self, *failures: ShimError | None) -> None:
+        self.failures = list(failures)
+
+    async def ping(self, deadline: float) -> None:
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_away"),
+    [
+        pytest.param([None], False, id="it answers"),
+        pytest.param([Unavailable("lost"), None], False, id="only an idle connection was lost"),
+        pytest.param([Unavailable("lost"), Unavailable("refused")], True, id="a new connection fails, too"),
+        pytest.param([DeadlineExceeded("late"), None], True, id="it hangs"),
+    ],
+)
+async def test_when_an_engine_is_away(failures: list[ShimError | None], is_away: bool) -> None:
+    engine: Any = Pings(*failures)
+    told: list[str] = []
+    watchdog = Watchdog(engine, silent=told.append, upkeep=asyncio.Event().wait)
+    await watchdog._look()
+    assert (watchdog.failure is not None) is bool(told) is is_away
+    await watchdog._look()
+    assert watchdog.failure is None
+
+
+@pytest.mark.parametrize("failure", [Unavailable("away"), TimeoutError()])
+async def test_an_upkeep_that_fails_is_done_again(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0)
+    monkeypatch.setattr(module, "_UPKEEP_EVERY", 1)
+    engine: Any = Pings()
+    often = asyncio.Event()
+    tries = 0
+
+    async def upkeep() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            often.set()
+        raise failure
+
+    async with Watchdog(engine, silent=lambda _: None, upkeep=upkeep):
+        await often.wait()

@@ -127,6 +127,15 @@ def test_calls_at_the_same_time_count_once() -> None:
     assert in_calls(start(spans)) == pytest.approx(4.0)
 
 
+def test_a_call_within_a_longer_one_does_not_end_it() -> None:
+    spans = [
+        Span("PullImage", "PullImage", 0, 0.0, 4.0, "OK"),
+        Span("PullImage", "PullImage", 0, 1.0, 1.0, "OK"),
+        Span("PullImage", "PullImage", 0, 3.0, 2.0, "OK"),
+    ]
+    assert in_calls(start(spans)) == pytest.approx(5.0)
+
+
 def test_bars_stay_in_their_rows_and_are_seen() -> None:
     spans = [Span("PullImage", "PullImage", 0, 0.0, 100.0, "OK"), Span("StartContainer", "x", 0, 100.0, 1e-9, "OK")]
     reader = read(answers(1), start(spans), start([Span("PullImage", "PullImage", 0, 0.0, 0.0, "OK")]))
@@ -142,6 +151,7 @@ def test_a_call_that_lasts_says_so() -> None:
     rows = read(answers(1), start([Span("PullImage", "PullImage", 0, 0.0, 3.0, "", "busybox")], tries=3)).rows()
     assert "default/web 3.00 s, of which 3.00 s in calls; 10 s ago, try 3, still busy" in rows
     assert "PullImage busybox ... | 0 ms | 3.00 s" in rows
+    assert not any("failed" in row for row in rows if row.startswith("default/web"))
 
 
 def test_the_page_of_a_full_node_is_not_large() -> None:

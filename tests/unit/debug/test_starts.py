@@ -126,6 +126,37 @@ def test_a_failed_try_gives_way_to_the_next_and_one_that_worked_does_not(starts:
     assert [len(spans) for spans in told(starts)] == [1, 2]
 
 
+def test_a_try_that_lasts_is_none_that_failed(starts: PodStarts) -> None:
+    """A kubelet whose call has run out of time calls again, while we still undo the first one."""
+    request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
+    with starts.recording("RunPodSandbox", request):
+        run_pod(starts, "s2")
+        assert [(spans[0][2], one.tries) for spans, one in zip(told(starts), starts.newest_first(), strict=True)] == [
+            ("OK", 1),
+            ("", 1),
+        ]
+
+
+def test_calls_belong_to_the_newest_start_of_a_pod_also_when_the_older_is_dropped(starts: PodStarts) -> None:
+    run_pod(starts, "s1")
+    run_pod(starts, "s2", attempt=1)
+    for number in range(49):
+        run_pod(starts, f"other{number}", name=f"other-{number}")
+    assert len(starts.newest_first()) == 50
+    pull(starts)
+    create(starts, sandbox_id="s1")
+    assert [name for name, _, _ in told(starts)[-1]] == ["RunPodSandbox", "PullImage"]
+
+
+def test_a_step_began_before_it_was_passed(starts: PodStarts) -> None:
+    request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
+    with listening(starts.step_passed), starts.recording("RunPodSandbox", request):
+        passed("long", 1000.0)
+    span = starts.newest_first()[0].spans[1]
+    assert -1000.0 <= span.begun < -900.0
+    assert span.end == pytest.approx(span.begun + 1000.0)
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [

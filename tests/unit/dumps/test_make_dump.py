@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from dockershim.dumps import process
+from dockershim.dumps.archive import Target
 from dockershim.dumps.problems import Kind, Problem
 from dockershim.dumps.process import Order, bind_mounts
 from dockershim.dumps.service import make_dump
@@ -164,6 +167,40 @@ async def test_a_runtime_that_hangs_is_ended_with_its_helpers(order: Order, tmp_
             await make_dump(order, nothing)
     assert not _runs(int(helper.read_text()))
     assert not (tmp_path / "x.tar").exists()
+
+
+def test_no_runtime_is_started_once_the_dump_is_to_end(tmp_path: Path) -> None:
+    """The server may go between the begin of the process and that of the runtime. Nobody would end criu then."""
+    made = process.Runtime()
+    made.kill()
+    command = ["touch", str(tmp_path / "started")]
+    assert made.run(command, tmp_path / "output", tmp_path / "criu.conf") == -signal.SIGKILL
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_server_hears_that_all_is_collected_before_the_archive_is_written(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Archive(Target):
+        def write(self, *_: object) -> int:
+            done.append("write")
+            return 5
+
+    class Control:
+        def makefile(self, mode: str) -> io.BytesIO:
+            return io.BytesIO(order.encode())
+
+        def sendall(self, line: bytes) -> None:
+            done.extend(json.loads(line))
+
+    monkeypatch.setattr(process, "Target", Archive)
+    monkeypatch.setattr(process, "collect", lambda *_: done.append("collect"))
+    monkeypatch.setattr(process, "_end_with_server", lambda *_: None)
+    control: Any = Control()
+    process.serve(control)
+    assert done == ["collect", "collected", "write", "size"]
 
 
 async def test_a_server_that_cannot_let_the_container_run_on_ends_the_dump(order: Order, tmp_path: Path) -> None:

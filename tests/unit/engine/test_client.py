@@ -572,6 +572,20 @@ async def test_an_own_error_in_a_streams_block_stays_what_it_is(server: Server, 
             raise KeyError
 
 
+async def test_calls_under_way_are_given_up_and_none_that_has_ended(server: Server, engine: Engine) -> None:
+    hanging = server.handlers["POST /containers/a/start"] = Hanging()
+    await engine.ping(5.0)
+    calls = [asyncio.create_task(engine.post("/containers/a/start")) for _ in range(2)]
+    await hanging.begun.wait()
+    assert len(engine._waiting) == 2
+    engine.give_up("the engine does not answer")
+    for call in calls:
+        with pytest.raises(Unavailable, match="POST /containers/a/start: the engine does not answer"):
+            await call
+    assert engine._waiting == {}
+    await engine.ping(5.0)
+
+
 async def test_what_has_just_run_out_by_itself_is_not_given_up(engine: Engine) -> None:
     async def call() -> None:
         async with engine.deadline("a test", 0.01):

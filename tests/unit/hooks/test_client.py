@@ -161,6 +161,25 @@ async def test_a_call_under_way_ends_before_its_connection(clients: HookClients,
         assert await under_way == b"answer to request"
 
 
+async def test_a_call_whose_connection_is_closed_has_failed_and_was_not_cancelled(socket: Path) -> None:
+    """Its caller is still there, and the hook server's policy says what becomes of the request."""
+    patience, asked = [PATIENCE], asyncio.Event()
+    clients = HookClients(lambda: patience[0])
+
+    async def hang(_: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with serving(socket, hang):
+        under_way = asyncio.create_task(call(clients, socket))
+        await asked.wait()
+        patience[0] = 0.0
+        await clients.close()
+        with pytest.raises(HookFailure, match="the connection was closed"):
+            await under_way
+
+
 async def test_a_caller_that_goes_is_not_kept(clients: HookClients, socket: Path) -> None:
     asked = asyncio.Event()
 

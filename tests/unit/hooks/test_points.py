@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -140,6 +141,47 @@ async def test_a_post_hook_that_fails_is_passed_over() -> None:
     await made.post_stop_container(CONTAINER)
     await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
     assert [name for name, _, _ in clients.told] == ["a", "b"] * 3
+
+
+async def test_after_a_start_the_container_is_told_of_as_it_is_then() -> None:
+    """The record that the call began with is that of a container that was only created."""
+    clients = Clients(says())
+    after = replace(CONTAINER, host_config={"CpuShares": 77})
+    await points(clients, server("a"), pods=make_pods(SANDBOX, after)).post_start_container(CONTAINER)
+    # Its start has failed, and somebody has removed it.
+    await points(clients, server("a"), pods=make_pods(SANDBOX)).post_start_container(CONTAINER)
+    told = [hooks.ContainerResourceHookRequest.FromString(request) for _, _, request in clients.told]
+    assert [(one.container_meta.id, one.container_resources.cpu_shares) for one in told] == [
+        (CONTAINER.id, 77),
+        (CONTAINER.id, 0),
+    ]
+
+
+async def test_each_is_told_only_of_what_it_serves() -> None:
+    clients = Clients(says())
+    made = points(
+        clients,
+        server("a", FailurePolicy.FAIL, Hook.POST_STOP_CONTAINER),
+        server("b", FailurePolicy.FAIL, Hook.POST_START_CONTAINER, Hook.POST_STOP_POD_SANDBOX),
+    )
+    await made.post_start_container(CONTAINER)
+    await made.post_stop_container(CONTAINER)
+    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
+    assert [(name, hook) for name, hook, _ in clients.told] == [
+        ("b", Hook.POST_START_CONTAINER),
+        ("a", Hook.POST_STOP_CONTAINER),
+        ("b", Hook.POST_STOP_POD_SANDBOX),
+    ]
+
+
+async def test_each_container_of_a_pod_has_a_stop_of_its_own() -> None:
+    clients = Clients(says())
+    other = replace(CONTAINER, id="d" * 64)
+    made = points(clients, server("a"), pods=make_pods(SANDBOX, CONTAINER, other))
+    for record in (CONTAINER, other, CONTAINER):
+        await made.post_stop_container(record)
+    told = [hooks.ContainerResourceHookRequest.FromString(request) for _, _, request in clients.told]
+    assert [one.container_meta.id for one in told] == [CONTAINER.id, other.id]
 
 
 async def test_of_a_stop_is_told_once() -> None:

@@ -156,6 +156,22 @@ def test_there_is_a_bound_to_those_that_hang(
     assert client.ask(3, "device", tmp_path) == {"id": 3, "full": 2}
 
 
+def test_a_request_that_was_given_up_goes_to_no_other_path(
+    client: Client, hold: Callable[[Path], Held], tmp_path: Path
+) -> None:
+    """There it could hang once more."""
+    first, second = hold(tmp_path / "first"), hold(tmp_path / "second")
+    client.send(1, "remove", tmp_path / "first", tmp_path / "second")
+    assert first.reached.wait(5)
+    client.send(1, "give up")
+    while not client._process._jobs[1].given_up:
+        time.sleep(0.001)
+    first.released.set()
+    while client._process._jobs:
+        assert not second.reached.is_set()
+        time.sleep(0.001)
+
+
 def test_what_a_caller_that_has_gone_asked_for_is_undone(
     client: Client, hold: Callable[[Path], Held], tmp_path: Path
 ) -> None:

@@ -8,10 +8,13 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dockershim.common import child
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
+from dockershim.host_paths import service
 from dockershim.host_paths.service import HostPaths, _failure
 
 
@@ -93,6 +96,7 @@ async def test_below_a_root_nothing_is_followed(host_paths: HostPaths, tmp_path:
         pytest.param("dangling", errno.EEXIST, id="a link to nothing"),
         pytest.param("loop", errno.ELOOP, id="a link to itself"),
         pytest.param("x" * 300, errno.ENAMETOOLONG, id="too long a name"),
+        pytest.param("half/../dangling", errno.EEXIST, id="a link to nothing, behind a folder that is made"),
     ],
 )
 async def test_what_cannot_be_made_leaves_nothing(
@@ -105,7 +109,7 @@ async def test_what_cannot_be_made_leaves_nothing(
     with pytest.raises(OSError, match=path) as caught:
         await host_paths.make_folders([str(tmp_path / "new" / "deep"), str(tmp_path / path)])
     assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / path))
-    assert not (tmp_path / "new").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file", "loop"]
 
 
 async def test_what_is_no_device(host_paths: HostPaths, tmp_path: Path) -> None:
@@ -156,6 +160,37 @@ async def test_a_process_that_died_is_started_again(host_paths: HostPaths, tmp_p
         await asking
     assert await host_paths.without_device(["/"]) == []
     assert host_paths.pid not in (0, first)
+
+
+async def test_calls_at_once_start_one_process(host_paths: HostPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    spawn = child.spawn
+
+    def count(module: str, *arguments: Any) -> Any:
+        started.append(module)
+        return spawn(module, *arguments)
+
+    monkeypatch.setattr(service, "spawn", count)
+    await asyncio.gather(*(host_paths.without_device(["/"]) for _ in range(5)))
+    assert started == ["dockershim.host_paths"]
+
+
+async def test_the_process_hears_of_a_caller_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else would remove the folders that it makes."""
+    host_paths, sent = HostPaths(), []
+
+    async def connection() -> None:
+        return None
+
+    monkeypatch.setattr(host_paths, "_connection", connection)
+    for module in (service, child):
+        monkeypatch.setattr(module, "send", lambda _, message: sent.append((message["id"], message["do"])))
+    call = asyncio.create_task(host_paths.make_folders(["/x"]))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert sent == [(1, "make"), (1, "give up")]
 
 
 async def test_a_process_that_cannot_be_started(host_paths: HostPaths, monkeypatch: pytest.MonkeyPatch) -> None:

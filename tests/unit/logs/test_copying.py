@@ -492,3 +492,28 @@ def test_a_torn_end_of_a_file_is_told_once(files: Files) -> None:
     files.copy()
     assert files.kubelet.lines() == files.engine.written
     assert len(files.reports) == 1
+
+
+def test_a_link_at_the_path_is_not_followed(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    files.kubelet.path.symlink_to(tmp_path / "elsewhere")
+    files.engine.write(1)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.copy()
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+
+
+@pytest.mark.parametrize("how", ["rotated", "removed"])
+def test_a_link_that_comes_later_is_not_followed_either(files: Files, tmp_path: Path, how: str) -> None:
+    files.engine.write(1)
+    files.copy()
+    (tmp_path / "elsewhere").touch()
+    if how == "rotated":
+        files.kubelet.rotate()
+    else:
+        files.kubelet.path.unlink()
+    files.kubelet.path.symlink_to(tmp_path / "elsewhere")
+    files.engine.write(1)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.copying.reopen()
+    assert (tmp_path / "elsewhere").read_bytes() == b""

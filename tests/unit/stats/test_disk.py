@@ -19,6 +19,7 @@ from dockershim.stats import disk as module
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
 from dockershim.stats.snapshots import likely_root
+from dockershim.stats.tree import Tree
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
 from tests.unit.state.fake_engine import until
@@ -224,3 +225,42 @@ async def test_what_is_there_already_is_measured_and_an_end_during_a_walk_is_qui
         async with DiskUsage(cast(Inventory, inventory), cast(Engine, engine), every=60) as disk:
             await asyncio.sleep(0.1)
             assert disk.writable_layer("a") is None
+
+
+async def test_what_is_measured_of_a_container_that_went_meanwhile_is_dropped(
+    disk: DiskUsage, inventory: FakeInventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = asyncio.Event()
+
+    async def measure(folder: str) -> Tree:
+        inventory.put("a", None)
+        measured.set()
+        return Tree(4096, 1)
+
+    monkeypatch.setattr(disk, "_measure", measure)
+    inventory.put("a", container("a", tmp_path))
+    await measured.wait()
+    await asyncio.sleep(0)
+    assert (disk.writable_layer("a"), disk._due) == (None, {})
+
+
+async def test_an_end_during_a_measurement_makes_another_one_due(
+    disk: DiskUsage, inventory: FakeInventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = container("a", tmp_path)
+    walks: list[str] = []
+    again = asyncio.Event()
+
+    async def measure(folder: str) -> Tree:
+        walks.append(folder)
+        if len(walks) == 1:
+            inventory.put("a", replace(record, state=cri.CONTAINER_EXITED))
+        else:
+            again.set()
+        return Tree(4096, 1)
+
+    monkeypatch.setattr(disk, "_every", 1000.0)
+    monkeypatch.setattr(disk, "_measure", measure)
+    inventory.put("a", record)
+    await again.wait()
+    assert walks == [str(tmp_path)] * 2

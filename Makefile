@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(addprefix dockershim/api/,cri/v1/api.proto hooks/v1alpha1/api.proto nri/v1alpha1/api.proto ttrpc/v1/api.proto)
 STUBS := $(PROTOS:.proto=_pb2.py)
-SOURCES := $(wildcard dockershim cni checkpoints streaming deploy tests bench examples hatch_build.py)
+SOURCES := $(wildcard dockershim background cni checkpoints streaming deploy tests bench examples hatch_build.py)
 
 # The tests start the server some hundred times: compiled anew each time, it would begin a third later.
 unexport PYTHONDONTWRITEBYTECODE

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import background
 from bench.comparison import percentile
 from bench.engine import BareEngine
 from bench.node import options
@@ -155,7 +156,7 @@ class _Bench:
                 cpu, begun = self._used(), time.perf_counter()
                 (go / "go").touch()
                 ended = asyncio.Event()
-                asking = asyncio.create_task(_ask(server, ended.is_set))
+                asking = background.child(_ask(server, ended.is_set), "ask for statistics")
                 json, ours = await asyncio.gather(
                     *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
                 )

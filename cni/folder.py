@@ -17,6 +17,8 @@ from typing import Final, Self
 
 from asyncinotify import Event, Inotify, Mask
 
+import background
+
 log = logging.getLogger(__name__)
 
 _DEBOUNCE: Final = 0.1
@@ -56,6 +58,7 @@ class FolderWatch:
         # Which names matter in a watched folder; None: every name.
         self._names: dict[int, set[str] | None] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_behind = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -78,23 +81,25 @@ class FolderWatch:
         except OSError as error:
             self._do_without_inotify(error)
         self._refresh()
-        self._task = asyncio.create_task(self._follow(), name=f"watch {self._folder}")
-        self._task.add_done_callback(_log_end)
+        self._task = background.keep(self._follow, owner="cni", name=f"watch {self._folder}")
 
     async def close(self) -> None:
         """Stop watching. May be called twice."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            self._task = None
+        task, self._task = self._task, None
+        await background.end(task)
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
 
     async def _follow(self) -> None:
         while True:
-            await self._next_change()
-            if self._refresh():
+            # A reading that failed is made up for before the next change.
+            if not self._is_behind:
+                await self._next_change()
+            self._is_behind = True
+            is_changed = self._refresh()
+            self._is_behind = False
+            if is_changed:
                 self._tell()
 
     async def _next_change(self) -> None:
@@ -163,8 +168,3 @@ class FolderWatch:
             self._on_change()
         except Exception:
             log.exception("the user of %s failed to take its change", self._folder)
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.error("%s ended; changes are no longer seen", task.get_name(), exc_info=error)

@@ -13,10 +13,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+
+import background
 
 logger = logging.getLogger(__name__)
 
@@ -130,16 +133,12 @@ class Door:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listening.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(self._listening), name="streaming accept")
+        self._accepting = background.keep(partial(self._accept, self._listening), owner="streaming", name="accept")
         return int(self._listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop accepting, and drop the connections that have not shown a token."""
-        tasks = [*self._waiting, *([self._accepting] if self._accepting is not None else [])]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await background.end(self._accepting, *self._waiting)
         if self._listening is not None:
             self._listening.close()
 
@@ -156,7 +155,7 @@ class Door:
                 continue
             if len(self._waiting) >= MOST_WAITING:
                 self._drop_oldest()
-            task = asyncio.create_task(self._welcome(sock), name="streaming welcome")
+            task = background.start(self._welcome(sock), owner="streaming", name="welcome a client")
             self._waiting[task] = None
             task.add_done_callback(self._forget)
 

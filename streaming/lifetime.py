@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import background
+
 T = TypeVar("T")
 
 #: Seconds that a client may take to close after our close message, once all bytes have left us.
@@ -76,15 +78,13 @@ async def while_there(
     work: Coroutine[Any, Any, T], link: Link, *, idle_timeout: float, stopping: asyncio.Event
 ) -> Done[T] | Over:
     """Do ``work`` for a client. If the client goes or idles, or the server stops, cancel the work and await its end."""
-    working = asyncio.create_task(work, name="streaming work")
-    over = asyncio.create_task(until_over(link, idle_timeout), name="streaming watch")
-    stop = asyncio.create_task(stopping.wait(), name="streaming stop")
+    working = background.child(work, "streaming work")
+    over = background.child(until_over(link, idle_timeout), "streaming watch")
+    stop = background.child(stopping.wait(), "streaming stop")
     try:
         await asyncio.wait({working, over, stop}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return Done(working.result())
         return Over(over.result() if over.done() else "the server is stopping")
     finally:
-        for task in (working, over, stop):
-            task.cancel()
-        await asyncio.wait({working, over, stop})
+        await background.end(working, over, stop)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import background
 from streaming.errors import Disconnected, ForwardFailed
 from streaming.holding import Holding
 from streaming.lifetime import lingering, while_there
@@ -65,7 +66,7 @@ async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWrite
     ``held`` counts the bytes that the pod has sent and the client has not taken yet. If the client resets its stream,
     the forward ends at once, even while it waits for a pod that does not answer or does not read.
     """
-    work = asyncio.create_task(_forward(connect, port, data, error, held), name=f"streaming forward {port}")
+    work = background.child(_forward(connect, port, data, error, held), f"streaming forward {port}")
     data.when_cut(work.cancel)
     try:
         await asyncio.wait({work})
@@ -74,8 +75,7 @@ async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWrite
             data.reset()
     finally:
         data.when_cut(None)
-        work.cancel()
-        await asyncio.wait({work})
+        await background.end(work)
     with contextlib.suppress(Disconnected):
         await error.close_write()
 
@@ -126,8 +126,8 @@ async def _refuse(reason: str, data: Stream, error: ErrorWriter) -> None:
 
 async def _carry(client: Stream, pod: SocketStream) -> bool:
     """Move bytes in both directions until both have ended. Returns whether both ended regularly."""
-    up = asyncio.create_task(_move(client, pod), name="streaming forward up")
-    down = asyncio.create_task(_move(pod, client), name="streaming forward down")
+    up = background.child(_move(client, pod), "streaming forward up")
+    down = background.child(_move(pod, client), "streaming forward down")
     try:
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         # If the pod takes no more bytes, its own may still have to be delivered. If the client is gone, both end.
@@ -136,9 +136,7 @@ async def _carry(client: Stream, pod: SocketStream) -> bool:
             return up.result() is down.result() is None
         return False
     finally:
-        for task in (up, down):
-            task.cancel()
-        await asyncio.wait({up, down})
+        await background.end(up, down)
 
 
 async def _move(source: Stream, target: Stream) -> Stream | None:
@@ -184,7 +182,7 @@ class _Pairs:
         self._connection = connection
         self._connecting = asyncio.Semaphore(_MOST_CONNECTING)
         self._waiting: dict[tuple[int, int], _Half] = {}
-        self._forwards: set[asyncio.Task[None]] = set()
+        self._forwards = background.Tasks("streaming")
 
     async def run(self) -> None:
         try:
@@ -193,10 +191,7 @@ class _Pairs:
         finally:
             for key in list(self._waiting):
                 self._give_up(key)
-            for task in self._forwards:
-                task.cancel()
-            if self._forwards:
-                await asyncio.wait(self._forwards)
+            await self._forwards.close()
 
     def _take(self, stream: SpdyStream) -> None:
         kind = stream.header("streamtype")
@@ -222,9 +217,7 @@ class _Pairs:
                 stream.reset()
             return
         work = forward(self._connect_in_turn, port, data, error, self._connection.output)
-        task = asyncio.create_task(work, name=f"streaming forward {port}")
-        self._forwards.add(task)
-        task.add_done_callback(self._forwards.discard)
+        self._forwards.start(work, f"streaming forward {port}")
 
     async def _connect_in_turn(self, port: int) -> SocketStream:
         async with self._connecting:
@@ -301,8 +294,8 @@ async def serve_websocket(
 
 async def _forward_all(connect: Connect, ports: Sequence[int], channels: Sequence[_Channel], held: Holding) -> None:
     forwards = [
-        asyncio.create_task(
-            forward(connect, port, channels[2 * at], channels[2 * at + 1], held), name=f"streaming forward {port}"
+        background.child(
+            forward(connect, port, channels[2 * at], channels[2 * at + 1], held), f"streaming forward {port}"
         )
         for at, port in enumerate(ports)
     ]

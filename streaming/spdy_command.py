@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import background
 from streaming.errors import Disconnected
 from streaming.remote_command import OPEN_TIMEOUT, CommandStreams, Sizes, Wanted
 from streaming.spdy_connection import SpdyConnection, SpdyStream
@@ -25,7 +26,9 @@ class SpdyChannels:
         self._streams = streams
         resize = streams.get("resize")
         self._sizes = Sizes() if resize is not None else None
-        self._resizing = asyncio.create_task(self._follow(resize), name="streaming resize") if resize else None
+        self._resizing: asyncio.Task[None] | None = None
+        if resize is not None:
+            self._resizing = background.start(self._follow(resize), owner="streaming", name="resize")
         self.streams = CommandStreams(streams.get("stdin"), streams.get("stdout"), streams.get("stderr"), self._sizes)
 
     @classmethod

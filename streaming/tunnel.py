@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+import background
 from streaming.streams import CHUNK
 
 
@@ -29,8 +30,8 @@ class Tunnel(asyncio.Transport):
         self._closing = False
         protocol.connection_made(self)
         self._tasks = (
-            asyncio.create_task(self._receive(), name="streaming tunnel in"),
-            asyncio.create_task(self._send(), name="streaming tunnel out"),
+            background.start(self._receive(), owner="streaming", name="tunnel in"),
+            background.start(self._send(), owner="streaming", name="tunnel out"),
         )
 
     async def ended(self) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 
 from aiohttp import WSMessage, WSMsgType, web
 
+import background
 from streaming.door import connection_of
 from streaming.errors import Disconnected
 from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
@@ -57,7 +58,7 @@ class WebSocketLink:
         unknown channels are dropped."""
         self._inboxes = {channel: Inbox(self._taken, holding=self.input) for channel in channels}
         self._at_once = at_once or {}
-        self._receiving = asyncio.create_task(self._receive(), name="streaming websocket")
+        self._receiving = background.start(self._receive(), owner="streaming", name="websocket")
         return self._inboxes
 
     def _taken(self, size: int) -> None:
@@ -160,9 +161,7 @@ class WebSocketLink:
     async def _stop_receiving(self) -> None:
         # Forgetting the task breaks a cycle: its exception has a traceback, which refers to this object.
         task, self._receiving = self._receiving, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await background.end(task)
 
     def abort(self) -> None:
         if self._transport is not None and not self._gone.is_set():

@@ -21,6 +21,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
+import background
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ class Fresh(Generic[T]):
         if self._made is not None and asyncio.get_running_loop().time() - self._made[0] < FRESH:
             return self._made[1]
         if self._making is None:
-            self._making = asyncio.create_task(self._make_now(), name="HTTP answer")
+            self._making = background.child(self._make_now(), "HTTP answer")
             self._making.add_done_callback(self._is_made)
         return await asyncio.shield(self._making)
 
@@ -132,7 +134,7 @@ class _Connections(web.Server):
         if len(self._open) >= MOST_CONNECTIONS:
             self.drop_one()
         handler = self()
-        welcome = asyncio.get_running_loop().create_task(_welcome(handler, sock, ssl_context), name="HTTP connection")
+        welcome = background.start(_welcome(handler, sock, ssl_context), owner="http", name="HTTP connection")
         connection = self._open[handler] = _Connection(handler, welcome)
         connection.end_after(HANDSHAKE if ssl_context is not None else TIME_TO_ASK)
         welcome.add_done_callback(lambda _: self._end_of_welcome(handler, sock))

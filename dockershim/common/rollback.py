@@ -8,6 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+import background
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ async def run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
 
 
 async def _run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
-    task = asyncio.create_task(work, name=name)
+    task = background.child(work, name)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
+
+import background
+
+logger = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -40,7 +45,7 @@ class SingleFlight(Generic[Key, Value]):
                 await self._end(key, flight)
 
     def _start(self, key: Key, work: Callable[[], Coroutine[Any, Any, Value]]) -> _Flight[Value]:
-        flight = self._flights[key] = _Flight(asyncio.create_task(work(), name=self._name))
+        flight = self._flights[key] = _Flight(background.child(work(), self._name))
         flight.task.add_done_callback(lambda _: self._forget(key, flight))
         return flight
 
@@ -54,5 +59,5 @@ class SingleFlight(Generic[Key, Value]):
         if not flight.task.done():
             flight.task.cancel()
             await asyncio.wait([flight.task])
-            if not flight.task.cancelled():
-                flight.task.exception()  # so that asyncio does not complain: no caller is left to get it
+            if not flight.task.cancelled() and (error := flight.task.exception()) is not None:
+                logger.warning("%s failed after its callers had gone: %s", self._name, error)

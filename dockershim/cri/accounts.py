@@ -13,6 +13,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
+import background
 from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import rollback, run_to_completion
 from dockershim.common.single_flight import SingleFlight
@@ -103,7 +104,8 @@ class ImageAccounts:
         if task is None:
             if len(self._for_statuses) >= _MOST_FOR_STATUSES:
                 return
-            task = self._for_statuses[key] = asyncio.create_task(self._try(key, image), name=f"users of {image.id}")
+            task = background.start(self._try(key, image), owner="accounts", name=f"users of {image.id}")
+            self._for_statuses[key] = task
             task.add_done_callback(lambda _: self._for_statuses.pop(key))
         if self._no_wait_until < time.monotonic():
             _, late = await asyncio.wait([task], timeout=_PATIENCE)
@@ -123,10 +125,7 @@ class ImageAccounts:
 
     async def close(self) -> None:
         """Cancel what is being read for statuses."""
-        tasks = [*self._for_statuses.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(*self._for_statuses.values())
 
     async def _read(self, image_id: str, user: str) -> Account:
         name = f"{_PREFIX}{secrets.token_hex(8)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
-from dockershim.common.background import when_answered
+from dockershim.common.answers import when_answered
 from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.state.pods import Pods
 
@@ -16,10 +17,13 @@ async def adopt(pods: Pods, sandboxes: SandboxEnd) -> None:
 
     With a pin, a pod's network can be torn down completely even if the engine loses the pod.
     """
-    pinned = 0
-    for record in await when_answered(pods.inventory.sandboxes):
-        if not record.made_here:
-            async with pods.locked(record.id) as pod:
-                pinned += sandboxes.pin_if_missing(pod)
-    if pinned:
-        logger.info("pinned the network namespaces of %d pods of another dockershim", pinned)
+    foreign = [record.id for record in await when_answered(pods.inventory.sandboxes) if not record.made_here]
+    # The engine may go away again after any of them.
+    pinned = [await when_answered(partial(_pin, pods, sandboxes, sandbox_id)) for sandbox_id in foreign]
+    if any(pinned):
+        logger.info("pinned the network namespaces of %d pods of another dockershim", sum(pinned))
+
+
+async def _pin(pods: Pods, sandboxes: SandboxEnd, sandbox_id: str) -> bool:
+    async with pods.locked(sandbox_id) as pod:
+        return sandboxes.pin_if_missing(pod)

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.background import when_answered
+from dockershim.common.answers import when_answered
 from dockershim.common.rollback import Rollback, run_to_completion
 from dockershim.cri.logs import LogKeeper
 from dockershim.engine.client import Engine

@@ -12,8 +12,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Final
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
 from dockershim.cri.accounts import ImageAccounts
@@ -120,7 +122,7 @@ class ContainerEvents:
         self._sent = {}
         self._stop_listening = self._inventory.listen(self._note)
         known = self._inventory.snapshot()
-        self._feeding = asyncio.create_task(self._feed(known), name="container events")
+        self._feeding = background.keep(partial(self._feed, known), owner="events", name="container events")
 
     def _end(self) -> None:
         self._stop_listening()

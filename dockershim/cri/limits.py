@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import apply_files
 from dockershim.common.own_files import with_own_thread
@@ -101,7 +103,8 @@ class Limits:
         if not isinstance(after, ContainerRecord) or after.state == cri.CONTAINER_EXITED:
             self._forget(container_id)
         elif after.state == cri.CONTAINER_RUNNING and after.pid and container_id not in self._late:
-            task = self._late[container_id] = asyncio.create_task(self._write_late(after), name="limits, late")
+            task = background.keep(partial(self._write_late, after), owner="limits", name=f"limits of {container_id}")
+            self._late[container_id] = task
             task.add_done_callback(lambda _: self._late.pop(container_id))
 
     async def _write_late(self, record: ContainerRecord) -> None:

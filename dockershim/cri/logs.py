@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import posixpath
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.background import when_answered
+from dockershim.common.answers import when_answered
 from dockershim.common.steps import step
 from dockershim.errors import FailedPrecondition, ShimError
 from dockershim.host_paths.service import HostPaths
@@ -77,21 +78,19 @@ class LogKeeper:
         self._inventory = inventory
         self._info = info
         self._host_paths = host_paths
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = background.Tasks("logs")
         #: Containers that this process is removing, with their logs.
         self._removing: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        self._spawn(self._take_up(), "take up the logs")
+        self._taking_up = background.keep(self._take_up, owner="logs", name="take up the logs")
         self._end_listening = self._inventory.listen(self._heed)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._end_listening()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await background.end(self._taking_up)
+        await self._tasks.close()
 
     async def prepare(self, record: ContainerRecord) -> None:
         """Right before the start: begin to copy the log, so that no line is missed.
@@ -146,19 +145,11 @@ class LogKeeper:
 
     def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
         if isinstance(before, ContainerRecord) and after is None and container_id not in self._removing:
-            self._spawn(self._finish_removed(before), f"finish the log of {container_id}")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._finish_removed(before), f"finish the log of {container_id}")
 
     async def _finish_removed(self, record: ContainerRecord) -> None:
-        try:
-            await self.finish(record)
-            await self._forget(record)
-        except Exception:
-            logger.exception("the log of removed container %s cannot be finished", record.id)
+        await self.finish(record)
+        await self._forget(record)
 
     async def _forget(self, record: ContainerRecord) -> None:
         """Stop following the log. A copied log stays; a link to the engine's log is removed."""
@@ -174,21 +165,24 @@ class LogKeeper:
             logger.warning("the log position of container %s cannot be removed: %s", record.id, error)
 
     async def _take_up(self) -> None:
+        # Before the containers are listed: else the position of a container made meanwhile would look orphaned.
+        known = await asyncio.to_thread(self._logs.known)
+        containers = await when_answered(self._inventory.containers)
+        with step("take up the logs"):
+            await self._forget_orphans(known, [record.id for record in containers])
+            logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
+            # All before the first finish: the last lines of a container that has ended may take a while.
+            for record in logged:
+                await self._take_up_one(record)
+            for record in logged:
+                if record.state == cri.CONTAINER_EXITED:
+                    await self.finish(record)
+
+    async def _forget_orphans(self, known: Collection[str], existing: Collection[str]) -> None:
         try:
-            # Before the containers are listed: else the position of a container made meanwhile would look orphaned.
-            known = await asyncio.to_thread(self._logs.known)
-            containers = await when_answered(self._inventory.containers)
-            with step("take up the logs"):
-                await self._logs.forget_all_but(known, [record.id for record in containers])
-                logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
-                # All before the first finish: the last lines of a container that has ended may take a while.
-                for record in logged:
-                    await self._take_up_one(record)
-                for record in logged:
-                    if record.state == cri.CONTAINER_EXITED:
-                        await self.finish(record)
-        except Exception:
-            logger.exception("not all container logs are followed")
+            await self._logs.forget_all_but(known, existing)
+        except ShimError as error:
+            logger.warning("the log positions of removed containers are left: %s", error)
 
     async def _take_up_one(self, record: ContainerRecord) -> None:
         try:

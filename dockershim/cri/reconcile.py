@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dockershim.common.background import when_answered
+from dockershim.common.answers import when_answered
 from dockershim.common.own_files import with_own_files
 from dockershim.cri.limits import Limits
 from dockershim.cri.stop_sandbox import SandboxEnd
@@ -25,12 +25,8 @@ _COLLECTION_DEADLINE: Final = 20.0
 
 async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
     """Reconcile when the engine answers. Calls are served meanwhile."""
-    try:
-        report = await when_answered(Reconciliation(pods, sandboxes, limits).run)
-    except Exception:
-        logger.exception("pods that an earlier process left half-made cannot be found")
-    else:
-        logger.info("reconciled: %s", str(report) or "nothing was half-made")
+    report = await when_answered(lambda: Reconciliation(pods, sandboxes, limits).run())
+    logger.info("reconciled: %s", str(report) or "nothing was half-made")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import run_to_completion
@@ -185,16 +186,14 @@ async def _client_input(
     """For the length of a block, copy the client's input (and its end if ``has_end``) and its terminal's size."""
     tasks = []
     if streams.stdin is not None:
-        tasks.append(asyncio.create_task(_copy_input(streams.stdin, connection, has_end), name="streaming stdin"))
+        copying = _copy_input(streams.stdin, connection, has_end)
+        tasks.append(background.start(copying, owner="streaming", name="streaming stdin"))
     if streams.sizes is not None:
-        tasks.append(asyncio.create_task(_resize(engine, path, streams), name="streaming size"))
+        tasks.append(background.start(_resize(engine, path, streams), owner="streaming", name="streaming size"))
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await background.end(*tasks)
 
 
 async def _copy_input(stdin: Reader, connection: Hijacked, has_end: bool) -> None:

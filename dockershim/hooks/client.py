@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Set
 from typing import Any, Final
@@ -11,6 +10,7 @@ from urllib.parse import quote
 
 import grpc
 
+import background
 from dockershim.common import spans
 from dockershim.errors import HookFailure
 from dockershim.hooks.config import Hook, HookServer
@@ -40,7 +40,7 @@ class HookClients:
     def __init__(self, timeout: Callable[[], float]) -> None:
         self._timeout = timeout
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = background.Tasks("hooks")
 
     async def call(self, server: HookServer, hook: Hook, request: bytes) -> bytes:
         """Call a hook server and return the answer, not yet parsed. Raises HookFailure if none comes in time."""
@@ -68,8 +68,7 @@ class HookClients:
     async def close(self) -> None:
         """Close every connection."""
         self.keep_only(set())
-        while self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.wait()
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
@@ -80,12 +79,4 @@ class HookClients:
 
     def _drop(self, endpoint: str) -> None:
         close: Coroutine[Any, Any, None] = self._channels.pop(endpoint).close(self._timeout())
-        task = asyncio.create_task(close, name=f"close the connection to {endpoint}")
-        self._closing.add(task)
-        task.add_done_callback(self._closed)
-
-    def _closed(self, task: asyncio.Task[None]) -> None:
-        self._closing.discard(task)
-        with contextlib.suppress(asyncio.CancelledError):
-            if (error := task.exception()) is not None:
-                logger.error("%s: %s", task.get_name(), error)
+        self._closing.start(close, f"close the connection to {endpoint}")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+import background
 from dockershim.common.child import Requests, has_ended, send, spawn
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
 from dockershim.host_paths.operations import Identity, MadeFolder
@@ -51,9 +52,7 @@ class HostPaths:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+        await background.end(self._reading)
 
     @property
     def pid(self) -> int:
@@ -170,9 +169,8 @@ class HostPaths:
                 raise
         self._writer = writer
         # In a new context, so that its log lines do not have the log fields of the first call.
-        self._reading = asyncio.create_task(
-            self._read(self._process, reader, writer), name="host paths", context=contextvars.Context()
-        )
+        reading = self._read(self._process, reader, writer)
+        self._reading = background.start(reading, owner="host paths", name="host paths", context=contextvars.Context())
         return writer
 
     async def _read(

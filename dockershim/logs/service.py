@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import json
 import logging
 import socket
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import background
 from dockershim.common.child import Requests, environment, send
 from dockershim.common.rollback import Locks
 from dockershim.errors import DeadlineExceeded, FailedPrecondition
@@ -84,17 +84,12 @@ class ContainerLogs:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait([self._supervisor])
+        await background.end(self._supervisor)
 
     def start(self) -> None:
         """Start the follower now: else the first container's start waits until it runs."""
         if self._supervisor is None:
-            # In a new context, so that its log lines do not have the log fields of the first call.
-            self._supervisor = asyncio.create_task(
-                self._supervise(), name="log follower", context=contextvars.Context()
-            )
+            self._supervisor = background.keep(self._supervise, owner="logs", name="log follower")
 
     # -- Calls of the runtime.
 

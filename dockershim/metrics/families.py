@@ -124,6 +124,12 @@ _ALL: Final = (
     Family("dockershim_streams_total", "counter", ("kind", "transport"), "Such connections since the start."),
     Family("dockershim_stream_tokens_waiting", "gauge", (), "URLs that were given and not yet opened; at most 1,000."),
     # -- This process.
+    Family(
+        "dockershim_task_failures_total",
+        "counter",
+        ("owner",),
+        "Work in the background that failed, which the log tells with its cause; what must go on was begun again.",
+    ),
     Family("dockershim_build_info", "gauge", ("version", "python"), "1, with the versions that are running."),
 )
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import background
 import streaming
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -87,7 +88,10 @@ def _alone(**values: float) -> dict[str, Values]:
 
 
 def _process() -> dict[str, Values]:
-    return {"dockershim_build_info": {(__version__, platform.python_version()): 1}}
+    return {
+        "dockershim_task_failures_total": {(owner,): count for owner, count in background.failures.items()},
+        "dockershim_build_info": {(__version__, platform.python_version()): 1},
+    }
 
 
 def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values]:

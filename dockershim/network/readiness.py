@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import background
 import cni
 from dockershim.errors import FailedPrecondition
 
@@ -47,19 +48,21 @@ class Readiness:
             done, _ = await asyncio.wait([examination], timeout=max(0.0, end - time.monotonic()))
             if not done:
                 raise FailedPrecondition(f"the plugins of CNI network {network.name!r} do not answer")
-            examination.result()
+            if (failure := examination.exception()) is not None:
+                raise FailedPrecondition(
+                    f"CNI network {network.name!r} cannot be examined; the log has the cause"
+                ) from failure
 
     def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:
         """The examination that is under way, even of another network; otherwise a new one of this network."""
         if self._examination is None or self._examination.done():
-            self._examination = asyncio.create_task(self._examine(network), name=f"examine CNI network {network.name}")
+            name = f"examine CNI network {network.name}"
+            self._examination = background.start(self._examine(network), owner="network", name=name)
         return self._examination
 
     async def close(self) -> None:
         """End an examination that is under way."""
-        if self._examination is not None:
-            self._examination.cancel()
-            await asyncio.wait([self._examination])
+        await background.end(self._examination)
 
     async def _examine(self, network: cni.NetworkList) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+import background
 from dockershim.nri import wire
 from dockershim.nri.wire import Code
 
@@ -59,7 +59,7 @@ class Connection:
         self._machine = wire.Connection()
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[wire.Answer]] = {}
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving = background.Tasks("nri")
         self._bytes = 0
         self._ready = asyncio.Event()
         self._end: str | None = None
@@ -93,10 +93,7 @@ class Connection:
             reason = str(error)
         finally:
             self.close(reason)
-            for task in self._serving:
-                task.cancel()
-            if self._serving:
-                await asyncio.wait(self._serving)
+            await self._serving.close()
 
     def close(self, reason: str) -> None:
         """End the connection; calls that wait for answers raise Lost."""
@@ -175,15 +172,7 @@ class Connection:
             self._write(self._machine.fail(call.stream_id, Code.RESOURCE_EXHAUSTED, refusal))
             return
         self._bytes += size
-        task = asyncio.create_task(self._answer(call), name=f"{call.method[:40]} of an NRI plugin")
-        self._serving.add(task)
-        task.add_done_callback(self._served)
-
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._serving.discard(task)
-        with contextlib.suppress(asyncio.CancelledError):
-            if (error := task.exception()) is not None:
-                logger.error("%s: %r", task.get_name(), error)
+        self._serving.start(self._answer(call), f"{call.method[:40]} of an NRI plugin")
 
     async def _answer(self, call: wire.Call) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+import background
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
@@ -91,7 +92,7 @@ class Events:
         #: Pods and containers of whose end plugins were told, and containers of whose removal; by the engine's id.
         self._stopped: set[str] = set()
         self._removed: set[str] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = background.Tasks("nri")
         #: Containers that are being evicted.
         self._evicted: set[str] = set()
         self._unlisten = self._inventory.listen(self._heed)
@@ -99,10 +100,7 @@ class Events:
     async def close(self) -> None:
         """End what is under way in the background."""
         self._unlisten()
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
+        await self._background.close()
 
     # -- plugins ---------------------------------------------------------------------------------------------
 
@@ -445,14 +443,16 @@ class Events:
             if record_id in self._removed or self._quiet():
                 self._forget_container(record_id)
             else:
-                self._in_background(self._removed_by_others(before), f"tell NRI plugins of the removal of {record_id}")
+                self._background.start(
+                    self._removed_by_others(before), f"tell NRI plugins of the removal of {record_id}"
+                )
         elif (
             isinstance(after, ContainerRecord)
             and before.state != cri.CONTAINER_EXITED
             and after.state == cri.CONTAINER_EXITED
             and not self._quiet()
         ):
-            self._in_background(self.stop_container(after), f"tell NRI plugins of the end of {record_id}")
+            self._background.start(self.stop_container(after), f"tell NRI plugins of the end of {record_id}")
 
     async def _removed_by_others(self, record: ContainerRecord) -> None:
         await self._tell_removal(record)
@@ -461,16 +461,6 @@ class Events:
     def _forget_container(self, container_id: str) -> None:
         self._stopped.discard(container_id)
         self._removed.discard(container_id)
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._background.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("%s: %s", task.get_name(), error)
 
     # -- updates and evictions -------------------------------------------------------------------------------
 
@@ -512,7 +502,7 @@ class Events:
             if record is not None and record.id not in self._evicted:
                 logger.warning("container %s is evicted: %.500r", record.id, why)
                 self._evicted.add(record.id)
-                self._in_background(self._evict_one(record), f"evict container {record.id}")
+                self._background.start(self._evict_one(record), f"evict container {record.id}")
 
     async def _evict_one(self, record: ContainerRecord) -> None:
         try:

@@ -9,14 +9,16 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import background
 from cni import read_bounded
-from dockershim.common.background import when_answered
+from dockershim.common.answers import when_answered
 from dockershim.errors import HookFailure, StartError
 from dockershim.nri.connection import CLOSED
 from dockershim.nri.events import Events
@@ -92,15 +94,14 @@ class _Service:
         self._engine_is_known = engine_is_known
         #: The task that reads from each plugin, also of one that is not registered yet.
         self._running: dict[asyncio.Task[None], Plugin] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = background.Tasks("nri")
+        self._accepting: asyncio.Task[None] | None = None
         self._late = _Late()
 
     async def close(self) -> None:
         """End all connections, and the programs that we started."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await background.end(self._accepting)
+        await self._tasks.close()
         for plugin in self._running.values():
             plugin.close(CLOSED)
         if self._running:
@@ -119,7 +120,7 @@ class _Service:
         # The server's start waits for this: several that say nothing cost the time of one.
         are_configured = await asyncio.gather(*map(self._configure, started))
         if configured := list(itertools.compress(started, are_configured)):
-            joining = self._spawn(self._join_all(configured), "tell the installed NRI plugins what runs")
+            joining = self._tasks.start(self._join_all(configured), "tell the installed NRI plugins what runs")
             await asyncio.wait([joining], timeout=_FIRST_SYNCHRONIZE)
 
     async def _configure(self, plugin: Plugin) -> bool:
@@ -165,7 +166,8 @@ class _Service:
 
     def accept(self, listener: socket.socket) -> None:
         """Take connections from now on."""
-        self._spawn(self._accept(listener), "take connections of NRI plugins")
+        accept = partial(self._accept, listener)
+        self._accepting = background.keep(accept, owner="nri", name="take connections of NRI plugins")
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -185,7 +187,7 @@ class _Service:
             plugin = Plugin(sock, self._timeouts, self._events.update_containers)
             reading = self._read(plugin)
             # One that says nothing keeps no other waiting.
-            self._spawn(self._take(plugin, reading), "take an NRI plugin that has connected")
+            self._tasks.start(self._take(plugin, reading), "take an NRI plugin that has connected")
 
     async def _take(self, plugin: Plugin, reading: asyncio.Task[None]) -> None:
         try:
@@ -222,7 +224,7 @@ class _Service:
         plugin.close(str(error))
 
     def _read(self, plugin: Plugin, process: asyncio.subprocess.Process | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._run(plugin, process), name=f"read from NRI plugin {plugin.name}")
+        task = background.start(self._run(plugin, process), owner="nri", name=f"read from NRI plugin {plugin.name}")
         self._running[task] = plugin
         task.add_done_callback(self._running.pop)
         return task
@@ -241,17 +243,6 @@ class _Service:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s: %r", task.get_name(), error)
 
 
 class _Late:

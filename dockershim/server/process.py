@@ -12,12 +12,14 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
 import grpc
 
+import background
 from dockershim.common.measure import Calls
 from dockershim.errors import ShimError, StartError
 from dockershim.server import log
@@ -86,7 +88,7 @@ class _Process:
         self._ready = False
 
     async def serve(self) -> None:
-        serving = asyncio.create_task(self._serve(), name="serve")
+        serving = background.child(self._serve(), "serve")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._signals.put_nowait, signal.SIGHUP)
         dump_at(signal.SIGUSR1)
@@ -117,8 +119,9 @@ class _Process:
                 await endpoint.open()
             self._ready = True
             self._notifier.ready()
-            for name, work in (("watchdog", self._watchdog()), ("status", self._tell_status(services.summary))):
-                stack.callback(asyncio.create_task(work, name=name).cancel)
+            tell_status = partial(self._tell_status, services.summary)
+            for name, work in (("service manager's watchdog", self._watchdog), ("status", tell_status)):
+                await stack.enter_async_context(background.kept(work, owner="service manager", name=name))
             logger.info("serving on %s", ", ".join(endpoints))
             while await self._signals.get() == signal.SIGHUP:
                 self._reload(services)
@@ -167,7 +170,7 @@ class _Process:
         self._notifier.stopping()
         for endpoint in endpoints:
             endpoint.stop_accepting()
-        stops = [asyncio.ensure_future(server.stop(self._config.shutdown_grace)) for server in servers]
+        stops = [background.child(server.stop(self._config.shutdown_grace), "stop serving") for server in servers]
         self._open_streams.end()
         await asyncio.gather(*stops)
 

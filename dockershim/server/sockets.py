@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+import background
+
 logger = logging.getLogger(__name__)
 
 SOCKET_MODE: Final = 0o660
@@ -128,11 +130,10 @@ class PassedSocket:
         self._listener = socket.socket(fileno=fd)
         self._listener.setblocking(False)
         self._accepting: asyncio.Task[None] | None = None
-        self._relays: set[asyncio.Task[None]] = set()
+        self._relays = background.Tasks("socket")
 
     async def open(self) -> None:
-        self._accepting = asyncio.create_task(self._accept(), name=f"accept {self.bind_path.name}")
-        self._accepting.add_done_callback(_report)
+        self._accepting = background.keep(self._accept, owner="socket", name=f"accept {self.bind_path.name}")
 
     def stop_accepting(self) -> None:
         """Later connections wait in the kernel's queue for the next server."""
@@ -141,10 +142,8 @@ class PassedSocket:
 
     async def close(self) -> None:
         self.stop_accepting()
-        tasks = {*self._relays, *([self._accepting] if self._accepting else [])}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(self._accepting)
+        await self._relays.close()
         self._listener.close()
         self.bind_path.unlink(missing_ok=True)
 
@@ -157,10 +156,7 @@ class PassedSocket:
                 logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
-            relaying = asyncio.create_task(self._serve(caller), name="relay")
-            self._relays.add(relaying)
-            relaying.add_done_callback(self._relays.discard)
-            relaying.add_done_callback(_report)
+            self._relays.start(self._serve(caller), "relay")
 
     async def _serve(self, caller: socket.socket) -> None:
         with caller, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -179,7 +175,7 @@ async def relay(left: socket.socket, right: socket.socket) -> None:
     At most RELAY_BYTES are held per direction: if one side does not read, the other cannot send. The end of one
     direction is passed on, and the other stays open. Raises OSError when a connection breaks.
     """
-    copies = [asyncio.ensure_future(_copy(left, right)), asyncio.ensure_future(_copy(right, left))]
+    copies = [background.child(_copy(*pair), "relay one way") for pair in ((left, right), (right, left))]
     try:
         await asyncio.gather(*copies)
     finally:
@@ -193,11 +189,6 @@ async def _copy(source: socket.socket, sink: socket.socket) -> None:
     while data := await loop.sock_recv(source, RELAY_BYTES):
         await loop.sock_sendall(sink, data)
     sink.shutdown(socket.SHUT_WR)
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("task %s ended", task.get_name(), exc_info=error)
 
 
 def _check_free(path: Path) -> None:

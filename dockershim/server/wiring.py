@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import background
 import cni
 import streaming
 from checkpoints import Store
-from dockershim.common.background import in_background
 from dockershim.common.measure import Calls
 from dockershim.common.rollback import settle
 from dockershim.common.steps import listening, step
@@ -234,14 +234,15 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         )
         if config.nri:
             await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
-        await stack.enter_async_context(in_background(_examine(network), "examine the pod network"))
-        await stack.enter_async_context(in_background(drafts.remove_leftovers(), "drafts"))
-        await stack.enter_async_context(in_background(containers.keep_clear(), "containers to remove"))
-        await stack.enter_async_context(in_background(adopt(pods, end), "adopt"))
+        await stack.enter_async_context(background.kept(partial(_examine, network), owner="network", name="examine"))
+        await stack.enter_async_context(background.kept(drafts.remove_leftovers, owner="drafts", name="leftovers"))
+        await stack.enter_async_context(background.kept(containers.keep_clear, owner="containers", name="leftovers"))
+        await stack.enter_async_context(background.kept(partial(adopt, pods, end), owner="adoption", name="adopt pods"))
         await stack.enter_async_context(disk)
-        await stack.enter_async_context(in_background(accounts.remove_leftovers(), "leftovers"))
-        await stack.enter_async_context(in_background(dumps.keep_clear(), "dumps"))
-        await stack.enter_async_context(in_background(reconcile(pods, end, limits), "reconcile"))
+        await stack.enter_async_context(background.kept(accounts.remove_leftovers, owner="accounts", name="leftovers"))
+        await stack.enter_async_context(background.kept(dumps.keep_clear, owner="dumps", name="clear up"))
+        reconciling = partial(reconcile, pods, end, limits)
+        await stack.enter_async_context(background.kept(reconciling, owner="reconciliation", name="reconcile"))
         stack.push_async_callback(settle)
         journal = Journal(pods, follower.outage, failed_calls)
         summary = partial(_summary, follower, info, inventory)
@@ -453,7 +454,7 @@ async def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, stac
     if cert is None or key is None:
         return None
     context = await asyncio.to_thread(ServerTLS, cert, key, client_ca)
-    await stack.enter_async_context(in_background(context.follow(), "tls"))
+    await stack.enter_async_context(background.kept(context.follow, owner="tls", name="follow the certificates"))
     return context
 
 

@@ -19,6 +19,7 @@ from typing import Final, Protocol, Self
 
 import aiohttp
 
+import background
 from dockershim.engine.client import Engine
 from dockershim.engine.events import FILTERS, Event, EventDecoder
 from dockershim.errors import ShimError, Unavailable
@@ -122,15 +123,12 @@ class EngineFollower:
     async def __aenter__(self) -> Self:
         self._attempt = _future()
         self._last_beat = time.monotonic()
-        self._task = asyncio.create_task(self._follow(), name="follow the engine")
-        self._beating = asyncio.create_task(self._beat(), name="heartbeat")
+        self._task = background.keep(self._follow, owner="follower", name="follow the engine")
+        self._beating = background.keep(self._beat, owner="follower", name="heartbeat")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks = [task for task in (self._task, self._beating) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await background.end(self._task, self._beating)
         for replica in self._replicas:
             await replica.close()
 
@@ -225,12 +223,11 @@ class EngineFollower:
         pause = _FIRST_PAUSE
         while True:
             before = self.counters.resyncs
-            self._session = asyncio.create_task(self._follow_once(), name="engine session")
+            self._session = background.child(self._follow_once(), "engine session")
             try:
                 await asyncio.wait([self._session])
             finally:
-                self._session.cancel()
-                await asyncio.wait([self._session])
+                await background.end(self._session)
             self._fail(self._why_ended(self._session))
             pause = _FIRST_PAUSE if self.counters.resyncs > before else min(pause * 2, _LONGEST_PAUSE)
             self._hurry.clear()
@@ -250,14 +247,12 @@ class EngineFollower:
     async def _follow_once(self) -> None:
         """Follow one event stream from begin to end. Raises the ShimError that ended it."""
         async with self._events() as response:
-            reading = asyncio.create_task(self._read(response), name="engine events")
-            keeping = asyncio.create_task(self._keep(), name="keep in sync")
+            reading = background.child(self._read(response), "engine events")
+            keeping = background.child(self._keep(), "keep in sync")
             try:
                 done, _ = await asyncio.wait([reading, keeping], return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (reading, keeping):
-                    task.cancel()
-                await asyncio.wait([reading, keeping])
+                await background.end(reading, keeping)
             for task in done:
                 task.result()
 
@@ -304,14 +299,12 @@ class EngineFollower:
 
     async def _stay_until_suspected(self) -> None:
         """Tick and compare until events may have been missed, even in the middle of a comparison. Raises ShimError."""
-        staying = asyncio.create_task(self._stay(), name="stay in sync")
-        suspected = asyncio.create_task(self._suspected.wait(), name="suspicion")
+        staying = background.child(self._stay(), "stay in sync")
+        suspected = background.child(self._suspected.wait(), "suspicion")
         try:
             await asyncio.wait([staying, suspected], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            staying.cancel()
-            suspected.cancel()
-            await asyncio.wait([staying, suspected])
+            await background.end(staying, suspected)
         if not staying.cancelled():
             staying.result()
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+import background
 from dockershim.engine.client import Engine
 from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
 from dockershim.errors import NotFound, ShimError, Unavailable
@@ -199,7 +200,7 @@ class ImageRecords:
 
     def _relist_soon(self) -> None:
         if not self._is_fresh() and (self._relisting is None or self._relisting.done()):
-            self._relisting = asyncio.create_task(self._relist_in_background(), name="list images")
+            self._relisting = background.start(self._relist_in_background(), owner="images", name="list images")
 
     async def _relist_in_background(self) -> None:
         try:
@@ -212,6 +213,4 @@ class ImageRecords:
 
     async def close(self) -> None:
         """End the background relist."""
-        if self._relisting is not None:
-            self._relisting.cancel()
-            await asyncio.wait([self._relisting])
+        await background.end(self._relisting)

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import Locks
 from dockershim.engine.client import Engine
@@ -326,7 +327,7 @@ class Inventory:
     def _spawn(self, container_id: str) -> None:
         # A call that waited for the same change may inspect before the task runs: that inspect shows it, too.
         refreshing = self._refresh_in_background(container_id, next(self._count))
-        task = asyncio.create_task(refreshing, name=f"refresh {container_id}")
+        task = background.start(refreshing, owner="inventory", name=f"refresh {container_id}")
         self._refreshes[task] = container_id
         task.add_done_callback(self._refreshes.pop)
 
@@ -388,10 +389,7 @@ class Inventory:
 
     async def close(self) -> None:
         """End the background refreshes."""
-        for task in self._refreshes:
-            task.cancel()
-        if self._refreshes:
-            await asyncio.wait(self._refreshes)
+        await background.end(*self._refreshes)
 
     async def _list(self, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
         items: list[Mapping[str, Any]] = await self._engine.get(

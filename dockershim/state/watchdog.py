@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
+import background
 from dockershim.engine.client import Engine
 from dockershim.errors import ShimError, Unavailable
 
@@ -41,13 +42,11 @@ class Watchdog:
         self.failure: ShimError | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch(), name="engine watchdog")
+        self._task = background.keep(self._watch, owner="watchdog", name="engine watchdog")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await background.end(self._task)
 
     async def _watch(self) -> None:
         turn = 0

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_thread
 from dockershim.engine.client import Engine
@@ -65,14 +66,13 @@ class DiskUsage:
         self._unlisten = self._inventory.listen(self._heed)
         for record in self._inventory.snapshot():
             self._heed(record.id, None, record)
-        self._task = asyncio.create_task(self._run(), name="disk usage")
+        self._task = background.keep(self._run, owner="disk usage", name="disk usage")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._unlisten()
         self._stop.set()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await background.end(self._task)
         await asyncio.to_thread(self._thread.shutdown)
 
     # -- answers ---------------------------------------------------------------------------------------------

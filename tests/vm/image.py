@@ -30,7 +30,7 @@ DISK_SIZE = "8G"
 KEPT = 3  # so many disks, the last used ones, stay in the cache
 PYTHON = "3.13"  # Debian 13's
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-SERVER = ("dockershim", "cni", "checkpoints", "streaming", "pyproject.toml", "hatch_build.py")
+SERVER = ("dockershim", "background", "cni", "checkpoints", "streaming", "pyproject.toml", "hatch_build.py")
 DEPLOYED = ("dockershim.service", "dockershim.socket", "dockershim.service.d/10-socket.conf")
 
 NAME = "guest"

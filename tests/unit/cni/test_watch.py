@@ -212,3 +212,24 @@ async def test_closing_twice_and_before_start(folder: Path) -> None:
     await watcher.start()
     await watcher.close()
     await watcher.close()
+
+
+async def test_a_reading_that_fails_is_made_up_for(tmp_path: Path) -> None:
+    seen: list[int] = []
+    errors = [ValueError("a mistake")]
+    told = asyncio.Event()
+
+    def read() -> bool:
+        if seen and errors:
+            raise errors.pop()
+        seen.append(len(list(tmp_path.iterdir())))
+        return True
+
+    async with watched_folder.FolderWatch(tmp_path, read, told.set, debounce=0.01), asyncio.timeout(5):
+        (tmp_path / "a").touch()
+        await told.wait()
+        assert (seen, errors) == ([0, 1], [])
+        told.clear()
+        (tmp_path / "b").touch()
+        await told.wait()
+        assert seen == [0, 1, 2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dockershim.common.background import in_background
+import background
 from dockershim.common.rollback import Rollback, rollback
 from dockershim.cri import engine_containers
 from dockershim.cri.engine_containers import EngineContainers
@@ -152,7 +152,7 @@ async def test_what_nobody_knows_of_is_removed_when_the_disk_is_mended(
     monkeypatch.setattr(engine_containers, "_RETRY", 0.01)
     engine: Any = BrokenDisk()
     containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
-    async with in_background(containers.keep_clear(), "keep clear"):
+    async with background.kept(containers.keep_clear, owner="tests", name="keep clear"):
         undo = Rollback()
         await containers.creator("one", {"Labels": {}}, undo, unseen=unseen)()
         await undo.run(1.0)

@@ -37,6 +37,7 @@ def test_no_label_can_grow_with_the_work_of_a_node() -> None:
     labels = {label for family in FAMILIES.values() for label in family.labels}
     assert labels == {
         *("method", "call", "command", "plugin", "code", "phase", "reason", "state", "kind", "transport"),
+        "owner",
         *("version", "api", "python"),
     }
 

@@ -115,3 +115,39 @@ async def test_an_upkeep_that_fails_is_done_again(failure: Exception, monkeypatc
 
     async with Watchdog(engine, silent=lambda _: None, upkeep=upkeep):
         await often.wait()
+
+
+@pytest.mark.parametrize("where", ["listener", "upkeep", "ping"])
+async def test_a_failure_of_its_own_does_not_end_it(
+    server: Server, client: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "_INTERVAL_IN_TROUBLE", 0.01)
+    monkeypatch.setattr(module, "_UPKEEP_EVERY", 1)
+    failing, calls = [where], []
+
+    def fail_once(at: str) -> None:
+        calls.append(at)
+        if at in failing:
+            failing.remove(at)
+            raise ValueError("a mistake")
+
+    async def upkeep() -> None:
+        fail_once("upkeep")
+
+    ping = client.ping
+
+    async def watched_ping(deadline: float) -> None:
+        fail_once("ping")
+        await ping(deadline)
+
+    monkeypatch.setattr(client, "ping", watched_ping)
+    if where == "listener":
+        await server.stop()
+    async with Watchdog(client, silent=lambda _: fail_once("listener"), upkeep=upkeep):
+        await until(lambda: not failing)
+        if where == "listener":
+            await server.start()
+        calls.clear()
+        await until(lambda: calls.count("ping") > 2)
+    assert "watchdog: engine watchdog failed, and begins again in 0.1 s" in caplog.messages

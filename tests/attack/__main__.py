@@ -40,6 +40,7 @@ from tests.engine.pods import (
     until,
 )
 from tests.engine.test_streaming import exec_url, forward_url
+from tests.hostile_mounts import bound
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import descriptors, log_processes
@@ -361,6 +362,28 @@ async def _hung_mount(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         outcome.expect(time.monotonic() - began < 5, "a pod waits for the disk of others")
 
 
+@asynccontextmanager
+async def _mount_names(place: Field, outcome: Outcome) -> AsyncIterator[None]:
+    """Volumes with folders whose names few readers of mountinfo take for names: pods start, stop and are measured, and
+    a disk that has stopped answering is told of."""
+    mounts = [api.Mount(host_path="/mnt/hung/data", container_path="/data")]
+    async with AsyncExitStack() as stack:
+        tenant = sandbox_config()
+        sandbox_id = await stack.enter_async_context(pod(place.cri, tenant))
+        stack.enter_context(bound(Path("/mnt/names")))
+        stack.enter_context(hung(Path("/mnt/hung")))
+        creating = asyncio.create_task(create(place.cri, sandbox_id, container_config(mounts=mounts), tenant))
+        yield
+        (refusal,) = await asyncio.gather(creating, return_exceptions=True)
+        outcome.expect("the file system at /mnt/hung does not answer" in str(refusal), "a hung disk is not found")
+        began = time.monotonic()
+        async with container(place.cri) as other:
+            outcome.seen["seconds to start another"] = round(time.monotonic() - began, 1)
+            listed = await place.cri.runtime.ListPodSandboxMetrics(api.ListPodSandboxMetricsRequest())
+            measured = {one.container_id for each in listed.pod_metrics for one in each.container_metrics}
+            outcome.expect(other in measured, "a container is not measured")
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     "resize": _resize,
     "unread streams": _unread,
@@ -370,6 +393,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "log options": _engine_options,
     "no watches": _inotify,
     "hung mount": _hung_mount,
+    "mount names": _mount_names,
     "silent clients": _silent,
     "full backlog": _backlog,
     "stubborn clients": _stubborn,

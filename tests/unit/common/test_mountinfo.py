@@ -56,6 +56,14 @@ def test_an_empty_source_is_a_field_too() -> None:
     assert (mount.kind, mount.source, mount.options) == ("tmpfs", "", ("rw",))
 
 
+def test_a_field_is_unescaped_after_it_was_cut() -> None:
+    [mount] = parse(
+        [rb"25 22 0:40 /\011\012\040\043 /\054\134\177\400 rw - overlay a\0401 rw,lowerdir=/a\054upperdir=/b"]
+    )
+    assert (mount.root, mount.point, mount.source) == ("/\t\n #", "/,\\\x7f\\400", "a 1")
+    assert mount.options == ("rw", "lowerdir=/a,upperdir=/b")
+
+
 @pytest.mark.parametrize("hostile", [*SEPARATORS, *OTHERS], ids=ascii)
 def test_a_name_neither_ends_a_field_nor_a_row(hostile: str) -> None:
     forged = f"/a{hostile}1 1 0:4 net:[7] /victim rw - nsfs nsfs rw{hostile}b"

@@ -38,6 +38,7 @@ assert ctypes.CDLL(None).unshare(0x40000000) == 0
 device, inode = os.stat(pin).st_dev, os.stat(pin).st_ino
 
 by_name, by_race = victim("by-name"), victim("by-race")
+mount("--make-shared", by_name)
 row = f"1 1 {os.major(device)}:{os.minor(device)} net:[{inode}] {by_name} rw - nsfs nsfs rw"
 bind(folder / "hostile", [*NAMES, f"net:[{inode}]", *map(forged, (row, row.replace(str(by_name), str(pin))))])
 
@@ -63,6 +64,8 @@ def swapped():
     yield dataclasses.replace(gone, point=str(folder / "gone"))
     yield dataclasses.replace(gone, point=str(folder / "gone" / "below"))
     yield dataclasses.replace(gone, point=str(own))
+    (folder / "link").symlink_to(pin)
+    yield dataclasses.replace(gone, point=str(folder / "link"))
 
 netns.mounts = swapped
 told["released"] = [Path(one).name for one in netns.release_others(pin)]

@@ -64,6 +64,7 @@ def test_what_a_container_mounts_over_its_root_is_not_looked_at(tmp_path: Path) 
         pytest.param([ROOT.format(f"{SNAPSHOTS}/5/fs")], "4:memory:/user.slice", id="of another process by now"),
         pytest.param(["20 1 8:1 / / rw - ext4 /dev/sda1 rw"], CGROUP, id="no overlay"),
         pytest.param([PROC_MOUNT], CGROUP, id="no root"),
+        pytest.param([PROC_MOUNT] * 100 + [ROOT.format(f"{SNAPSHOTS}/5/fs")], CGROUP, id="many mounts before one"),
         pytest.param([], CGROUP, id="no mounts: it is about to end"),
     ],
 )

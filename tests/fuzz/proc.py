@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from dockershim import cgroups
 from dockershim.common import mountinfo
 from dockershim.dumps import bundle
-from dockershim.stats import snapshots
+from dockershim.stats import network, snapshots
 from tests.fuzz.fuzzer import fuzz
 
 _ID: Final = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
@@ -28,6 +29,7 @@ _ROOT: Final = f"21 1 0:58 / / rw - overlay overlay rw,lowerdir=/l,upperdir={_UP
 _IN_A_PATH: Final = b" \t\n\\"
 _IN_A_SOURCE: Final = b" \t\n\\#"
 _LONGEST_COMMAND: Final = 15
+_LONGEST_INTERFACE: Final = 15
 
 
 def run(data: bytes) -> None:
@@ -77,6 +79,30 @@ def _command_in_stat(content: bytes) -> None:
         assert bundle.find_bundle(_PID, _ID, proc).runtime == "runc"
 
 
+def _names_of_cgroups(content: bytes) -> None:
+    """A container that may make cgroups names them by what is no slash and no newline."""
+    names = content.translate(None, b"/\n").split(b"\0")
+    table = b"".join(b"%d:memory:/%b/%b\n" % (number, _ID.encode(), name) for number, name in enumerate(names))
+    with _proc({"cgroup": table}) as proc:
+        found = cgroups.read_cgroups(_PID, proc=proc)
+    assert found == [("memory", f"/{_ID}/{os.fsdecode(name)}") for name in names]
+    assert {cgroups.own_cgroup(path, _ID) for _, path in found} == {f"/{_ID}"}
+
+
+def _net_dev(content: bytes) -> None:
+    for interface in network.parse_interfaces(content, "eth0"):
+        interface.name.encode()
+
+
+def _names_of_interfaces(content: bytes) -> None:
+    """Whoever may make interfaces names them by 15 bytes that are no slash, colon or white space (dev_valid_name)."""
+    kept = content.translate(None, b"/: \t\n\v\f\r\xa0").split(b"\0")
+    names = dict.fromkeys(name[:_LONGEST_INTERFACE] for name in kept if name and name != b"lo")
+    rows = (b"%6b: %b\n" % (name, b" ".join(b"%d" % number for number in range(16))) for name in names)
+    found = network.parse_interfaces(b"Inter-|\n face |\n" + b"".join(rows), "eth0")
+    assert len({interface.name.encode() for interface in found}) == min(len(names), network.MOST_INTERFACES)
+
+
 def _escaped(name: bytes, special: bytes) -> bytes:
     return re.sub(b"[" + re.escape(special) + b"]", lambda found: b"\\%03o" % ord(found[0]), name)
 
@@ -97,8 +123,11 @@ _READERS: Final[tuple[Callable[[bytes], None], ...]] = (
     _mounts_of_a_container,
     _names_in_mountinfo,
     _command_in_stat,
+    _names_of_cgroups,
+    _net_dev,
+    _names_of_interfaces,
 )
 
 
 if __name__ == "__main__":
-    fuzz(run, mountinfo, snapshots, bundle)
+    fuzz(run, mountinfo, snapshots, bundle, cgroups, network)

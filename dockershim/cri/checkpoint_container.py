@@ -102,7 +102,7 @@ class ContainerCheckpoints:
 
     async def _dump(self, record: ContainerRecord, location: str, limit: float) -> None:
         end = asyncio.get_running_loop().time() + limit
-        upper = record.upper_dir or await with_own_thread(upper_dir, record.pid, record.id)
+        upper = record.upper_dir or await with_own_thread(upper_dir, record.id)
         if not upper:
             raise FailedPrecondition(
                 f"container {record.id}: the engine's storage driver keeps its files in no folder of their own;"

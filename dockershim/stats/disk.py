@@ -180,7 +180,7 @@ class DiskUsage:
 
     async def _find_snapshot(self, record: ContainerRecord) -> str:
         if record.pid and record.id not in self._snapshots:
-            found = await with_own_thread(upper_dir, record.pid, record.id)
+            found = await with_own_thread(upper_dir, record.id)
             if found:
                 self._snapshots[record.id] = found
                 self._store_root = root_of(found)

@@ -11,11 +11,10 @@ import logging
 import os
 import re
 from collections.abc import Set as AbstractSet
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dockershim.cgroups import PROC, own_cgroup, read_cgroups
+from dockershim.cgroups import PROC
 from dockershim.common.listener import listener
 from dockershim.common.mountinfo import mounts
 from dockershim.stats.bolt import Bucket, DamagedDatabase
@@ -28,28 +27,22 @@ _LONGEST_VARINT: Final = 10
 #: Numbers of inodes have 32 bits in most file systems.
 _MOST_INODES: Final = 1 << 32
 _CHAIN_ID: Final = re.compile(r"sha256:[0-9a-f]{64}")
-#: A process may have a hundred thousand mounts. That of its root comes first.
-_FIRST_MOUNTS: Final = 100
 _SYSTEMS_ROOT: Final = "/var/lib/containerd"
 #: containerd's own database, which it keeps open, below its root.
 _DATABASE: Final = "/io.containerd.metadata.v1.bolt/meta.db"
 
 
-def upper_dir(pid: int, container_id: str, proc: Path = PROC) -> str:
+def upper_dir(container_id: str, proc: Path = PROC) -> str:
     """The folder of a running container's writable layer: ``upperdir`` of the overlay that is its root.
 
-    Source: /proc/<pid>/mountinfo (proc_pid_mountinfo(5)), for ``pid`` of the container. Empty if the process has ended,
-    or if no snapshotter of containerd made its root.
+    Source: the engine's mount of it, in this process's own namespace, at a path with the container's whole id. What the
+    container's process sees is no source: it may put another overlay in the place of its root, with the name of any
+    folder as ``upperdir``. Empty if it does not run, or if no snapshotter of containerd made its root.
     """
-    try:
-        # The first one is what the container began with; it may have mounted others over it.
-        root = next((mount for mount in islice(mounts(pid, proc), _FIRST_MOUNTS) if mount.point == "/"), None)
-        # Read last: if the process is the container's now, it was so before.
-        cgroups = read_cgroups(pid, proc=proc)
-    except OSError:
-        return ""
-    if not any(own_cgroup(path, container_id) for _, path in cgroups):
-        return ""
+    engines = (
+        mount for mount in mounts(proc=proc) if mount.kind == "overlay" and container_id in mount.point.split("/")
+    )
+    root = next(engines, None)
     if root is None:
         return ""
     upper = dict(option.partition("=")[::2] for option in root.options).get("upperdir", "")

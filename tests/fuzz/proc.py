@@ -22,9 +22,8 @@ from tests.fuzz.fuzzer import fuzz
 
 _ID: Final = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
 _PID: Final = 42
-_CGROUP: Final = f"4:memory:/kubepods/pod1/{_ID}\n"
 _UPPER: Final = "/var/lib/docker/io.containerd.snapshotter.v1.overlayfs/snapshots/5/fs"
-_ROOT: Final = f"21 1 0:58 / / rw - overlay overlay rw,lowerdir=/l,upperdir={_UPPER},workdir=/w\n".encode()
+_ROOT: Final = f"21 1 0:58 / /rootfs/{_ID} rw - overlay overlay rw,lowerdir=/l,upperdir={_UPPER},workdir=/w\n".encode()
 #: What the kernel escapes in a path and in a source (fs/proc_namespace.c).
 _IN_A_PATH: Final = b" \t\n\\"
 _IN_A_SOURCE: Final = b" \t\n\\#"
@@ -47,10 +46,11 @@ def _mountinfo(content: bytes) -> None:
         assert sum(len(os.fsencode(word)) for word in words) <= len(content)
 
 
-def _mounts_of_a_container(content: bytes) -> None:
-    """Other rows change nothing in what the first one says."""
-    with _proc({"mountinfo": _ROOT + content, "cgroup": _CGROUP.encode()}) as proc:
-        assert snapshots.upper_dir(_PID, _ID, proc) == _UPPER
+def _mounts_beside_a_containers(content: bytes) -> None:
+    """Other rows change nothing in what the engine's own says."""
+    with _proc({"mountinfo": _ROOT + content}) as proc:
+        (proc / "self").symlink_to(str(_PID))
+        assert snapshots.upper_dir(_ID, proc) == _UPPER
 
 
 def _names_in_mountinfo(content: bytes) -> None:
@@ -120,7 +120,7 @@ def _proc(files: dict[str, bytes]) -> Iterator[Path]:
 
 _READERS: Final[tuple[Callable[[bytes], None], ...]] = (
     _mountinfo,
-    _mounts_of_a_container,
+    _mounts_beside_a_containers,
     _names_in_mountinfo,
     _command_in_stat,
     _names_of_cgroups,

@@ -38,16 +38,16 @@ for name in (
     places += bind(folder / str(len(places)), [forged(name)])
 
 store = "/var/lib/io.containerd.snapshotter.v1.overlayfs/snapshots"
-row = f"7 1 0:58 / / rw - overlay overlay rw,lowerdir={store}/1/fs,upperdir={store}/{{}}/fs,workdir={store}/5/work"
-(proc / "42").mkdir(parents=True)
-(proc / "42/cgroup").write_text("4:memory:/" + "a" * 64)
-sources = os.fsencode(row.format(5).replace(" / / ", f" /{forged(row.format(6))} / "))
-(proc / "42/mountinfo").write_bytes(sources + b"\\n" + Path("/proc/self/mountinfo").read_bytes())
+row = f"7 1 0:58 / /rootfs/{{}} rw - overlay overlay rw,lowerdir={store}/1/fs,upperdir={store}/{{}}/fs,workdir=/work"
+places += bind(folder / str(len(places)), [forged(row.format("a" * 64, 6))])
+(proc / "self").mkdir(parents=True)
+table = Path("/proc/self/mountinfo").read_bytes() + os.fsencode(row.format("a" * 64, 5)) + b"\\n"
+(proc / "self/mountinfo").write_bytes(table)
 
 print(json.dumps({
     "host paths": [mount_of(f"{place}/below").point == str(place) for place in places].count(False),
     "statistics": Machine().read(str(folder)).file_system.device,
-    "snapshots": upper_dir(42, "a" * 64, proc),
+    "snapshots": upper_dir("a" * 64, proc),
     "doctor": [one.level.name for one in check_propagation(mounts(), [folder])],
     "cgroups": hierarchies() == before[1],
     "namespaces": _namespaces() == before[2],

@@ -130,7 +130,7 @@ async def test_a_layer_in_containerds_store_is_found_while_the_container_runs_an
 ) -> None:
     upper = tmp_path / "io.containerd.snapshotter.v1.overlayfs/snapshots/7/fs"
     upper.mkdir(parents=True)
-    monkeypatch.setattr(module, "upper_dir", lambda pid, name: str(upper) if (pid, name) == (42, "a") else "")
+    monkeypatch.setattr(module, "upper_dir", lambda name: str(upper) if name == "a" else "")
     can = replace(ENGINE_28, containerd_store=True, containerd_socket="/none", root_dir=str(tmp_path / "docker"))
     assert await disk.folder(can) == likely_root(can.root_dir)
     record = replace(container("a", ""), pid=42)

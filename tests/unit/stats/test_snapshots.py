@@ -14,16 +14,17 @@ ID = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
 STORE = "/var/lib/docker/containerd/daemon"
 SNAPSHOTS = f"{STORE}/io.containerd.snapshotter.v1.overlayfs/snapshots"
 LOWER = f"lowerdir={SNAPSHOTS}/4/fs:{SNAPSHOTS}/1/fs"
-ROOT = f"421 60 0:58 / / rw,relatime master:5 - overlay overlay rw,{LOWER},upperdir={{}},workdir={SNAPSHOTS}/5/work"
+PLACE = f"/var/lib/docker/rootfs/overlayfs/{ID}"
+OPTIONS = f"rw,{LOWER},upperdir={{}},workdir={SNAPSHOTS}/5/work"
+ROOT = f"421 60 0:58 / {PLACE} rw,relatime shared:5 - overlay overlay {OPTIONS}"
 PROC_MOUNT = "422 421 0:61 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw"
-CGROUP = f"4:memory:/kubepods/pod1/{ID}"
 
 
-def find(proc: Path, mounts: list[str], cgroup: str = CGROUP) -> str:
-    (proc / "42").mkdir()
-    (proc / "42/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
-    (proc / "42/cgroup").write_text(f"{cgroup}\n")
-    return upper_dir(42, ID, proc)
+def find(proc: Path, mounts: list[str]) -> str:
+    """What is found in the server's own table of mounts."""
+    (proc / "self").mkdir()
+    (proc / "self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    return upper_dir(ID, proc)
 
 
 @pytest.mark.parametrize(
@@ -44,36 +45,32 @@ def test_the_writable_layer_is_the_upper_folder_of_the_root(tmp_path: Path, writ
 
 
 def test_a_layer_with_mapped_ids_is_below_the_source_of_its_mount(tmp_path: Path) -> None:
-    mapped = f"421 60 0:58 / / rw master:5 - overlay {SNAPSHOTS} rw,lowerdir=4/fs:1/fs,upperdir=5/fs,workdir=5/work"
+    mapped = f"421 60 0:58 / {PLACE} rw - overlay {SNAPSHOTS} rw,lowerdir=4/fs:1/fs,upperdir=5/fs,workdir=5/work"
     assert find(tmp_path, [mapped, PROC_MOUNT]) == f"{SNAPSHOTS}/5/fs"
 
 
 @pytest.mark.parametrize("source", ["overlay", "/home", f"{SNAPSHOTS}/.."])
 def test_any_other_source_leads_nowhere(tmp_path: Path, source: str) -> None:
-    assert find(tmp_path, [f"421 60 0:58 / / rw - overlay {source} rw,upperdir=5/fs"]) == ""
+    assert find(tmp_path, [f"421 60 0:58 / {PLACE} rw - overlay {source} rw,upperdir=5/fs"]) == ""
 
 
-def test_what_a_container_mounts_over_its_root_is_not_looked_at(tmp_path: Path) -> None:
-    mounts = [ROOT.format(f"{SNAPSHOTS}/5/fs"), PROC_MOUNT, ROOT.format(f"{SNAPSHOTS}/9/fs")]
-    assert find(tmp_path, mounts) == f"{SNAPSHOTS}/5/fs"
+def test_a_bundle_of_containerd_has_the_root_below_the_id(tmp_path: Path) -> None:
+    bundle = ROOT.replace(PLACE, f"/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/rootfs")
+    assert find(tmp_path, [bundle.format(f"{SNAPSHOTS}/5/fs")]) == f"{SNAPSHOTS}/5/fs"
 
 
 @pytest.mark.parametrize(
-    ("mounts", "cgroup"),
+    "mounts",
     [
-        pytest.param([ROOT.format(f"{SNAPSHOTS}/5/fs")], "4:memory:/user.slice", id="of another process by now"),
-        pytest.param(["20 1 8:1 / / rw - ext4 /dev/sda1 rw"], CGROUP, id="no overlay"),
-        pytest.param([PROC_MOUNT], CGROUP, id="no root"),
-        pytest.param([PROC_MOUNT] * 100 + [ROOT.format(f"{SNAPSHOTS}/5/fs")], CGROUP, id="many mounts before one"),
-        pytest.param([], CGROUP, id="no mounts: it is about to end"),
+        pytest.param([ROOT.replace(ID, ID[::-1]).format(f"{SNAPSHOTS}/5/fs")], id="of another container"),
+        pytest.param([ROOT.replace(ID, f"{ID}-init").format(f"{SNAPSHOTS}/5/fs")], id="of another name"),
+        pytest.param([ROOT.replace("- overlay", "- fuse.overlay").format(f"{SNAPSHOTS}/5/fs")], id="no overlay"),
+        pytest.param([PROC_MOUNT], id="no root"),
+        pytest.param([], id="no mounts"),
     ],
 )
-def test_no_layer_is_found(tmp_path: Path, mounts: list[str], cgroup: str) -> None:
-    assert find(tmp_path, mounts, cgroup) == ""
-
-
-def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
-    assert upper_dir(42, ID, tmp_path) == ""
+def test_no_layer_is_found(tmp_path: Path, mounts: list[str]) -> None:
+    assert find(tmp_path, mounts) == ""
 
 
 def test_the_root_of_a_layer() -> None:

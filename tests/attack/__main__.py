@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.node import options
@@ -370,7 +371,7 @@ async def _mount_names(place: Field, outcome: Outcome) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         tenant = sandbox_config()
         sandbox_id = await stack.enter_async_context(pod(place.cri, tenant))
-        stack.enter_context(bound(Path("/mnt/names")))
+        stack.enter_context(bound(Path(stack.enter_context(TemporaryDirectory()))))
         stack.enter_context(hung(Path("/mnt/hung")))
         creating = asyncio.create_task(create(place.cri, sandbox_id, container_config(mounts=mounts), tenant))
         yield

@@ -40,7 +40,8 @@ def _provide() -> Sequence[Path]:
     """The folders with etcd, and with each of Kubernetes' programs."""
     with locked("etcd"):
         etcd = BOOKWORM.unpack(("etcd-server",), CACHE / "etcd")
-    return etcd / "usr/bin", *(programs.provide(name).parent for name in ("kubelet", "kubectl", "kube-apiserver"))
+    newest = (programs.provide_newest(name) for name in ("kubelet", "kubectl", "kube-apiserver"))
+    return etcd / "usr/bin", *(program.parent for program in newest)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import tarfile
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -24,6 +25,8 @@ from tests.node.server import Server
 
 pytestmark = pytest.mark.timeout(240)
 
+#: Seconds, in which a kubelet syncs each pod six times and more.
+WATCHED = 45
 PAGE, HOST_PORT = "a page\n", 18080
 WRITE_LINES = "i=0; while true; do echo line $i of many that are written; i=$((i+1)); usleep 2000; done"
 WEBSOCKET = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "true"}
@@ -277,6 +280,25 @@ def test_events_and_statistics_from_the_cri(cluster: Cluster, from_cri: None) ->
             return max(map(float, lines), default=0.0)
 
         cluster.wait(lambda: cpu() >= 1, 60, "the metric of its CPU")
+
+
+def test_a_sidecar_runs_once_with_events_from_the_cri(cluster: Cluster, server: Server, from_cri: None) -> None:
+    """A kubelet of 1.37 started it again at each sync when PodSandboxStatus told a time."""
+    sidecar = container("sidecar", "exec sleep 600", restartPolicy="Always")
+
+    def copies() -> list[str]:
+        return crictl(server, "ps", "-a", "-q", "--name", "^sidecar$").split()
+
+    with running(cluster, pod("sidecars", container("main", "exec sleep 600"), initContainers=[sidecar])) as name:
+        until = time.monotonic() + WATCHED
+        while time.monotonic() < until:
+            assert len(copies()) == 1
+            time.sleep(1)
+        assert status(cluster, name)["phase"] == "Running"
+        assert "kubelet_running_containers" in cluster.kubectl("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/metrics")
+        crictl(server, "stop", "-t", "0", *copies())
+        cluster.wait(lambda: len(copies()) == 2, 60, "the sidecar's next run")
+        assert len(crictl(server, "ps", "-q", "--name", "^sidecar$").split()) == 1
 
 
 def test_what_deleted_pods_leave_the_kubelet_removes(cluster: Cluster, server: Server) -> None:

@@ -9,14 +9,26 @@ from typing import Final
 from tests.conformance import tools
 
 MODULE: Final = Path(__file__).parent
+#: The newest release, apart from the one whose suites are run: its lists of expected failures are not made yet.
+NEWEST: Final = MODULE / "newest"
 KUBERNETES: Final = "k8s.io/kubernetes"
+
+
+def _version_of(module: Path) -> str:
+    return str(re.findall(rf"{KUBERNETES} (v\S+)", (module / "go.mod").read_text())[0])
+
+
+def _with_version(version: str) -> str:
+    return f"-X k8s.io/component-base/version.gitVersion={version}"
+
+
 # What is built from sources alone says "v0.0.0": kubeadm compares its version with the kubelet's.
-VERSION: Final = re.findall(rf"{KUBERNETES} (v\S+)", (MODULE / "go.mod").read_text())[0]
-_VERSION: Final = f"-X k8s.io/component-base/version.gitVersion={VERSION}"
+VERSION: Final = _version_of(MODULE)
 _BUILD: Final = ("build",)
 _BUILD_SMALL: Final = ("build", "-ldflags", "-s -w")
-_COMMAND: Final = ("build", "-ldflags", f"-s -w {_VERSION}")
-_SUITE: Final = ("test", "-c", "-ldflags", _VERSION)
+_COMMAND: Final = ("build", "-ldflags", f"-s -w {_with_version(VERSION)}")
+_NEWEST_COMMAND: Final = ("build", "-ldflags", f"-s -w {_with_version(_version_of(NEWEST))}")
+_SUITE: Final = ("test", "-c", "-ldflags", _with_version(VERSION))
 _COMMANDS: Final = (
     *("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"),
     *("kubeadm", "kubectl", "kubelet"),
@@ -44,6 +56,12 @@ def provide(name: str) -> Path:
     how, package = _PROGRAMS[name]
     module = MODULE / name if name in _OWN_MODULES else MODULE
     return tools.built(f"kubernetes-{name}", module, (*how, "-o", name, package)) / name
+
+
+def provide_newest(name: str) -> Path:
+    """The command `name` of the newest Kubernetes, alone in a folder of the cache. SetupError if it cannot be built."""
+    build = (*_NEWEST_COMMAND, "-o", name, f"{KUBERNETES}/cmd/{name}")
+    return tools.built(f"kubernetes-newest-{name}", NEWEST, build) / name
 
 
 def sources() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 
 from checkpoints import Checkpoint
@@ -54,9 +53,10 @@ class SandboxReads:
             raise NotFound(f"sandbox {request.pod_sandbox_id!r} does not exist")
         if reason is not None:
             logger.debug("sandbox %s is not ready: %s", pod.id, reason)
-        rest = cri.PodSandboxStatusResponse(
-            info=_verbose(pod, reason) if request.verbose else None, timestamp=time.time_ns()
-        )
+        # Without a timestamp. With one, a kubelet with EventedPLEG takes the statuses of containers from this answer,
+        # and forgets which of them are of this sandbox: one of 1.37 starts a sidecar again at each sync, one of 1.35
+        # or 1.36 may show the pod as Pending. Without, it asks for each status, and uses its own clock.
+        rest = cri.PodSandboxStatusResponse(info=_verbose(pod, reason) if request.verbose else None)
         statuses = [await self._container_status(container) for container in containers]
         return Encoded(b"".join((status, *statuses, rest.SerializeToString())))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S", ContainerRecord, Pod)
 T = TypeVar("T")
+R = TypeVar("R", SandboxRecord, ContainerRecord)
 
 #: For so long the event loop reads statistics before it runs other tasks.
 _STRETCH = 0.002  # seconds
@@ -73,8 +74,8 @@ class Statistics:
             yield chunk
 
     async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
-        containers = await self._inventory.containers()
-        return await self._container_items([record for record in containers if _is_wanted(record, wanted)])
+        containers = [record for record in await self._inventory.containers() if _is_wanted(record, wanted)]
+        return await self._container_items(containers if wanted.id else _without_older(containers, _place))
 
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
@@ -106,8 +107,8 @@ class Statistics:
             yield chunk
 
     async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
-        sandboxes = await self._inventory.sandboxes()
-        return await self._pod_items([record for record in sandboxes if _is_wanted_sandbox(record, wanted)])
+        sandboxes = [record for record in await self._inventory.sandboxes() if _is_wanted_sandbox(record, wanted)]
+        return await self._pod_items(sandboxes if wanted.id else _without_older(sandboxes, _pod_of))
 
     async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
@@ -119,9 +120,11 @@ class Statistics:
     def _pod(self, pod: Pod, read: PodReading, folder: str) -> bytes:
         """An encoded PodSandboxStats. It always has ``linux``: kubelets read that without a check."""
         attributes = self._inventory.ready_made(pod.sandbox, "PodSandboxStats", _sandbox_attributes)
+        shown = {record.id for record in _without_older(pod.containers, _place)}
         containers = (
             field(5, self._container(record, wire, folder))
             for record, wire in zip(pod.containers, read.containers, strict=True)
+            if record.id in shown
         )
         return attributes + field(2, read.linux, *containers)
 
@@ -144,7 +147,8 @@ class Statistics:
 
     async def _metrics(self) -> list[bytes]:
         folder = await self._engine_folder()
-        pods = self._pods(record for record in await self._inventory.sandboxes() if record.running)
+        running = [record for record in await self._inventory.sandboxes() if record.running]
+        pods = self._pods(_without_older(running, _pod_of))
         layers = {
             record.id: layer.bytes
             for pod in pods
@@ -186,6 +190,29 @@ class Statistics:
 
 def _unread_pod(pod: Pod) -> PodReading:
     return PodReading(b"", [b""] * len(pod.containers))
+
+
+def _place(record: ContainerRecord) -> Hashable:
+    return record.sandbox_id, record.name.name
+
+
+def _pod_of(record: SandboxRecord) -> Hashable:
+    return record.name.namespace, record.name.name, record.name.uid
+
+
+def _without_older(records: Iterable[R], key: Callable[[R], Hashable]) -> list[R]:
+    """Without those that run although a newer one of the same key runs, too.
+
+    A kubelet has one series for the name of a container in a pod. With two of them it answers 500 to whoever reads its
+    metrics, of all pods. No kubelet means to run two, but one that is mistaken does.
+    """
+    records = list(records)
+    newest: dict[Hashable, R] = {}
+    for record in filter(runs, records):
+        known = newest.setdefault(key(record), record)
+        if record.created_at > known.created_at:
+            newest[key(record)] = record
+    return [record for record in records if not runs(record) or newest[key(record)].id == record.id]
 
 
 def _container_attributes(record: ContainerRecord) -> bytes:

@@ -42,7 +42,7 @@ def image(engine_api: DockerClient) -> None:
 
 
 async def answers(server: Server) -> dict[str, Any]:
-    """The answers of all List and Status calls, without the times of the answers."""
+    """The answers of all List and Status calls, whole."""
     async with CRI(server.target) as cri:
         listed = await cri.runtime.ListPodSandbox(api.ListPodSandboxRequest())
         containers = await cri.runtime.ListContainers(api.ListContainersRequest())
@@ -51,11 +51,9 @@ async def answers(server: Server) -> dict[str, Any]:
             "containers": sorted(containers.containers, key=lambda item: item.id),
         }
         for item in listed.items:
-            status = await cri.runtime.PodSandboxStatus(
+            found[item.id] = await cri.runtime.PodSandboxStatus(
                 api.PodSandboxStatusRequest(pod_sandbox_id=item.id, verbose=True)
             )
-            status.ClearField("timestamp")
-            found[item.id] = status
         for one in containers.containers:
             found[one.id] = await cri.runtime.ContainerStatus(
                 api.ContainerStatusRequest(container_id=one.id, verbose=True)

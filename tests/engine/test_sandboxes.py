@@ -317,11 +317,10 @@ async def test_status_holds_the_statuses_of_the_pods_containers(cri: CRI) -> Non
     async with container(cri) as stranger, pod(cri) as sandbox_id:
         container_id = await start(cri, sandbox_id)
         request = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id)
-        before = time.time_ns()
         found = await cri.runtime.PodSandboxStatus(request)
         assert list(found.containers_statuses) == [await status(cri, container_id)]
         assert stranger != container_id
-        assert before <= found.timestamp <= time.time_ns()
+        assert found.timestamp == 0, "with one, kubelets of 1.37 with EventedPLEG start sidecars again and again"
 
 
 async def test_verbose_status_tells_overhead_and_resources(cri: CRI, engine_api: DockerClient) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -16,7 +17,8 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri.stats import Statistics
 from dockershim.state.inventory import Record
 from dockershim.stats.reader import Pod, PodReading, Reader
-from dockershim.translate.records import ContainerRecord
+from dockershim.translate.names import ContainerName, SandboxName
+from dockershim.translate.records import ContainerRecord, SandboxRecord
 from tests.unit.translate.test_records import container_record, sandbox_record
 
 
@@ -57,7 +59,8 @@ class Node:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    sandboxes = [replace(sandbox_record(), id=one * 64, running=True, pid=1) for one in "ab"]
+    names = [replace(sandbox_record().name, uid=one) for one in "ab"]
+    sandboxes = [replace(sandbox_record(), id=name.uid * 64, name=name, running=True, pid=1) for name in names]
     containers = [
         replace(container_record(), id=one * 64, sandbox_id=sandbox.id)
         for one, sandbox in zip("cd", sandboxes, strict=True)
@@ -143,3 +146,106 @@ async def test_one_pod_that_cannot_be_read_alone(node: Node) -> None:
     request = cri.PodSandboxStatsRequest(pod_sandbox_id=node.pods[0].id)
     found = cri.PodSandboxStatsResponse.FromString((await node.statistics.pod_sandbox_stats(request)).wire).stats
     assert (found.attributes.id, found.linux.HasField("memory")) == (node.pods[0].id, False)
+
+
+def of_container(name: str, attempt: int, *, sandbox: str = "s1", running: bool = True) -> ContainerRecord:
+    pod = SandboxName("pod", "default", f"uid-of-{sandbox}", 0)
+    return ContainerRecord(
+        id=f"{sandbox}-{name}-{attempt}",
+        sandbox_id=sandbox,
+        name=ContainerName(name, attempt, pod),
+        image="busybox",
+        image_id="",
+        state=cri.CONTAINER_RUNNING if running else cri.CONTAINER_EXITED,
+        created_at=attempt,
+        labels={},
+        annotations={},
+        log_path="",
+        pid=os.getpid() if running else 0,
+    )
+
+
+def of_sandbox(record_id: str, attempt: int, *, uid: str = "uid") -> SandboxRecord:
+    return SandboxRecord(
+        id=record_id,
+        name=SandboxName("pod", "default", uid, attempt),
+        running=True,
+        created_at=attempt,
+        labels={},
+        annotations={},
+        runtime_handler="",
+        network_mode="none",
+        made_here=True,
+        pid=os.getpid(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """An inventory with these records."""
+
+    sandboxes_there: Sequence[SandboxRecord]
+    containers_there: Sequence[ContainerRecord]
+
+    def listen(self, _: object) -> None:
+        pass
+
+    async def containers(self) -> Sequence[ContainerRecord]:
+        return self.containers_there
+
+    async def sandboxes(self) -> Sequence[SandboxRecord]:
+        return self.sandboxes_there
+
+    def peek_containers(self, sandbox_id: str) -> list[ContainerRecord]:
+        return [record for record in self.containers_there if record.sandbox_id == sandbox_id]
+
+    def ready_made(self, record: Any, _: Any, encode: Callable[[Any], bytes]) -> bytes:
+        return encode(record)
+
+
+def statistics_of(sandboxes: Sequence[SandboxRecord] = (), containers: Sequence[ContainerRecord] = ()) -> Statistics:
+    records: Any = Records(sandboxes, containers)
+    disk, info = Mock(), Mock()
+    disk.writable_layer.return_value = None
+    disk.folder = AsyncMock(return_value="/var/lib/docker")
+    info.capabilities = AsyncMock()
+    return Statistics(records, Mock(), info, disk)
+
+
+async def test_of_two_containers_of_one_name_that_run_the_newer_has_statistics() -> None:
+    """A kubelet has one series for a name: with two of them its /metrics and /metrics/resource answer with 500."""
+    containers = [
+        of_container("web", 2),
+        of_container("web", 3),
+        of_container("web", 1),
+        of_container("web", 0, running=False),
+        of_container("log", 0),
+        of_container("web", 0, sandbox="s2"),
+    ]
+    statistics = statistics_of([of_sandbox("s1", 0), of_sandbox("s2", 0, uid="other")], containers)
+    answer = await statistics.list_container_stats(cri.ListContainerStatsRequest())
+    listed = [one.attributes.id for one in cri.ListContainerStatsResponse.FromString(answer.wire).stats]
+    assert listed == ["s1-web-3", "s1-web-0", "s1-log-0", "s2-web-0"]
+    answer = await statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
+    pods = cri.ListPodSandboxStatsResponse.FromString(answer.wire).stats
+    assert [one.attributes.id for pod in pods for one in pod.linux.containers] == listed
+    # Whoever names one gets it.
+    wanted = cri.ContainerStatsFilter(id="s1-web-2")
+    answer = await statistics.list_container_stats(cri.ListContainerStatsRequest(filter=wanted))
+    (found,) = cri.ListContainerStatsResponse.FromString(answer.wire).stats
+    assert found.attributes.id == "s1-web-2"
+
+
+async def test_of_two_sandboxes_of_one_pod_that_run_the_newer_has_statistics() -> None:
+    statistics = statistics_of([of_sandbox("old", 0), of_sandbox("new", 1), of_sandbox("other", 0, uid="another")])
+    answer = await statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
+    listed = [one.attributes.id for one in cri.ListPodSandboxStatsResponse.FromString(answer.wire).stats]
+    assert listed == ["new", "other"]
+
+
+async def test_no_two_series_of_metrics_have_the_same_labels() -> None:
+    """Of two sandboxes of one pod each would tell what the pod's cgroup uses."""
+    statistics = statistics_of([of_sandbox("old", 0), of_sandbox("new", 1)])
+    answer = await statistics.list_pod_sandbox_metrics(cri.ListPodSandboxMetricsRequest())
+    found = cri.ListPodSandboxMetricsResponse.FromString(answer.wire).pod_metrics
+    assert [one.pod_sandbox_id for one in found] == ["new"]

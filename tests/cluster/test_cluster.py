@@ -286,19 +286,18 @@ def test_a_sidecar_runs_once_with_events_from_the_cri(cluster: Cluster, server: 
     """A kubelet of 1.37 started it again at each sync when PodSandboxStatus told a time."""
     sidecar = container("sidecar", "exec sleep 600", restartPolicy="Always")
 
-    def copies() -> list[str]:
-        return crictl(server, "ps", "-a", "-q", "--name", "^sidecar$").split()
+    def copies(*which: str) -> list[str]:
+        return crictl(server, "ps", "-q", "--name", "^sidecar$", *which).split()
 
     with running(cluster, pod("sidecars", container("main", "exec sleep 600"), initContainers=[sidecar])) as name:
         until = time.monotonic() + WATCHED
         while time.monotonic() < until:
-            assert len(copies()) == 1
+            assert len(copies("-a")) == 1
             time.sleep(1)
         assert status(cluster, name)["phase"] == "Running"
         assert "kubelet_running_containers" in cluster.kubectl("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/metrics")
         crictl(server, "stop", "-t", "0", *copies())
-        cluster.wait(lambda: len(copies()) == 2, 60, "the sidecar's next run")
-        assert len(crictl(server, "ps", "-q", "--name", "^sidecar$").split()) == 1
+        cluster.wait(lambda: (len(copies()), len(copies("-a"))) == (1, 2), 60, "the sidecar's next run")
 
 
 def test_what_deleted_pods_leave_the_kubelet_removes(cluster: Cluster, server: Server) -> None:

@@ -18,9 +18,6 @@ _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 
 _USED_PAGES = re.compile(r"(hugetlb\.[0-9]+[KMGT]B)\.(max|limit_in_bytes)")
 
-#: Files of cgroup v2 that systemd sets to its own defaults when the engine's runtime updates a scope through it.
-SYSTEMD_FILES: Final = ("memory.min", "memory.low", "memory.high", "memory.oom.group", "memory.zswap.max")
-
 #: A container that may make cgroups, as an engine or systemd in one does, makes as many as it likes.
 MOST_CGROUPS: Final = 2000
 

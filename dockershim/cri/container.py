@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cgroups import SYSTEMD_FILES, apply_files, read_files, set_oom_score
+from dockershim.cgroups import apply_files, read_files, set_oom_score
 from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import Rollback, rollback, run_to_completion
 from dockershim.common.steps import step
@@ -43,6 +43,7 @@ from dockershim.state.pods import Pods
 from dockershim.translate.accounts import Account, has_user, unsettled_user
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.cdi import NO_EDITS, cdi_names
+from dockershim.translate.cgroup_files import reset_files, to_write, updated_files
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import EngineLog, check_container, to_engine_container
 from dockershim.translate.image import ImageRecord
@@ -58,7 +59,6 @@ from dockershim.translate.records import (
 )
 from dockershim.translate.reference import lookup_name
 from dockershim.translate.resources import (
-    SWAP_FILE,
     check_resources,
     to_cgroup_files,
     to_engine_resources,
@@ -339,6 +339,7 @@ class Containers:
     async def _start(self, created: ContainerRecord) -> None:
         with step("begin the log"):
             await self._logs.prepare(created)
+        features = await self._info.capabilities()
         async with self._pods.locked(created.sandbox_id) as pod:
             pod.running()
             # Another call may have started it, and it may have ended since.
@@ -348,7 +349,7 @@ class Containers:
                     # With the pod's lock: plugins are told of one start, and of no start after the pod's end.
                     with step("ask NRI plugins"):
                         await self._nri.current.start_container(record)
-                with self._limits.starting(record):
+                with self._limits.starting(record, to_write(record.extra.cgroup_files, record.host_config, features)):
                     record = await self._start_once(record.id)
                     await self._limits.write(record)
                 if self._nri.current is not None:
@@ -537,12 +538,11 @@ class Containers:
         asked_files = files
         if fields:
             kept: dict[str, str] = {}
-            if record.pid and features.cgroup_driver == "systemd" and features.cgroup_version == 2:
-                # A swap limit without a memory limit is in no field of the engine.
-                names = SYSTEMD_FILES if "MemorySwap" in fields else (*SYSTEMD_FILES, SWAP_FILE)
-                kept = await with_own_thread(read_files, record.pid, record.id, names)
+            if record.pid and features.cgroup_version == 2:
+                names = reset_files(record.host_config, fields, features.cgroup_driver)
+                kept = await with_own_thread(read_files, record.pid, record.id, names) if names else {}
             await self._containers.update(record.id, fields)
-            files = {**kept, **files}
+            files = {**kept, **updated_files(record.host_config, fields), **files}
         if record.pid and files:
             await with_own_thread(apply_files, record.pid, record.id, files)
         if record.pid and oom_score:

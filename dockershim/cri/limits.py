@@ -42,7 +42,10 @@ class Limits:
         self._kept = kept
         self._inventory = inventory
         self._kill = kill
-        self._due = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        #: The files to write; None for all of the container's, after another process began its start.
+        self._due: dict[str, Mapping[str, str] | None] = {}
+        if folder.is_dir():
+            self._due = dict.fromkeys(path.name for path in folder.iterdir())
         #: Containers whose start is under way in this process, and will write the limits.
         self._starting: set[str] = set()
         self._writing = SingleFlight[str, None]("limits of a container")
@@ -50,12 +53,15 @@ class Limits:
         inventory.listen(self._heed)
 
     @contextlib.contextmanager
-    def starting(self, record: ContainerRecord) -> Iterator[None]:
-        """For the length of a start that ends with ``write``. If it fails, they are written when the container runs."""
-        if not record.extra.cgroup_files:
+    def starting(self, record: ContainerRecord, files: Mapping[str, str]) -> Iterator[None]:
+        """For the length of a start that ends with ``write``. If it fails, they are written when the container runs.
+
+        ``files`` are those of the container's that it does not have without that.
+        """
+        if not files:
             yield
             return
-        self._due.add(record.id)
+        self._due[record.id] = files
         self._starting.add(record.id)
         self._remember(record.id)
         try:
@@ -73,8 +79,11 @@ class Limits:
             await self._writing.run(record.id, lambda: self._write(record))
 
     async def _write(self, record: ContainerRecord) -> None:
+        files = self._due.get(record.id)
+        if files is None:
+            files = record.extra.cgroup_files
         try:
-            await with_own_thread(apply_files, record.pid, record.id, record.extra.cgroup_files)
+            await with_own_thread(apply_files, record.pid, record.id, files)
         except FailedPrecondition:
             await self._kill(record.id)
             raise
@@ -92,7 +101,7 @@ class Limits:
         for container_id in self._kept.ids():
             if self._inventory.peek(container_id) is None:
                 self._kept.forget(container_id)
-        for container_id in self._due - self._starting:
+        for container_id in self._due.keys() - self._starting:
             self._heed(container_id, None, self._inventory.peek(container_id))
 
     def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
@@ -127,6 +136,6 @@ class Limits:
             logger.warning("if this process is killed now, container %s gets no limits: %s", container_id, error)
 
     def _forget(self, container_id: str) -> None:
-        self._due.discard(container_id)
+        self._due.pop(container_id, None)
         with contextlib.suppress(OSError):
             (self._folder / container_id).unlink()

@@ -28,12 +28,12 @@ from dockershim.translate.cdi import (
     to_device_requests,
     with_edits,
 )
-from dockershim.translate.config_members import ANNOTATION as CONFIG_ANNOTATION
-from dockershim.translate.config_members import to_annotation
+from dockershim.translate.cgroup_files import LOW_FILE, specify
+from dockershim.translate.config_members import read_members, with_members
 from dockershim.translate.labels import ContainerExtra, change_annotations, read_extra
 from dockershim.translate.mounts import container_path
 from dockershim.translate.records import join_resources
-from dockershim.translate.resources import to_cgroup_files, to_engine_resources, to_oom_score
+from dockershim.translate.resources import SWAP_FILE, to_cgroup_files, to_engine_resources, to_oom_score
 from dockershim.translate.sandbox import check_cgroup_parent, check_sysctl, lost_cgroup_parent, to_cgroup_parent
 from dockershim.translate.user_namespace import ANNOTATION, read_user_namespace
 
@@ -209,6 +209,8 @@ def apply_adjustment(
     _change_sysctls(body, linux.sysctl, where, pod_on_node=pod_on_node)
     extra = _change_resources(body, linux.resources, extra, where, features)
     _give_members(body, members, features)
+    # Plugins may have changed the files, the engine's fields for the same, and the runtime's members.
+    body["HostConfig"] = specify(body["HostConfig"], extra.cgroup_files, features)
     _change_labels(body, adjustment.annotations, extra, features)
 
 
@@ -278,8 +280,8 @@ def _give_members(body: dict[str, Any], members: list[_Member], features: Capabi
         host_config["Runtime"] = features.config_members_runtime(host_config.get("Runtime", ""))
     except Unsupported as error:
         raise Unsupported(f"{members[0][1]}: the engine has no such field, and {error}; {REMEDY}") from error
-    annotation = to_annotation({name: value for name, _, value in members})
-    host_config["Annotations"] = {**(host_config.get("Annotations") or {}), CONFIG_ANNOTATION: annotation}
+    given = {name: value for name, _, value in members}
+    body["HostConfig"] = with_members(host_config, {**read_members(host_config), **given})
 
 
 def _change_env(body: dict[str, Any], change: Iterable[api.KeyValue], extra: ContainerExtra) -> ContainerExtra:
@@ -329,7 +331,8 @@ def _change_mounts(body: dict[str, Any], adjustment: api.ContainerAdjustment, wh
     namespace, mapped = read_user_namespace(host_config)
     if namespace is not None:
         # The runtime refuses a mount that is not there. What a plugin mounts keeps the ids of the node.
-        host_config["Annotations"] = {ANNOTATION: namespace.to_annotation(sorted(mapped - put - removed))}
+        annotation = namespace.to_annotation(sorted(mapped - put - removed))
+        host_config["Annotations"] = {**host_config["Annotations"], ANNOTATION: annotation}
 
 
 def _tmpfs_options(mount: api.Mount, where: Where) -> str:
@@ -504,9 +507,10 @@ def _change_resources(
     refuse_unserved(change, before, features, where, "linux.resources")
     limits = to_limits(change, "linux.resources")
     files = {**extra.cgroup_files, **to_cgroup_files(limits.resources, features.cgroup_version)}
-    if change.memory.swap.value:
-        # What the kubelet has asked for by this file would undo it after the start.
-        files = {name: value for name, value in files.items() if name != "memory.swap.max" or name in change.unified}
+    # What the kubelet has asked for by a file would undo what a plugin asks for by the engine's field.
+    for is_set, name in ((change.memory.swap.value, SWAP_FILE), (change.memory.reservation.value, LOW_FILE)):
+        if is_set and name not in change.unified:
+            files.pop(name, None)
     host_config.update(to_engine_resources(limits.resources, swap_limit=features.swap_limit, before=before))
     if change.memory.limit.value == -1:
         host_config.update({"Memory": 0, "MemorySwap": 0})

@@ -384,8 +384,11 @@ const char *amend(struct span config, const struct request *request, const char 
 }
 
 static const struct {
-    const char *name, *object; /* the object that gets the member; none for the whole */
-} members[] = {{"hooks", ""}, {"ioPriority", "process"}, {"scheduler", "process"}};
+    const char *name, *object, *inner; /* the object that gets the member, and one in it; none for the whole */
+} members[] = {{"hooks", "", ""},
+               {"ioPriority", "process", ""},
+               {"scheduler", "process", ""},
+               {"unified", "linux", "resources"}};
 enum { MEMBERS = sizeof members / sizeof *members };
 
 static int hexadecimal(char digit) {
@@ -401,9 +404,10 @@ static const char *add_member(struct span top, struct span line, int *done, char
     while (name < line.length && line.at[name] != ' ') name++;
     while (i < MEMBERS && !equal(of(members[i].name), (struct span){line.at, name})) i++;
     if (i == MEMBERS || done[i]++) return "the annotation " MEMBERS_ANNOTATION " has an unknown name, or one twice";
-    if (*members[i].object && member(top, of(members[i].object), &object) != 1)
+    if ((*members[i].object && member(top, of(members[i].object), &object) != 1) ||
+        (*members[i].inner && member(object, of(members[i].inner), &object) != 1))
         return "config.json has no object for a member";
-    if (member(object, of(members[i].name), &ignored) != 0) return "config.json has hooks or a priority already";
+    if (member(object, of(members[i].name), &ignored) != 0) return "config.json has such a member already";
     if (!walk_into(object, '{', &walk) || next(&walk, &key, &ignored) != 1)
         return "config.json has no object for a member";
 

@@ -25,8 +25,8 @@ struct request {
 /* All give NULL, or what is wrong. */
 
 /* Write config.json anew into `out`, with the members that an annotation has for it, by name and in hexadecimal digits:
-   OCI hooks, I/O priority and scheduler, which the Engine API has no fields for. `length` is 0 if there is none. `work`
-   has as much room as `out`, which is twice as long as config.json. */
+   OCI hooks, I/O priority, scheduler and files of cgroup v2, which the Engine API has no fields for. `length` is 0 if
+   there is none. `work` has as much room as `out`, which is twice as long as config.json. */
 const char *add_members(struct span config, char *work, char *out, size_t room, size_t *length);
 
 const char *read_request(struct span config, struct request *request);

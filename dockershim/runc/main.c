@@ -613,7 +613,7 @@ static _Noreturn void probe(const char *folder, const char *one, const char *oth
 
 /* `dockershim-runc --dockershim-features`: what this version reads annotations for, beside user namespaces. */
 static _Noreturn void tell_features(void) {
-    static const char features[] = "network namespaces\nmembers\n";
+    static const char features[] = "network namespaces\nmembers\nunified\n";
     write_all(1, features, sizeof features - 1);
     call(SYS_exit, 0);
     __builtin_unreachable();

@@ -8,11 +8,17 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from dockershim.cgroups import limited_huge_pages
 from dockershim.common.single_flight import SingleFlight
 from dockershim.engine.client import Engine
 from dockershim.engine.oom import lowest_oom_score
 from dockershim.state.follower import EngineFollower
-from dockershim.state.oci_runtime import config_members_support, early_network_support, user_namespace_support
+from dockershim.state.oci_runtime import (
+    config_members_support,
+    early_network_support,
+    unified_support,
+    user_namespace_support,
+)
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 
 logger = logging.getLogger(__name__)
@@ -65,17 +71,23 @@ class EngineInfo:
         before = self.cgroup_problem
         api = await self._engine.api_version()
         # At the same time: one that hangs takes seconds.
-        users, early, members = await asyncio.gather(
+        users, early, members, unified = await asyncio.gather(
             user_namespace_support(api, info, self._oci_runtime),
             early_network_support(api, info, self._oci_runtime if self._early_network else ""),
             config_members_support(api, info, self._oci_runtime),
+            unified_support(api, info, self._oci_runtime),
         )
         if self._oci_runtime and users.problem and (self.last is None or self.last.user_namespaces != users):
             logger.warning("pods can have no user namespaces: %s", users.problem)
         if self._early_network and early.problem and (self.last is None or self.last.early_network != early):
             logger.warning("the network of a pod is set up after its start: %s", early.problem)
         found = self.last = replace(
-            read_capabilities(api, info), user_namespaces=users, early_network=early, config_members=members
+            read_capabilities(api, info),
+            user_namespaces=users,
+            early_network=early,
+            config_members=members,
+            unified=unified,
+            huge_pages=tuple(limited_huge_pages()),
         )
         if self.cgroup_problem and self.cgroup_problem != before:
             logger.error("%s", self.cgroup_problem)

@@ -48,6 +48,7 @@ class RuntimeSupport:
 
 NO_USER_NAMESPACES: Final = RuntimeSupport(problem="--oci-runtime is not set")
 NO_CONFIG_MEMBERS: Final = RuntimeSupport(problem="--oci-runtime is not set")
+NO_UNIFIED: Final = RuntimeSupport(problem="--oci-runtime is not set, or the node has cgroup v1")
 NO_EARLY_NETWORK: Final = RuntimeSupport(problem="--early-network or --oci-runtime is not set")
 
 
@@ -60,8 +61,9 @@ class Capabilities:
     ``containerd_namespace`` the engine's namespace there.
     ``recursive_read_only`` are the runtimes that support recursive read-only mounts. ``live_restore`` is whether
     containers outlive the engine; ``user_namespace_remap`` whether it gives every container the same user namespace.
-    ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces``, ``early_network``
-    and ``config_members`` (translate/config_members.py) are not from the engine: ``EngineInfo`` tries.
+    ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces``, ``early_network``,
+    ``config_members`` and ``unified``, one of the members (translate/config_members.py), are not from the engine:
+    ``EngineInfo`` tries. ``huge_pages`` are the sizes that cgroups can limit, from the kernel.
     """
 
     api: tuple[int, int]
@@ -92,6 +94,8 @@ class Capabilities:
     user_namespaces: RuntimeSupport = NO_USER_NAMESPACES
     early_network: RuntimeSupport = NO_EARLY_NETWORK
     config_members: RuntimeSupport = NO_CONFIG_MEMBERS
+    unified: RuntimeSupport = NO_UNIFIED
+    huge_pages: tuple[str, ...] = ()
 
     @property
     def image_volumes(self) -> bool:
@@ -132,6 +136,10 @@ class Capabilities:
         if problem := _why_not(self.config_members, runtime or self.default_runtime):
             raise Unsupported(problem)
         return self.config_members.runtime
+
+    def unified_runtime(self, runtime: str) -> str:
+        """HostConfig.Runtime instead of ``runtime``, for files of cgroup v2 in config.json; empty if there is none."""
+        return "" if _why_not(self.unified, runtime or self.default_runtime) else self.unified.runtime
 
     def _why_no_user_namespace(self, handler: str) -> str:
         return _why_not(self.user_namespaces, self._runtime_name(handler))

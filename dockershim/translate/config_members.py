@@ -18,12 +18,23 @@ _TYPES: Final[dict[str, Any]] = {
     "hooks": dict[str, list[dict[str, Any]]],
     "ioPriority": dict[str, Any],
     "scheduler": dict[str, Any],
+    "unified": dict[str, str],
 }
 
 
 def to_annotation(members: Mapping[str, Mapping[str, Any]]) -> str:
-    """The annotation's value. ``members`` are ``hooks``, ``ioPriority`` and ``scheduler`` of the OCI specification."""
+    """The annotation's value. ``members`` are ``hooks``, ``ioPriority``, ``scheduler`` and ``unified`` of the OCI
+    specification.
+    """
     return "\n".join(f"{name} {json.dumps(value).encode().hex()}" for name, value in members.items())
+
+
+def with_members(host_config: Mapping[str, Any], members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The HostConfig with these members, and none of those that it had."""
+    others = {name: value for name, value in (host_config.get("Annotations") or {}).items() if name != ANNOTATION}
+    annotations = {**others, ANNOTATION: to_annotation(members)} if members else others
+    rest = {name: value for name, value in host_config.items() if name != "Annotations"}
+    return {**rest, "Annotations": annotations} if annotations else rest
 
 
 def read_members(host_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from dockershim.errors import InvalidArgument
 from dockershim.translate.accounts import Account
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.cdi import NO_EDITS, Edits, cdi_names, to_device_requests, with_edits
+from dockershim.translate.cgroup_files import specify
 from dockershim.translate.checks import check_enums, check_text, reject, require
 from dockershim.translate.labels import (
     CONTAINER_TYPE,
@@ -218,6 +219,8 @@ def to_engine_container(
         host_config["Annotations"] = {ANNOTATION: namespace.to_annotation(mapped)}
     elif engine_runtime := features.runtime_of(runtime):
         host_config["Runtime"] = engine_runtime
+    files = to_cgroup_files(resources, features.cgroup_version)
+    host_config = specify(host_config, files, features)
     body: dict[str, Any] = {
         "Image": image,
         "User": to_user(security, account),
@@ -228,7 +231,7 @@ def to_engine_container(
         "Tty": config.tty,
         "StopSignal": to_engine_signal(config.stop_signal),
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": _labels(config, sandbox_config, sandbox_id, pod, features, engine_log),
+        "Labels": _labels(config, sandbox_config, sandbox_id, pod, files, features, engine_log),
         "HostConfig": host_config,
     }
     if config.command:
@@ -243,6 +246,7 @@ def _labels(
     sandbox_config: cri.PodSandboxConfig,
     sandbox_id: str,
     pod: SandboxName,
+    files: Mapping[str, str],
     features: Capabilities,
     engine_log: EngineLog | None,
 ) -> dict[str, str]:
@@ -253,7 +257,7 @@ def _labels(
         image=config.image.user_specified_image or config.image.image,
         envs=len(config.envs),
         log="cri" if engine_log is not None else "",
-        cgroup_files=to_cgroup_files(config.linux.resources, features.cgroup_version),
+        cgroup_files=files,
     )
     own = {
         TYPE_LABEL: CONTAINER_TYPE,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
 from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.records import ContainerRecord
+from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode
 from tests.unit.state.fake_engine import SANDBOX, FakeEngine, labels, until
 
 ID = "cc" * 32
@@ -93,7 +95,7 @@ async def test_they_are_written_once_and_nothing_is_left(
     fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
 ) -> None:
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         assert due(folder) == [ID]
         add(fake, "running")
         started = await record(inventory)
@@ -109,11 +111,43 @@ async def test_a_container_without_any_costs_nothing(
     fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
 ) -> None:
     add(fake, files={})
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         add(fake, "running", files={})
         await limits.write(await record(inventory))
     assert not folder.exists()
     assert not cgroups.written
+
+
+async def test_what_it_has_anyway_is_not_written(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
+) -> None:
+    add(fake, files={**FILES, "memory.min": "0"})
+    with limits.starting(await record(inventory), FILES):
+        assert due(folder) == [ID]
+        add(fake, "running", files={**FILES, "memory.min": "0"})
+        await limits.write(await record(inventory))
+    assert (cgroups.written, due(folder)) == ([(4711, ID, FILES)], [])
+    with limits.starting(await record(inventory), {}):
+        assert due(folder) == []
+
+
+async def test_a_start_knows_what_a_container_has_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node has no limits of huge pages, and the kubelet asks for 0 of them."""
+    server = await MemoryNode(tmp_path).server()
+    assert await server.create(await server.run_pod()) == CONTAINER_ID
+    asked: list[Mapping[str, str]] = []
+
+    @contextlib.contextmanager
+    def starting(_: ContainerRecord, files: Mapping[str, str]) -> Iterator[None]:
+        asked.append(files)
+        yield
+
+    monkeypatch.setattr(server.containers._limits, "starting", starting)
+    await server.start_container()
+    label = (await server.inventory.container(CONTAINER_ID)).extra.cgroup_files
+    assert asked == [{name: value for name, value in label.items() if not name.startswith("hugetlb.")}]
+    assert len(label) == len(asked[0]) + 2, "the status tells them"
+    await server.close()
 
 
 async def test_a_container_that_cannot_have_them_may_not_go_on(
@@ -121,7 +155,7 @@ async def test_a_container_that_cannot_have_them_may_not_go_on(
 ) -> None:
     cgroups.refuses = True
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         add(fake, "running")
         started = await record(inventory)
         with pytest.raises(FailedPrecondition, match="does not take it"):
@@ -139,7 +173,7 @@ async def test_a_start_that_lasts_writes_them_itself(
 ) -> None:
     """An event may show that the container runs before the engine has answered the start."""
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(await record(inventory), FILES):
         add(fake, "running")
         started = await record(inventory)
         limits.take_up()
@@ -153,7 +187,7 @@ async def test_calls_at_once_write_them_once(
 ) -> None:
     """What an update changes between two writes would be lost with the second."""
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(await record(inventory), FILES):
         add(fake, "running")
         started = await record(inventory)
         cgroups.hold.clear()
@@ -191,7 +225,10 @@ async def test_a_start_whose_answer_was_lost(
     fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
 ) -> None:
     add(fake)
-    with pytest.raises(ConnectionError), limits.starting(await record(inventory)):
+    with (
+        pytest.raises(ConnectionError),
+        limits.starting(created := await record(inventory), created.extra.cgroup_files),
+    ):
         raise ConnectionError("the engine's answer")
     assert (due(folder), cgroups.written) == ([ID], [])
     cgroups.hold.clear()
@@ -219,7 +256,7 @@ async def test_one_that_cannot_have_them_late_is_killed_and_told_of(
     cgroups.refuses = True
     cgroups.away = 2
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         pass
     add(fake, "running")
     started = await record(inventory)
@@ -235,7 +272,7 @@ async def test_nothing_stays_due_of_what_does_not_run(
     fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path, change: str
 ) -> None:
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         pass
     if change == "ended":
         fake.end(ID)
@@ -257,7 +294,7 @@ async def test_a_folder_that_cannot_be_written_stops_no_start(
 ) -> None:
     folder.parent.write_text("no folder")
     add(fake)
-    with limits.starting(await record(inventory)):
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
         add(fake, "running")
         await limits.write(await record(inventory))
     assert cgroups.written == [(4711, ID, FILES)]

@@ -24,6 +24,7 @@ from dockershim.nri.engine_body import REMEDY, apply_adjustment, blame, cdi_name
 from dockershim.nri.resources import update_body
 from dockershim.translate.capabilities import Capabilities, RuntimeSupport
 from dockershim.translate.cdi import NO_EDITS, DeviceNode, Edits, HostPath, check_host
+from dockershim.translate.cgroup_files import specified_files
 from dockershim.translate.config_members import read_members
 from dockershim.translate.labels import ContainerExtra, from_engine_labels, read_extra
 from dockershim.translate.records import read_container
@@ -39,6 +40,7 @@ NULL = ("c", 1, 3)
 NODES = {NULL: "/dev/null", ("b", 7, 0): "/dev/loop0"}
 #: An engine with dockershim-runc.
 MEMBERS = replace(ENGINE_28, config_members=RuntimeSupport("ours"))
+UNIFIED = replace(MEMBERS, unified=RuntimeSupport("ours"))
 V1 = replace(ENGINE_28, cgroup_version=1, cgroup_driver="cgroupfs")
 
 
@@ -491,6 +493,35 @@ def test_swap_that_a_plugin_sets_is_not_undone_by_the_kubelets_file() -> None:
     both.adjust.linux.resources.unified["memory.swap.max"] = "7"
     made = make(both)
     assert made.extra.cgroup_files["memory.swap.max"] == "7"
+
+
+def test_a_reservation_that_a_plugin_sets_is_not_undone_by_the_kubelets_file() -> None:
+    """The engine's runtime writes it into memory.low, for which a kubelet of 1.37 asks for 0."""
+    assert make().extra.cgroup_files["memory.low"] == "0"
+    reserved = memory(reservation=5 << 20)
+    made = make(reserved, features=UNIFIED)
+    assert (made.host_config["MemoryReservation"], "memory.low" in made.extra.cgroup_files) == (5 << 20, False)
+    assert "memory.low" not in specified_files(made.host_config)
+    reserved.adjust.linux.resources.unified["memory.low"] = "7"
+    assert make(reserved).extra.cgroup_files["memory.low"] == "7"
+
+
+def test_the_specification_has_what_plugins_made_of_the_kubelets_files() -> None:
+    hooks = answer(hooks=api.Hooks(poststop=[api.Hook(path="/z")]))
+    made = make(limits(unified={"memory.high": "5"}), hooks, features=UNIFIED)
+    kubelets = {"memory.min": "0", "memory.low": "0", "memory.oom.group": "1"}
+    assert specified_files(made.host_config) == {**kubelets, "memory.high": "5"}
+    assert list(read_members(made.host_config)["hooks"]) == ["poststop"]
+    assert made.host_config["Runtime"] == "ours"
+
+
+def test_mounts_of_a_pod_with_users_of_its_own_keep_its_other_annotations() -> None:
+    body = plain_body(UNIFIED)
+    body["HostConfig"]["Annotations"] |= {ANNOTATION: OURS.to_annotation([]), "other": "x"}
+    made = make(mount("/m"), body=body, features=UNIFIED)
+    assert specified_files(made.host_config)["memory.oom.group"] == "1"
+    assert made.host_config["Annotations"]["other"] == "x"
+    assert made.host_config["Annotations"][ANNOTATION] == OURS.to_annotation([])
 
 
 def test_the_whole_path_of_a_slice_is_kept() -> None:

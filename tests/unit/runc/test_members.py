@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.runc.library import Library, Refused, damaged
 
 NAME = "io.dockershim.config"
-PLACES = {"hooks": (), "ioPriority": ("process",), "scheduler": ("process",)}
+PLACES = {"hooks": (), "ioPriority": ("process",), "scheduler": ("process",), "unified": ("linux", "resources")}
 
 
 def config(annotation: Any, **changes: Any) -> dict[str, Any]:
@@ -20,6 +20,10 @@ def config(annotation: Any, **changes: Any) -> dict[str, Any]:
         "ociVersion": "1.2.0",
         "process": {"args": ["sh"], "env": ['"hooks":{']},
         "annotations": {"other": "x", NAME: annotation},
+        "linux": {
+            "cgroupsPath": '/x"resources":{',
+            "resources": {"devices": [{"allow": False}], "memory": {"limit": 5}},
+        },
         **changes,
     }
 
@@ -78,6 +82,13 @@ def test_without_the_annotation_nothing_changes(library: Library) -> None:
         pytest.param(config(5), "no string", id="a number"),
         pytest.param(config("hooks 7b7d", hooks={}), "already", id="hooks that are there"),
         pytest.param(config("scheduler 7b7d", process={"scheduler": 1}), "already", id="a scheduler that is there"),
+        pytest.param(
+            config("unified 7b7d", linux={"resources": {"unified": {}}}), "already", id="files that are there"
+        ),
+        pytest.param(config("unified 7b7d", linux={"devices": []}), "no object for", id="no resources"),
+        pytest.param(
+            config("unified 7b7d", linux={"resources": []}), "config.json has", id="resources that are a list"
+        ),
         pytest.param(config("ioPriority 7b7d", process=[]), "config.json has", id="no process"),
         pytest.param(config("ioPriority 7b7d", process={}), "no object for", id="an empty process"),
     ],
@@ -90,7 +101,14 @@ def test_what_does_not_fit_is_refused(library: Library, given: dict[str, Any], w
 @settings(deadline=None, max_examples=500)
 @given(data=st.data())
 def test_no_change_of_bytes_makes_it_read_or_write_elsewhere(library: Library, data: st.DataObject) -> None:
-    text = damaged(data, encoded(config(annotation({"hooks": {"poststop": [{"path": "/x"}]}, "scheduler": {}}))))
+    text = damaged(
+        data,
+        encoded(
+            config(
+                annotation({"hooks": {"poststop": [{"path": "/x"}]}, "scheduler": {}, "unified": {"memory.low": "0"}})
+            )
+        ),
+    )
     try:
         made = library.add(text)
     except Refused:

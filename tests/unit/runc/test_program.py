@@ -104,7 +104,7 @@ ID = "0123456789abcdef" * 4
 @pytest.mark.parametrize("architecture", EVERY)
 def test_its_version_is_asked(architecture: str, tmp_path: Path) -> None:
     done = run(architecture, tmp_path, "--dockershim-features", runc=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "network namespaces\nmembers\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "network namespaces\nmembers\nunified\n", "")
 
 
 def test_a_network_namespace_that_is_there_is_joined(tmp_path: Path) -> None:

@@ -15,8 +15,19 @@ import pytest
 from dockershim.cri.user_namespaces import has_ids
 from dockershim.state import oci_runtime
 from dockershim.state.engine_info import EngineInfo
-from dockershim.state.oci_runtime import config_members_support, early_network_support, user_namespace_support
-from dockershim.translate.capabilities import NO_CONFIG_MEMBERS, NO_EARLY_NETWORK, NO_USER_NAMESPACES, RuntimeSupport
+from dockershim.state.oci_runtime import (
+    config_members_support,
+    early_network_support,
+    unified_support,
+    user_namespace_support,
+)
+from dockershim.translate.capabilities import (
+    NO_CONFIG_MEMBERS,
+    NO_EARLY_NETWORK,
+    NO_UNIFIED,
+    NO_USER_NAMESPACES,
+    RuntimeSupport,
+)
 from dockershim.translate.user_namespace import UserNamespace
 
 Support = Callable[[tuple[int, int], Mapping[str, Any], str], Awaitable[RuntimeSupport]]
@@ -34,6 +45,7 @@ def engine_data(folder: Path, script: str | None) -> dict[str, Any]:
         "Runtimes": {"ours": {"path": str(program), "status": status}},
         "DockerRootDir": "/data",
         "KernelVersion": "6.1.0",
+        "CgroupVersion": "2",
     }
 
 
@@ -53,6 +65,16 @@ async def test_the_program_is_asked_whether_it_is_new_enough_for_hooks(tmp_path:
     assert await tried(tmp_path, script, config_members_support) == ("ours", "")
     assert await tried(tmp_path, script, early_network_support) == ("ours", "")
     runtime, problem = await tried(tmp_path, "#!/bin/sh\necho network namespaces\n", config_members_support)
+    assert (runtime, "too old a version" in problem) == ("", True)
+
+
+async def test_the_program_is_asked_for_cgroup_files_on_a_node_that_has_them(tmp_path: Path) -> None:
+    script = '#!/bin/sh\ntest "$*" = --dockershim-features && echo members && echo unified\n'
+    assert await tried(tmp_path, script, unified_support) == ("ours", "")
+    # runc refuses to start a container with such files.
+    v1 = {**engine_data(tmp_path, script), "CgroupVersion": "1"}
+    assert await unified_support((1, 51), v1, "ours") == NO_UNIFIED
+    runtime, problem = await tried(tmp_path, "#!/bin/sh\necho members\n", unified_support)
     assert (runtime, "too old a version" in problem) == ("", True)
 
 
@@ -98,18 +120,20 @@ async def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_it_is_asked_everything_at_the_same_time_and_once_for_all_calls(tmp_path: Path) -> None:
-    """One that hangs holds calls up until it is given up: not once for each question, and with three processes."""
+    """One that hangs holds calls up until it is given up: not once for each question, and with four processes."""
     (meeting := tmp_path / "meeting").mkdir()
-    answers = "; ".join(f"echo {feature}" for feature in ("user namespaces", "network namespaces", "members"))
-    wait = f"until test $(ls {meeting} | wc -l) = 3; do sleep 0.01; done"
+    answers = "; ".join(
+        f"echo {feature}" for feature in ("user namespaces", "network namespaces", "members", "unified")
+    )
+    wait = f"until test $(ls {meeting} | wc -l) = 4; do sleep 0.01; done"
     data = engine_data(tmp_path, f"#!/bin/sh\ntouch {meeting}/$$\n{wait}\n{answers}\n")
     engine: Any = AsyncMock(**{"get.return_value": data, "api_version.return_value": (1, 51)})
     follower: Any = AsyncMock(counters=SimpleNamespace(resyncs=0))
     info = EngineInfo(engine, follower, "", "ours", early_network=True)
     for found in await asyncio.gather(*(info.capabilities() for _ in range(10))):
-        supports = (found.user_namespaces, found.early_network, found.config_members)
-        assert supports == (RuntimeSupport(runtime="ours"),) * 3
-    assert len(list(meeting.iterdir())) == 3
+        supports = (found.user_namespaces, found.early_network, found.config_members, found.unified)
+        assert supports == (RuntimeSupport(runtime="ours"),) * 4
+    assert len(list(meeting.iterdir())) == 4
 
 
 OURS = UserNamespace(200, 300, 10)

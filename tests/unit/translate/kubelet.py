@@ -1,6 +1,6 @@
 """Requests as a kubelet sends them for an ordinary pod, with nothing left out that it always sends.
 
-Made after kubelet 1.34 on cgroup v2 with AppArmor, systemd's cgroup driver and the feature gates that are on by
+Made after kubelet 1.37 on cgroup v2 with AppArmor, systemd's cgroup driver and the feature gates that are on by
 default; ``engine`` is what a Docker 28 on such a node can do.
 """
 
@@ -159,7 +159,7 @@ def container_config() -> cri.ContainerConfig:
                     cri.HugepageLimit(page_size="2MB", limit=0),
                     cri.HugepageLimit(page_size="1GB", limit=0),
                 ],
-                unified={"memory.oom.group": "1", "memory.swap.max": "0"},
+                unified={"memory.min": "0", "memory.low": "0", "memory.oom.group": "1", "memory.swap.max": "0"},
             ),
             security_context=cri.LinuxContainerSecurityContext(
                 capabilities=cri.Capability(),

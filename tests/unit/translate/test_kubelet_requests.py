@@ -140,6 +140,8 @@ def test_a_container_in_full() -> None:
         "cgroupFiles": {
             "hugetlb.2MB.max": "0",
             "hugetlb.1GB.max": "0",
+            "memory.min": "0",
+            "memory.low": "0",
             "memory.oom.group": "1",
             "memory.swap.max": "0",
         },

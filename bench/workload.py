@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cgroups import huge_page_size
 
 IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 NAMESPACE = "bench"
@@ -13,6 +14,8 @@ NAMESPACE = "bench"
 ENDS_AT_ONCE = ("sh", "-c", 'trap "exit 0" TERM; sleep 100000 & wait')
 COMMAND = ("echo", "hello")
 GRACE = 30  # seconds
+_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
+_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
 _OWN_PROCESSES = cri.NamespaceOption(pid=cri.CONTAINER)
 
 
@@ -61,7 +64,7 @@ class Workload:
             annotations={"io.kubernetes.container.hash": "1234abcd", "io.kubernetes.container.restartCount": "0"},
             log_path="main/0.log",
             linux=cri.LinuxContainerConfig(
-                resources=cri.LinuxContainerResources(cpu_shares=102, memory_limit_in_bytes=128 << 20),
+                resources=_resources(),
                 security_context=cri.LinuxContainerSecurityContext(
                     namespace_options=_OWN_PROCESSES,
                     masked_paths=["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
@@ -70,6 +73,23 @@ class Workload:
                 ),
             ),
         )
+
+
+def _resources() -> cri.LinuxContainerResources:
+    """What a kubelet of 1.37 sends for a container with a CPU request and a memory limit, with the gates as they are.
+
+    It limits every size of huge pages that the kernel has; ``unified`` is for cgroup v2.
+    """
+    sizes = sorted(int(path.name.removeprefix("hugepages-").removesuffix("kB")) for path in _HUGE_PAGES.iterdir())
+    unified = {"memory.min": "0", "memory.low": "0", "memory.oom.group": "1", "memory.swap.max": "0"}
+    return cri.LinuxContainerResources(
+        cpu_period=100_000,
+        cpu_shares=102,
+        memory_limit_in_bytes=128 << 20,
+        oom_score_adj=996,
+        hugepage_limits=[cri.HugepageLimit(page_size=huge_page_size(size)) for size in sizes],
+        unified=unified if _CGROUP_V2.exists() else {},
+    )
 
 
 def _labels(name: str) -> dict[str, str]:

@@ -135,10 +135,11 @@ def limited_huge_pages(root: Path = ROOT, pages: Path = _HUGE_PAGES) -> list[str
         kibibytes = sorted(int(path.name.removeprefix("hugepages-").removesuffix("kB")) for path in pages.iterdir())
     except OSError:
         return []
-    return [_size(number) for number in kibibytes] if has_controller else []
+    return [huge_page_size(number) for number in kibibytes] if has_controller else []
 
 
-def _size(kibibytes: int) -> str:
+def huge_page_size(kibibytes: int) -> str:
+    """A size of huge pages as in the names of cgroup files: ``2MB``."""
     for unit in ("KB", "MB"):
         if kibibytes % 1024:
             return f"{kibibytes}{unit}"

@@ -43,7 +43,7 @@ from dockershim.state.pods import Pods
 from dockershim.translate.accounts import Account, has_user, unsettled_user
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.cdi import NO_EDITS, cdi_names
-from dockershim.translate.cgroup_files import reset_files, to_write, updated_files
+from dockershim.translate.cgroup_files import reset_files, to_write
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import EngineLog, check_container, to_engine_container
 from dockershim.translate.image import ImageRecord
@@ -538,11 +538,10 @@ class Containers:
         asked_files = files
         if fields:
             kept: dict[str, str] = {}
-            if record.pid and features.cgroup_version == 2:
-                names = reset_files(record.host_config, fields, features.cgroup_driver)
-                kept = await with_own_thread(read_files, record.pid, record.id, names) if names else {}
+            if record.pid and (names := reset_files(fields, features)):
+                kept = await with_own_thread(read_files, record.pid, record.id, names)
             await self._containers.update(record.id, fields)
-            files = {**kept, **updated_files(record.host_config, fields), **files}
+            files = {**kept, **files}
         if record.pid and files:
             await with_own_thread(apply_files, record.pid, record.id, files)
         if record.pid and oom_score:

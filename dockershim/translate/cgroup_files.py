@@ -46,7 +46,7 @@ def specify(host_config: Mapping[str, Any], files: Mapping[str, str], features: 
     wanted: dict[str, str] = {}
     for name, value in _missing(files, host_config, features).items() if runtime else ():
         pages = _HUGE_PAGES.fullmatch(name)
-        # Others may hold only once the container runs, as cgroup.freeze does, or undo the engine's updates.
+        # Not others: with cgroup.freeze, say, runc would wait for a process that cannot run.
         if name in _KERNELS_DEFAULTS or (pages and pages[1] in features.huge_pages):
             wanted[name] = value
         reserved = name.removesuffix("max") + "rsvd.max"
@@ -63,30 +63,17 @@ def specified_files(host_config: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in read_members(host_config).get(_MEMBER, {}).items()}
 
 
-def reset_files(host_config: Mapping[str, Any], fields: Mapping[str, Any], cgroup_driver: str) -> set[str]:
-    """The files of cgroup v2 that an update of a container's ``fields`` sets back and does not mean.
+def reset_files(fields: Mapping[str, Any], features: Capabilities) -> list[str]:
+    """The files that an update of a container's ``fields`` sets back and does not mean: systemd writes what it knows.
 
-    runc writes again what the specification says, and systemd what it knows.
+    runc does not write again what the specification says: from its first update on, it knows no ``unified``.
     """
-    names = set(specified_files(host_config))
-    if cgroup_driver == "systemd":
-        # A swap limit without a memory limit is in no field of the engine.
-        names |= {*_SYSTEMDS, SWAP_FILE}
-    return names - {
-        name for field, name in (("MemorySwap", SWAP_FILE), ("MemoryReservation", LOW_FILE)) if field in fields
-    }
-
-
-def updated_files(host_config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
-    """The files that an update of ``fields`` means, and which the specification sets back."""
-    specified = specified_files(host_config)
-    found = {}
-    swap = _swap({**host_config, **fields})
-    if SWAP_FILE in specified and "MemorySwap" in fields and swap is not None:
-        found[SWAP_FILE] = swap
-    if LOW_FILE in specified and "MemoryReservation" in fields:
-        found[LOW_FILE] = str(max(0, fields["MemoryReservation"]))
-    return found
+    if features.cgroup_version != 2 or features.cgroup_driver != "systemd":
+        return []
+    # A swap limit without a memory limit is in no field of the engine.
+    names = [*_SYSTEMDS, SWAP_FILE]
+    meant = [name for field, name in (("MemorySwap", SWAP_FILE), ("MemoryReservation", LOW_FILE)) if field in fields]
+    return [name for name in names if name not in meant]
 
 
 def _missing(files: Mapping[str, str], host_config: Mapping[str, Any], features: Capabilities) -> dict[str, str]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
 from dockershim import cgroups
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition
-from dockershim.translate.config_members import with_members
 from dockershim.translate.records import to_cri_container_status, to_current_resources
 from dockershim.translate.resources import to_engine_resources
 from tests.unit.common.test_own_files import stuck as stuck  # a fixture
 from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
-from tests.unit.translate.kubelet import ENGINE_28
 
 PID = 4711
 
@@ -97,28 +94,6 @@ async def test_an_update_waits_for_no_thread_of_others(stuck: None, running: Run
     async with asyncio.timeout(5):
         await running.update(unified={"memory.high": "65536"})
     assert running.limits()["memory.high"] == "65536"
-
-
-async def test_an_update_leaves_what_the_specification_sets_back(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """runc writes the files of the specification again with each update, also with the driver cgroupfs."""
-    specified = {"memory.high": "4096", "memory.oom.group": "1", "memory.swap.max": "0"}
-    host_config = running.node.engine.containers[CONTAINER_ID]["HostConfig"]
-    host_config |= with_members(host_config, {"unified": specified})
-    able = AsyncMock(return_value=replace(ENGINE_28, cgroup_driver="cgroupfs"))
-    monkeypatch.setattr(running.server.containers._info, "capabilities", able)
-    await running.server.look()
-
-    async def by_runc(_: str, fields: dict[str, int]) -> None:
-        running.set_limits(specified)
-
-    monkeypatch.setattr(running.server.engine_containers, "update", by_runc)
-    running.set_limits({**specified, "memory.high": "65536", "memory.swap.max": "8192"})
-    await running.update(cpu_shares=512)
-    assert running.limits() == {**specified, "memory.high": "65536", "memory.swap.max": "8192"}
-    await running.update(memory_limit_in_bytes=1 << 20, memory_swap_limit_in_bytes=3 << 20)
-    assert running.limits() == {**specified, "memory.high": "65536", "memory.swap.max": str(2 << 20)}
 
 
 async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:

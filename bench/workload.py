@@ -80,7 +80,7 @@ def _resources() -> cri.LinuxContainerResources:
 
     It limits every size of huge pages that the kernel has; ``unified`` is for cgroup v2.
     """
-    sizes = sorted(int(path.name.removeprefix("hugepages-").removesuffix("kB")) for path in _HUGE_PAGES.iterdir())
+    sizes = sorted(int(path.name.removeprefix("hugepages-").removesuffix("kB")) for path in _HUGE_PAGES.glob("*"))
     unified = {"memory.min": "0", "memory.low": "0", "memory.oom.group": "1", "memory.swap.max": "0"}
     return cri.LinuxContainerResources(
         cpu_period=100_000,

@@ -122,9 +122,10 @@ def count_all(due: Iterable[OpenFiles]) -> float:
     begun = time.monotonic()
     for one in sorted(due, key=OpenFiles.turn):
         now = time.monotonic()
-        if now >= begun + _LONGEST_ROUND:
+        # Each that is counted has all of its time: a count that is cut shorter than the last one would tell a change.
+        if now > begun + _LONGEST_ROUND - _LONGEST_COUNT:
             break
-        one.count(min(now + _LONGEST_COUNT, begun + _LONGEST_ROUND))
+        one.count(now + _LONGEST_COUNT)
     return time.monotonic() - begun
 
 

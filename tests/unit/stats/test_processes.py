@@ -144,9 +144,10 @@ class Clock:
 
 
 def test_a_round_is_short_and_counts_the_common_ones_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten with many files and ten others."""
+    """Of ten with many files, five of which have more than can be counted, and ten others."""
     many, few = range(1, 11), range(11, 21)
-    clock = Clock(monkeypatch, {**dict.fromkeys(many, 9.0), **dict.fromkeys(few, 0.001)})
+    costs = {pid: 0.2 + pid / 1000 if pid < 6 else 9.0 for pid in many}
+    clock = Clock(monkeypatch, {**costs, **dict.fromkeys(few, 0.001)})
     containers = [OpenFiles(str(cgroup(tmp_path / str(pid), pid)), pid) for pid in (*many, *few)]
     seen: list[int] = []
     for number in range(30):
@@ -159,7 +160,16 @@ def test_a_round_is_short_and_counts_the_common_ones_each_time(tmp_path: Path, m
             assert set(few) <= set(counted)
         clock.now += 10
     # Nor is one of them left out, or counted again before all the others were.
-    assert all(3 <= seen.count(pid) <= 7 for pid in many)
+    assert all(3 <= seen.count(pid) <= 6 for pid in many)
+
+
+def test_a_count_is_never_cut_shorter_than_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, {1: 9.0, 2: 0.2, 3: 9.0, 4: 9.0})
+    containers = [OpenFiles(str(cgroup(tmp_path / str(pid), pid)), pid) for pid in (2, 1, 3, 4)]
+    for expected, took in (([2, 1], 0.45), ([3, 4], 0.5)):
+        begun = clock.now
+        assert clock.round(containers) == expected
+        assert clock.now - begun == pytest.approx(took)
 
 
 def test_what_was_counted_is_kept_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PROCESSES: Final = 300
 _DESCRIPTORS: Final = 15_000
 #: Seconds in which they come to be.
-_PREPARATION: Final = 10.0
+_PREPARATION: Final = 20.0
 _SCRAPERS: Final = 8
 #: Seconds between two scrapes, and that a call of another tenant may take on a busy machine.
 _SCRAPE_EVERY: Final = 0.3

@@ -24,7 +24,7 @@ from typing import Any, Final
 from bench.node import options
 from bench.wakes import prefer
 from dockershim.api.cri.v1 import api_pb2 as api
-from tests.attack import statistics
+from tests.attack import places, statistics
 from tests.attack.bystander import Bystander, Times, bystander, resident
 from tests.cri_client import CRI
 from tests.engine.hung import hung
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     # Whoever takes nothing is to be dropped while the attack still goes on.
     soon = given.seconds / 4
     impatient = ("-m", "tests.attack.impatient", str(soon))
-    server = Server(flags=(f"--streaming-idle-timeout={soon:g}s",), program=impatient)
+    server = Server(flags=(f"--streaming-idle-timeout={soon:g}s", *places.FLAGS), program=impatient)
     server.start()
     prefer(server.pid)
     prefer(os.getpid())
@@ -400,6 +400,8 @@ ATTACKS: Final[dict[str, Attack]] = {
     "stubborn clients": _stubborn,
     "open files": statistics.open_files,
     "odd names": statistics.odd_names,
+    "hostile logs": places.hostile_logs,
+    "idle connections": places.idle_connections,
 }
 
 

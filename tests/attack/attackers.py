@@ -6,6 +6,7 @@ CPUs. It ends by itself after ``SECONDS``, and prints what it has seen as one JS
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import json
@@ -196,6 +197,36 @@ def silent(end: float, url: str) -> dict[str, Any]:
     return {"refused": refused, "open": sum(state not in (_TCP_CLOSE, _TCP_CLOSE_WAIT) for state in states)}
 
 
+def idle(end: float, *addresses: str) -> dict[str, Any]:
+    """Connections that ask for nothing, never end asking, or take no answer, as many as can be, and always new ones."""
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    beginnings, opened, held = (b"", request[:20], request, b"\x16\x03\x01"), 0, collections.deque[socket.socket]()
+    next_bytes = 0.0
+    targets = [(host, int(port)) for host, port in (address.split(":") for address in addresses)]
+    while time.monotonic() < end:
+        for target in targets:
+            with contextlib.suppress(OSError):
+                sock = socket.socket()
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.settimeout(1)
+                held.append(sock)
+                sock.connect(target)
+                sock.sendall(beginnings[opened % len(beginnings)])
+                opened += 1
+        if time.monotonic() >= next_bytes:
+            # A byte from time to time, so none is silent.
+            next_bytes = time.monotonic() + 0.5
+            for sock in held:
+                with contextlib.suppress(OSError):
+                    sock.send(b"x")
+        if len(held) > 400:
+            held.popleft().close()
+        time.sleep(0.002)
+    for sock in held:
+        sock.close()
+    return {"connections": opened}
+
+
 def _pair(client: Client, port: str, number: int) -> tuple[bytes, bytes]:
     fields = (("port", port), ("requestid", str(number)))
     return client.open(("streamtype", "error"), *fields)[1], client.open(("streamtype", "data"), *fields)[1]
@@ -262,7 +293,7 @@ def _sleep_until(end: float) -> None:
 
 ATTACKERS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
     attacker.__name__: attacker
-    for attacker in (resize, unread, resets, unread_forwards, backlog, stubborn, silent, hoard)
+    for attacker in (resize, unread, resets, unread_forwards, backlog, stubborn, silent, hoard, idle)
 }
 
 

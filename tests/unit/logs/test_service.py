@@ -99,7 +99,8 @@ async def test_files_that_the_engine_rotates_away_are_read_to_their_end(logs: Co
     for _ in range(20):
         pod.engine.write(50)
         pod.engine.rotate()
-        await asyncio.sleep(0.02)
+        # Of files that come and go unseen nothing can be read; the names of open files follow a rename.
+        await until(lambda: str(pod.engine.path) in descriptors(logs.pid))
     await logs.finish(pod.id, 5)
     assert pod.is_complete()
 
@@ -341,11 +342,13 @@ async def test_a_log_that_cannot_be_written_is_told_once_and_catches_up(
 async def test_a_hundred_silent_containers_cost_nothing(logs: ContainerLogs, tmp_path: Path) -> None:
     pods = [Pod(tmp_path, f"c{number}") for number in range(100)]
     for pod in pods:
-        pod.engine.write(2000)
+        pod.engine.write(2000 if pod is pods[0] else 200)
         await follow(logs, pod)
-    await until(lambda: all(pod.is_complete() for pod in pods))
-    await asyncio.sleep(0.2)
-    before = cpu(logs.pid), switches(logs.pid)
+    await until(lambda: all(pod.is_complete() for pod in pods), 15)
+    before = None
+    # On a busy machine it may not yet have had its last turn.
+    while before != (before := (cpu(logs.pid), switches(logs.pid))):
+        await asyncio.sleep(0.2)
     await asyncio.sleep(1)
     assert (cpu(logs.pid), switches(logs.pid)) == before, "it was woken"
     assert resident(logs.pid) < 20 * 1024 * 1024

@@ -269,8 +269,10 @@ REFUSED, ECHO = 1, 2  # ports
 
 
 @asynccontextmanager
-async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIterator[str]:
-    """The URL of a pod that refuses connections to one port, after a while, and echoes on the other."""
+async def one_port_of_two(
+    server: Server, ports: Sequence[int] = (), refuse: asyncio.Event | None = None
+) -> AsyncIterator[str]:
+    """The URL of a pod that echoes on one port, and refuses connections to the other, after a while or when told to."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 20):
@@ -279,12 +281,12 @@ async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIte
 
     async def connect(port: int) -> SocketStream:
         if port == REFUSED:
-            await asyncio.sleep(0.02)
+            await (refuse.wait() if refuse is not None else asyncio.sleep(0.02))
             raise ForwardFailed("nobody listens")
         _, stream = await asyncio.get_running_loop().create_connection(SocketStream, *target)
         return stream
 
-    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening, asyncio.timeout(5):
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening:
         target = listening.sockets[0].getsockname()[:2]
         yield server.port_forward_url(connect, ports)
 
@@ -302,15 +304,24 @@ async def one_port_of_two(server: Server, ports: Sequence[int] = ()) -> AsyncIte
 async def test_what_was_sent_to_a_refused_port_leaves_room_for_others(
     server: Server, flow_control: bool, size: int, times: int, reset: bool
 ) -> None:
+    refuse = asyncio.Event() if reset else None
     async with (
-        one_port_of_two(server) as url,
+        one_port_of_two(server, refuse=refuse) as url,
         spdy(url, ("portforward.k8s.io",), flow_control=flow_control) as (connection, _),
     ):
         for _ in range(times):
+            if refuse is not None:
+                refuse.clear()
             refused = await open_forward(connection, REFUSED)
             await refused.data.write(bytes(size))
-            if reset:
+            if refuse is not None:
                 refused.data.reset()
+                # Frames are read in order: when this has come back, the server knows of the reset.
+                after = (await open_forward(connection, ECHO)).data
+                await after.write(b"after")
+                assert await after.read() == b"after"
+                await after.close_write()
+                refuse.set()
             # A client that has reset the stream gets only the end.
             assert await refused.told() == ("" if reset else "nobody listens")
         stream = (await open_forward(connection, ECHO)).data

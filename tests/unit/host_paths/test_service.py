@@ -14,7 +14,7 @@ import pytest
 
 from dockershim.common import child
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
-from dockershim.host_paths import service
+from dockershim.host_paths import operations, service
 from dockershim.host_paths.service import HostPaths, _failure
 
 
@@ -51,6 +51,36 @@ async def test_a_folder_is_removed_only_where_it_was_made(host_paths: HostPaths,
     (tmp_path / "aside").rename(tmp_path / "volume")
     await host_paths.remove_folders(made)
     assert not (tmp_path / "volume" / "new").exists()
+
+
+async def test_a_folder_that_was_moved_is_left(host_paths: HostPaths, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "volume").mkdir()
+    made = await host_paths.make_folders([str(tmp_path / "volume" / "new")])
+    (tmp_path / "volume" / "new").rename(tmp_path / "elsewhere" / "new")
+    (tmp_path / "volume").rmdir()
+    (tmp_path / "volume").symlink_to("elsewhere")
+    await host_paths.remove_folders(made)
+    assert (tmp_path / "elsewhere" / "new").is_dir()
+
+
+def test_a_parent_that_is_swapped_after_the_look_has_nothing_removed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume, elsewhere, real = tmp_path / "volume", tmp_path / "elsewhere", os.rmdir
+    (elsewhere / "new").mkdir(parents=True)
+    volume.mkdir()
+    made = operations.make_folder(str(volume / "new"), lambda _: None)
+
+    def rmdir(path: str | Path, *, dir_fd: int | None = None) -> None:
+        volume.rename(tmp_path / "aside")
+        volume.symlink_to(elsewhere)
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    operations.remove_folders(made)
+    assert (elsewhere / "new").is_dir()
+    assert not (tmp_path / "aside" / "new").exists()
 
 
 async def test_another_folder_of_the_name_is_not_removed(host_paths: HostPaths, tmp_path: Path) -> None:

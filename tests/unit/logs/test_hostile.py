@@ -321,6 +321,21 @@ def test_a_log_that_was_made_a_hole_of_a_terabyte_is_not_read(
         assert log.read().splitlines(keepends=True)[-2:] == files.engine.written[-2:]
 
 
+@pytest.mark.parametrize(("foreign", "ended"), [(b"foreign\n", b"foreign\n"), (b"foreign", b"foreign\n")])
+def test_what_someone_else_wrote_stays_and_the_next_line_begins_on_its_own(
+    files: Files, foreign: bytes, ended: bytes
+) -> None:
+    files.engine.write(3)
+    files.copy()
+    with files.kubelet.path.open("ab") as log:
+        log.write(foreign)
+    files.restart()
+    files.engine.write(2)
+    files.copy()
+    written = files.engine.written
+    assert files.kubelet.path.read_bytes() == b"".join((*written[:3], ended, *written[3:]))
+
+
 def test_a_folder_with_names_without_end_is_not_read_to_its_end(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = SimpleNamespace(name="0.log.1", inode=lambda: 1, is_file=lambda follow_symlinks: False)
 

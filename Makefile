@@ -102,7 +102,7 @@ test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name r
 	$(PYTEST) $(SHARED) tests/unit
 
 .PHONY: test-fast
-test-fast: lint ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow
+test-fast: lint assemblers ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow
 	$(PYTEST) $(SHARED) -m 'not slow' tests/unit
 
 # Not part of `make test`: the package's test on Debian 13 and this one tell enough about them now and then.

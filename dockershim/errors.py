@@ -1,7 +1,8 @@
 """What can go wrong, in this project's own types.
 
 Two borders use them: ``engine.errors`` turns an engine's HTTP answers into them, and the interceptor in
-``server`` turns them into gRPC status codes by one table. Between the two nothing matches message text.
+``server`` turns them into gRPC status codes by one table. Between the two only ``cri.engine_containers`` looks
+into message text, for names that it gave itself, where the engine's status alone tells too little.
 A message says what was wrong and, where somebody can do something about it, what to do.
 """
 
@@ -21,6 +22,10 @@ class ShimError(Exception):
 
 class InvalidArgument(ShimError):
     """The request is wrong whatever the state of the node is; sending it again cannot help."""
+
+
+class Probe(InvalidArgument):
+    """A call that asks for nothing: a client looks whether anybody answers, as a kubelet does at its start."""
 
 
 class Unsupported(InvalidArgument):

@@ -52,6 +52,7 @@ class Row:
 
 STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
     errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
+    errors.Probe: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.DEBUG),
     errors.Unsupported: Row(grpc.StatusCode.INVALID_ARGUMENT, logging.INFO),
     errors.NotBuilt: Row(grpc.StatusCode.UNIMPLEMENTED, logging.INFO),
     errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, logging.INFO),

@@ -139,7 +139,8 @@ class EngineContainers:
 
     async def start(self, container_id: str) -> None:
         """Start a container. Raises ShimError; after a timeout the engine may still start it."""
-        await self._engine.post(f"/containers/{container_id}/start")
+        with self._inventory.starting(container_id):
+            await self._engine.post(f"/containers/{container_id}/start")
 
     async def stop(self, container_id: str, grace: int) -> None:
         """Send the stop signal, and SIGKILL after ``grace`` seconds; if that is 0, SIGKILL at once. Raises NotFound."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
 from dockershim.cri.commands import EngineCommand, ended_under
@@ -17,6 +18,10 @@ from dockershim.translate.checks import require
 LONGEST_OUTPUT = 16 * 1024 * 1024
 #: The most bytes of both streams together: a gRPC message may have 16 MiB.
 _LONGEST_ANSWER = LONGEST_OUTPUT - 4096
+#: Seconds for which the answer waits for the end of a command that took too long. The kill goes on afterwards.
+_END_SEEN = 1.0
+#: Seconds beyond the command's own that a loaded engine may take to prepare it.
+_ENGINE_PATIENCE = 5.0
 
 
 class Execs:
@@ -28,6 +33,8 @@ class Execs:
 
     async def exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
         """ExecSync. A command that takes longer than ``timeout`` seconds is killed; 0 means no limit.
+
+        A loaded engine sees the end of what was killed seconds later; the answer does not wait for that.
 
         Raises InvalidArgument, NotFound, FailedPrecondition if the container does not run, DeadlineExceeded.
         """
@@ -42,14 +49,17 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
     require(request.container_id, "container_id")
     container = await inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
-    created = await engine.post(f"/containers/{container.id}/exec", body)
+    patience = request.timeout + _ENGINE_PATIENCE if request.timeout else None
+    created = await engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
     command = _Command(engine, container.id, created["Id"])
     try:
         async with asyncio.timeout(request.timeout or None):
             await command.run()
             exit_code = await command.exit_code()
     except TimeoutError as error:
-        await run_to_completion(command.kill(), "kill a command that took too long")
+        what = "kill a command that took too long"
+        killing = background.start(run_to_completion(command.kill(), what), owner="exec", name=what)
+        await asyncio.wait([killing], timeout=_END_SEEN)
         raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
     except asyncio.CancelledError:
         await run_to_completion(command.kill(), "kill a command whose caller has gone")

@@ -10,10 +10,10 @@ from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.cri.accounts import ImageAccounts
-from dockershim.errors import NotFound
+from dockershim.errors import NotFound, Probe
 from dockershim.state.pods import Pod, Pods, limits_of, name_of
 from dockershim.translate.accounts import Account
-from dockershim.translate.checks import check_enums, require
+from dockershim.translate.checks import check_enums
 from dockershim.translate.image import ImageRecord
 from dockershim.translate.records import (
     ContainerRecord,
@@ -37,8 +37,9 @@ class SandboxReads:
         self._accounts = accounts
 
     async def pod_sandbox_status(self, request: cri.PodSandboxStatusRequest) -> Encoded:
-        """PodSandboxStatus. Raises NotFound."""
-        require(request.pod_sandbox_id, "pod_sandbox_id")
+        """PodSandboxStatus. Raises NotFound, and Probe without an id."""
+        if not request.pod_sandbox_id:
+            raise Probe("pod_sandbox_id: a value is needed")
         pod = await self._pods.find(request.pod_sandbox_id)
         reason = await pod.not_ready_reason()
         containers: tuple[ContainerRecord, ...] = ()

@@ -49,9 +49,8 @@ class Readiness:
             if not done:
                 raise FailedPrecondition(f"the plugins of CNI network {network.name!r} do not answer")
             if (failure := examination.exception()) is not None:
-                raise FailedPrecondition(
-                    f"CNI network {network.name!r} cannot be examined; the log has the cause"
-                ) from failure
+                told = f"CNI network {network.name!r} cannot be examined; the log has the cause"
+                raise FailedPrecondition(told) from failure
 
     def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:
         """The examination that is under way, even of another network; otherwise a new one of this network."""

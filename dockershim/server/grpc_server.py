@@ -296,7 +296,7 @@ class _Call:
                 row.code.name,
                 _without_long_ids(str(error)),
             )
-            if not is_counted:
+            if not is_counted and row.level > logging.DEBUG:
                 self._note(row.code, _without_long_ids(str(error)), started)
             await context.abort(row.code, bounded(str(error)))
         # The text of an unexpected error may contain anything, so the caller does not get it. This includes a

@@ -12,7 +12,9 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -89,6 +91,9 @@ class Inventory:
         self._under_way: dict[str, bool] = {}
         #: The background refreshes that events and ticks started, each with the container's id.
         self._refreshes: dict[asyncio.Task[None], str] = {}
+        #: Containers that calls of ours are starting, with the number of calls; those to be inspected afterwards.
+        self._starting: Counter[str] = Counter()
+        self._put_off: set[str] = set()
         #: During a comparison: containers whose refresh was under way at its begin, or that an event named since.
         self._reported: set[str] | None = None
         #: Containers whose labels or annotations cannot be read: each is logged once.
@@ -200,6 +205,23 @@ class Inventory:
         await self._refresh(container_id, lambda: _has_ended(self._known(container_id)))
         known = self._known(container_id)
         return known is None or _has_ended(known)
+
+    @contextmanager
+    def starting(self, container_id: str) -> Iterator[None]:
+        """A block in which the engine starts a container.
+
+        It answers an inspect only at the start's end, which may take minutes: what comes meanwhile is read then.
+        """
+        self._starting[container_id] += 1
+        try:
+            yield
+        finally:
+            self._starting[container_id] -= 1
+            if not self._starting[container_id]:
+                del self._starting[container_id]
+                if container_id in self._put_off:
+                    self._put_off.discard(container_id)
+                    self._spawn(container_id)
 
     def forget(self, container_id: str) -> None:
         """Drop a container that was removed."""
@@ -325,6 +347,9 @@ class Inventory:
             self._spawn(container_id)
 
     def _spawn(self, container_id: str) -> None:
+        if container_id in self._starting:
+            self._put_off.add(container_id)
+            return
         # A call that waited for the same change may inspect before the task runs: that inspect shows it, too.
         refreshing = self._refresh_in_background(container_id, next(self._count))
         task = background.start(refreshing, owner="inventory", name=f"refresh {container_id}")
@@ -342,14 +367,21 @@ class Inventory:
 
     async def _refresh_or_summarize(self, container_id: str, asked: int | None = None) -> None:
         """Refresh a container; if the engine cannot inspect it, use what the list says, so that it hides no others."""
+        if container_id in self._starting:
+            self._put_off.add(container_id)
+            await self._summarize(container_id)
+            return
         try:
             await self._refresh(container_id, _never, asked)
         except (EngineFailure, DeadlineExceeded) as error:
             logger.warning("%s", error)
-            items = await self._list({"id": [container_id]})
-            summary = _summary(items[0]) if items else None
-            if not _same(summary, self._known(container_id)):
-                self._put(container_id, summary)
+            await self._summarize(container_id)
+
+    async def _summarize(self, container_id: str) -> None:
+        items = await self._list({"id": [container_id]})
+        summary = _summary(items[0]) if items else None
+        if not _same(summary, self._known(container_id)):
+            self._put(container_id, summary)
 
     async def resync(self) -> None:
         """Read every container anew. Raises Unavailable."""
@@ -365,7 +397,7 @@ class Inventory:
         with the container. So an event may have come whose inspect is not answered yet, as during a start, and the
         event of a change may come after an inspect has shown it.
         """
-        reported = self._reported = set(self._refreshes.values())
+        reported = self._reported = {*self._refreshes.values(), *self._starting}
         try:
             listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
             known: dict[str, Record] = {**self._sandboxes, **self._containers}
@@ -383,7 +415,10 @@ class Inventory:
     def tick(self) -> None:
         """Inspect containers that never ran: no event and no list shows that a start failed."""
         never_ran = (container.id for container in self._containers.values() if not container.started_at)
-        idle = sorted((key for key in never_ran if key not in self._under_way), key=lambda key: self._begun.get(key, 0))
+        idle = sorted(
+            (key for key in never_ran if key not in self._under_way and key not in self._starting),
+            key=lambda key: self._begun.get(key, 0),
+        )
         for container_id in idle[:NEVER_RAN_AT_ONCE]:
             self._spawn(container_id)
 

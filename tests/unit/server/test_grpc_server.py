@@ -171,6 +171,7 @@ def test_every_type_of_error_has_a_row() -> None:
     ("kind", "code"),
     [
         (errors.InvalidArgument, "INVALID_ARGUMENT"),
+        (errors.Probe, "INVALID_ARGUMENT"),
         (errors.Unsupported, "INVALID_ARGUMENT"),
         (errors.NotFound, "NOT_FOUND"),
         (errors.AlreadyExists, "ALREADY_EXISTS"),
@@ -191,7 +192,7 @@ async def test_an_error_leaves_with_its_code_and_message(
     async def status(request: Any) -> Any:
         raise kind("what to do")
 
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     async with serve({"status": status}) as (v1, _):
         failed = await failing(v1.runtime.Status(v1.api.StatusRequest()))
     assert failed == (grpc.StatusCode[code], "what to do")
@@ -656,6 +657,19 @@ async def test_a_caller_that_goes_away_from_a_change_is_told_of(serve: Serve, li
     assert lines == [f"INFO dockershim.server.grpc_server its caller has gone after ? ms {fields}"]
     gone = ("CANCELLED", "default/web", "main", "its caller has gone")
     assert sorted(journal.failures) == [("ExecSync", *gone), ("StopContainer", *gone)]
+
+
+async def test_a_probe_is_neither_told_nor_kept(serve: Serve, lines: list[str]) -> None:
+    async def status(request: Any) -> Any:
+        raise errors.Probe("an id is needed")
+
+    journal = Known()
+    async with serve({"status": status}, journal=journal) as (v1, _):
+        assert await failing(v1.runtime.Status(v1.api.StatusRequest())) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "an id is needed",
+        )
+    assert (lines, journal.failures) == ([], [])
 
 
 async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(serve: Serve, lines: list[str]) -> None:

@@ -348,6 +348,48 @@ async def test_a_start_that_failed_is_seen_though_neither_event_nor_list_tell(
     assert fake.inspected == [], "one that ran is told of by events"
 
 
+async def test_a_start_is_not_inspected_before_its_end(fake: FakeEngine, inventory: Inventory) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
+    assert [one.state for one in await inventory.containers()] == [cri.CONTAINER_CREATED]
+    fake.inspected.clear()
+    with inventory.starting(CONTAINER):
+        inventory.tick()
+        fake.emit("connect", "bridge", "network", container=CONTAINER)
+        fake.emit("attach", CONTAINER, "container", 0.0, **labels("container"))
+        # The engine answers no inspect now, but its list.
+        await inventory.resync()
+        await asyncio.sleep(0.05)
+        inventory.tick()
+        await asyncio.sleep(0.05)
+        assert CONTAINER not in fake.inspected
+        fake.containers[CONTAINER]["State"] = {"Status": "running", "StartedAt": "2026-01-02T03:04:06Z", "Pid": 7}
+    await until(lambda: last_known(inventory)[0] == cri.CONTAINER_RUNNING)
+    assert fake.inspected.count(CONTAINER) == 1, "all that came meanwhile is asked for once"
+
+
+async def test_a_start_that_nothing_reported_is_not_inspected_for_it(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    with inventory.starting(CONTAINER):
+        pass
+    await asyncio.sleep(0.05)
+    assert fake.inspected == []
+
+
+async def test_a_second_start_beside_the_first_keeps_the_inspect_waiting(
+    fake: FakeEngine, inventory: Inventory
+) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    with inventory.starting(CONTAINER):
+        with inventory.starting(CONTAINER):
+            fake.emit("attach", CONTAINER, "container", 0.0, **labels("container"))
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert fake.inspected == []
+    await until(lambda: fake.inspected == [CONTAINER])
+
+
 async def test_messages_are_made_once_for_each_state(fake: FakeEngine, inventory: Inventory) -> None:
     made: list[int] = []
 

@@ -36,7 +36,8 @@ _POD_LOGS: Final = Path("/var/log/pods")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the command was asked: ``endpoint`` is where the server should be, ``config`` what it should run with."""
+    """What the command was asked: ``endpoint`` is where the server should be. ``config`` is what it should run with, as
+    far as the command was told; a server that runs has the rest."""
 
     config: Config
     endpoint: str
@@ -49,10 +50,28 @@ class Node:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.config = question.config
+        self._running = _begin(self._read_running, "read the server's configuration")
         self._engine = _begin(lambda: engine.ask(self.config), "ask the engine")
         self._server = _begin(lambda: server.ask(question.endpoint), "ask the server")
         self._kubelet = _begin(kubelet.read_kubelet, "read the kubelet's files")
+
+    def _read_running(self) -> tuple[Config | None, list[str]]:
+        pid, _ = server.peer(self.question.endpoint)
+        return server.running_config(pid, self.question.load)
+
+    @property
+    def running(self) -> tuple[Config | None, list[str]]:
+        """What the server runs with, None if that is not known, and its flags. Raises TimeoutError."""
+        return self._running.result(_PATIENCE)
+
+    @cached_property
+    def config(self) -> Config:
+        """What to look at."""
+        try:
+            running, _ = self.running
+        except Exception:  # a server that cannot be read is told by the check of the server itself
+            running = None
+        return server.looked_at(self.question.config, running)
 
     @property
     def engine(self) -> engine.EngineAnswer:
@@ -101,9 +120,9 @@ def _check_server(at: Node) -> Iterator[Finding]:
 
 
 def _check_process(at: Node) -> Iterator[Finding]:
-    pid = at.server.pid
-    running, flags = server.running_config(pid, at.question.load)
+    running, flags = at.running
     yield from server.check_flags(running, at.config, flags)
+    pid = at.server.pid
     found, who = server.privileges_of(pid)
     yield from server.check_privileges(found, who, os.geteuid())
     yield from server.check_mount_namespace(server.namespace_of(pid), server.namespace_of(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -182,6 +183,16 @@ def check_flags(running: Config | None, ours: Config, flags: Sequence[str]) -> I
     found = f"the server runs with other values of {', '.join(differing)}"
     mend = f"dockershim doctor {shlex.join(flags)}" if flags else "give this command the environment of the server"
     yield warn("configuration", found, mend)
+
+
+def looked_at(ours: Config, running: Config | None) -> Config:
+    """What this command looks at: the values that it was given itself, and else those of the running server."""
+    if running is None:
+        return ours
+    default = Config()
+    names = [field.name for field in dataclasses.fields(Config)]
+    left_out = [name for name in names if getattr(ours, name) == getattr(default, name)]
+    return dataclasses.replace(ours, **{name: getattr(running, name) for name in left_out})
 
 
 def running_config(

@@ -19,6 +19,7 @@ from dockershim.doctor.server import (
     check_mount_namespace,
     check_privileges,
     check_server,
+    looked_at,
     peer,
     running_config,
 )
@@ -138,6 +139,13 @@ def test_what_the_server_runs_with(
     findings = list(check_flags(running, Config(), flags))
     assert levels(findings) == {"configuration": "warn" if mend else "ok"}
     assert mend in mends(findings)
+
+
+def test_what_the_command_was_not_told_comes_from_the_server() -> None:
+    running = Config(network_plugin="docker", cni_conf_dir=Path("/a"), pod_cidr="10.1.0.0/16")
+    ours = Config(cni_conf_dir=Path("/b"))
+    assert looked_at(ours, running) == Config(network_plugin="docker", cni_conf_dir=Path("/b"), pod_cidr="10.1.0.0/16")
+    assert looked_at(ours, None) == ours
 
 
 @pytest.mark.parametrize("command", ["", "init\0", "dockershim\0serve\0--of-a-later-version\0", "\xff\0serve\0x\0y\0"])

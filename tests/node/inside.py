@@ -42,6 +42,8 @@ storage: {{filesystem: {{rootdirectory: {REGISTRY}}}, delete: {{enabled: true}}}
 http: {{addr: "127.0.0.1:80"}}
 """
 # Docker sets the FORWARD chain's policy to DROP: without the firewall plugin a pod reaches nobody.
+#: Where the machine may have the plugins of Debian's containernetworking-plugins.
+DEBIANS_PLUGINS = Path("/usr/lib/cni")
 CNI_CONFIG = {
     "cniVersion": "0.4.0",
     "name": "test",
@@ -161,6 +163,10 @@ def _isolate(folder: Path, registry: Path, cni: Path) -> None:
     own_entries(Path("/opt"), folder, ("cni/bin",))
     (folder / "log").mkdir()
     bind(folder / "log", Path("/var/log"))
+    if DEBIANS_PLUGINS.is_dir():
+        # doctor looks there for plugins that are missing.
+        (folder / "no-plugins").mkdir()
+        bind(folder / "no-plugins", DEBIANS_PLUGINS)
     shutil.copytree(cni, "/opt/cni/bin", dirs_exist_ok=True)
     shutil.copytree(registry, REGISTRY, dirs_exist_ok=True)
     propagate(Path("/"), MS_SHARED)
@@ -172,7 +178,7 @@ def _configure() -> None:
         with contextlib.suppress(FileNotFoundError):
             (etc / name).unlink()
         (etc / name).write_text(content)
-    for folder in ("docker", "cni"):
+    for folder in ("docker", "cni", "cdi", "nri"):
         shutil.rmtree(etc / folder, ignore_errors=True)
     (etc / "docker").mkdir()
     (etc / "cni/net.d").mkdir(parents=True)

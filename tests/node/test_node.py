@@ -131,6 +131,25 @@ def _ancestors(name: str) -> set[str]:
     return found
 
 
+MACHINE_WITH_PLUGINS = """
+import os, sys
+from pathlib import Path
+from tests.node.mounts import own_entries
+own_entries(Path("/usr/lib"), Path(sys.argv[1]), ("cni",))
+Path("/usr/lib/cni/bridge").touch()
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_a_node_does_not_see_the_machines_plugins(tmp_path: Path) -> None:
+    """As on a machine with Debian's containernetworking-plugins."""
+    machine = ["unshare", "--mount", sys.executable, "-c", MACHINE_WITH_PLUGINS, str(tmp_path)]
+    ran = subprocess.run(
+        [*machine, *node("ls", "-A", "/usr/lib/cni")], cwd=REPOSITORY, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert (ran.returncode, ran.stdout) == (0, b""), ran.stderr
+
+
 def test_two_nodes_at_once_do_not_meet() -> None:
     script = "docker run --detach --name pod --publish 8080:80 registry.k8s.io/pause:3.9 && sleep 2 && docker ps -q"
     # A plugin of one node is not another's, nor is it left for the next.

@@ -172,8 +172,7 @@ class Inventory:
     def notify(self, container_id: str) -> None:
         """Call the listeners for a change that is not in the container's record."""
         record = self._known(container_id)
-        for listener in self._listeners:
-            listener(container_id, record, record)
+        self._call_listeners(container_id, record, record)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` for every change from now on. Returns a function that ends this."""
@@ -316,8 +315,15 @@ class Inventory:
         else:
             self._containers[container_id] = record
             self._of_sandbox.setdefault(record.sandbox_id, {})[container_id] = record
-        for listener in self._listeners:
-            listener(container_id, before, record)
+        self._call_listeners(container_id, before, record)
+
+    def _call_listeners(self, container_id: str, before: Record | None, record: Record | None) -> None:
+        """Call each listener; one that fails costs neither the others nor the caller, whose change is made."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(container_id, before, record)
+            except Exception:
+                logger.exception("a listener failed for the change of container %s", container_id)
 
     def _drop_container(self, record: ContainerRecord) -> None:
         del self._containers[record.id]

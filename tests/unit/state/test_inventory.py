@@ -475,3 +475,25 @@ async def test_a_resync_that_could_not_read_a_container_has_failed() -> None:
     inventory = Inventory(engine, follower)
     with pytest.raises(Unavailable):
         await inventory.resync()
+
+
+async def test_a_listener_that_fails_costs_only_itself(
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("of a listener")
+
+    inventory.listen(fail)
+    inventory.listen(lambda container_id, _, after: heard.append(container_id))
+    await inventory.containers()
+    resyncs = follower.counters.resyncs
+    fake.end(CONTAINER)
+    shown = await inventory.refresh_container(CONTAINER)
+    assert shown is not None
+    assert shown.state == cri.CONTAINER_EXITED
+    inventory.notify(CONTAINER)
+    assert heard[-2:] == [CONTAINER, CONTAINER]
+    assert follower.counters.resyncs == resyncs
+    assert caplog.text.count("RuntimeError: of a listener") == len(heard)

@@ -46,7 +46,7 @@ from dockershim.translate.cdi import NO_EDITS, cdi_names
 from dockershim.translate.cgroup_files import reset_files, to_write
 from dockershim.translate.checks import check_enums, reject, require
 from dockershim.translate.container import EngineLog, check_container, to_engine_container
-from dockershim.translate.image import ImageRecord
+from dockershim.translate.image import ImageRecord, check_added
 from dockershim.translate.names import container_name
 from dockershim.translate.records import (
     ContainerRecord,
@@ -235,12 +235,16 @@ class Containers:
         )
 
     async def _account(self, config: cri.ContainerConfig) -> Account | None:
-        """What the image says of the container's user, where the engine would not do with it what the CRI says."""
+        """What the image says of the container's user, where the engine would not do with it what the CRI says.
+
+        Raises InvalidArgument for an image of which no container can be made.
+        """
         context = config.linux.security_context
-        if has_user(context) and not unsettled_user(context, ""):
-            return None
         image = await self._images.look_up(config.image.image)
         if image is None:  # as the engine will say
+            return None
+        check_added(image, config.image.image)
+        if has_user(context) and not unsettled_user(context, ""):
             return None
         user = unsettled_user(context, image.user)
         return await self._accounts.find(image, user) if user else None

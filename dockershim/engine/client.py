@@ -13,19 +13,22 @@ import contextlib
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from dockershim.common import spans
 from dockershim.common.measure import Calls, measured
 from dockershim.common.tls import check_certificates, load_pair
 from dockershim.engine.errors import error_from_response
 from dockershim.engine.kinds import kind_of_call
+from dockershim.engine.long_answers import LISTED, WHOLE, Malformed, Shortener
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
 
 #: The API of Docker 20.10, the oldest supported engine; and the newest API whose changes we have reviewed.
@@ -35,10 +38,17 @@ NEWEST_API = (1, 56)
 _CONNECT_TIMEOUT = 5.0
 #: The most seconds between two attempts of a read.
 _PAUSES = (0.05, 0.1)
-#: An inspect of a container is a few kilobytes, a list of 500 about a megabyte.
-_LONGEST_ANSWER = 256 * 1024 * 1024
+#: An answer up to so many bytes is parsed at once: an inspect of a container is a few kilobytes. A longer one is made
+#: shorter while it comes. Of a list only some fields are read, which is fast; one of 500 containers is a megabyte.
+_SHORT: Final = 1 << 20
+_SHORT_LIST: Final = 8 << 20
+#: Bytes of a longer answer that are looked at at once: some milliseconds for the event loop.
+_PIECE: Final = 256 << 10
+#: Bytes of an error. Of its message only the start is used.
+_LONGEST_ERROR: Final = 64 << 10
 
 JSON = Any
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,15 @@ class TLS:
         if self.cert is not None and self.key is not None:
             load_pair(context, self.cert, self.key)
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """An answer, None if it has no content; whether it was long; how many bytes of it are left out, about."""
+
+    json: JSON
+    is_long: bool = False
+    left_out: int = 0
 
 
 class Engine:
@@ -93,6 +112,7 @@ class Engine:
         self._api: tuple[int, int] | None = None
         self._newest_offered = ""
         self._negotiating = asyncio.Lock()
+        self._long_answers = asyncio.Lock()
         #: Calls under way that have a deadline, and why they were given up, if they were.
         self._waiting: dict[asyncio.Timeout, str] = {}
 
@@ -114,7 +134,7 @@ class Engine:
     async def _negotiate(self) -> tuple[int, int]:
         with self.counted("GET", "/version"):
             async with self.deadline("GET /version", _CONNECT_TIMEOUT):
-                version = await self._answer("GET", self._base + "/version", "GET /version")
+                version = (await self._answer("GET", self._base + "/version", "GET /version", self._whole)).json
         if not isinstance(version, dict):
             raise EngineFailure(f"what answers at {self.endpoint} is no Docker Engine: it has no version")
         offered = _parse_api(version.get("ApiVersion"))
@@ -193,15 +213,45 @@ class Engine:
                     await response.read()
 
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None) -> JSON:
-        """The JSON answer of a GET, repeated on a lost connection within the deadline."""
+        """The JSON answer of a GET, repeated on a lost connection within the deadline; shortened if it is long."""
+        return (await self.get_shortened(path, params=params, deadline=deadline)).json
+
+    async def get_shortened(
+        self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> Shortened:
+        """Like ``get``, for a caller who has to know whether the answer was long, or something is missing in it."""
+        return await self._get(path, params, deadline, self._whole)
+
+    async def get_list(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        params: Mapping[str, str] | None = None,
+        deadline: float | None = None,
+    ) -> list[T]:
+        """Like ``get``, for a list of any length: its objects with the fields of ``kind`` only, a TypedDict."""
+
+        async def read(response: aiohttp.ClientResponse) -> list[T]:
+            return await self._listed(response, kind)
+
+        return await self._get(path, params, deadline, read)
+
+    async def _get(
+        self,
+        path: str,
+        params: Mapping[str, str] | None,
+        deadline: float | None,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+    ) -> T:
         with self.counted("GET", path):
             async with self.deadline(f"GET {path}", deadline):
                 # A loop, as tenacity would take a third of the CPU of the whole call.
                 for pause in _PAUSES:
                     with contextlib.suppress(Unavailable):
-                        return await self._call("GET", path, params=params)
+                        return await self._call("GET", path, read, params=params)
                     await asyncio.sleep(random.uniform(0, pause))
-                return await self._call("GET", path, params=params)
+                return await self._call("GET", path, read, params=params)
 
     async def post(
         self,
@@ -214,7 +264,7 @@ class Engine:
         """The JSON answer of a POST (None if it has none). "Not modified" counts as success. Never repeated."""
         with self.counted("POST", path):
             async with self.deadline(f"POST {path}", deadline):
-                return await self._call("POST", path, params=params, body=body)
+                return (await self._call("POST", path, self._whole, params=params, body=body)).json
 
     async def delete(
         self, path: str, *, params: Mapping[str, str] | None = None, deadline: float | None = None
@@ -222,14 +272,20 @@ class Engine:
         """The JSON answer of a DELETE (None if it has none)."""
         with self.counted("DELETE", path):
             async with self.deadline(f"DELETE {path}", deadline):
-                return await self._call("DELETE", path, params=params)
+                return (await self._call("DELETE", path, self._whole, params=params)).json
 
     async def _call(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON = None
-    ) -> JSON:
+        self,
+        method: str,
+        path: str,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        *,
+        params: Mapping[str, str] | None = None,
+        body: JSON = None,
+    ) -> T:
         what = f"{method} {path}"
         try:
-            return await self._answer(method, await self._url(path), what, params=params, body=body)
+            return await self._answer(method, await self._url(path), what, read, params=params, body=body)
         except EngineFailure as error:
             if await self._is_leaving():
                 raise Unavailable(f"{error}; the engine is going away") from error
@@ -260,19 +316,52 @@ class Engine:
         method: str,
         url: str,
         what: str,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
         *,
         params: Mapping[str, str] | None = None,
         body: JSON = None,
-    ) -> JSON:
+    ) -> T:
         known = self._newest_offered
         with self._border(what):
             async with self._session.request(
                 method, url, params=params, json=body, headers=spans.carried()
             ) as response:
-                content = await _read_bounded(response, what)
+                if response.status >= 400:
+                    content = await _read_error(response)
+                    self._notice_version(response, known, what)
+                    raise error_from_response(response.status, content, what)
+                answer = await read(response)
                 self._notice_version(response, known, what)
-                _check(response.status, content, what)
-                return json.loads(content) if content.strip() else None
+                return answer
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> Shortened:
+        content, is_all = await _read_up_to(_SHORT, response)
+        if is_all:
+            return Shortened(json.loads(content) if content.strip() else None)
+        shortener, documents = Shortener(WHOLE), []
+        async for piece in _pieces(content, response):
+            # One at a time, so that all long answers together keep the loop for no longer than one piece takes.
+            async with self._long_answers:
+                documents += shortener.feed(piece)
+                await asyncio.sleep(0)
+        shortener.finish()
+        async with self._long_answers:
+            return Shortened(msgspec.json.decode(documents[0]), is_long=True, left_out=shortener.left_out)
+
+    async def _listed(self, response: aiohttp.ClientResponse, kind: Any) -> list[Any]:
+        content, is_all = await _read_up_to(_SHORT_LIST, response)
+        items: list[Any]
+        if is_all:
+            items = _list_decoder(kind).decode(content)
+            return items or []
+        shortener, decoder = Shortener(LISTED, split=True), _decoder(kind)
+        items = []
+        async for piece in _pieces(content, response):
+            async with self._long_answers:
+                items += [decoder.decode(document) for document in shortener.feed(piece)]
+                await asyncio.sleep(0)
+        shortener.finish()
+        return items
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -307,7 +396,7 @@ class Engine:
             try:
                 self._notice_version(response, known, what)
                 if response.status >= 400:
-                    _check(response.status, await _read_bounded(response, what), what)
+                    raise error_from_response(response.status, await _read_error(response), what)
             except BaseException:
                 response.close()
                 raise
@@ -324,7 +413,7 @@ class Engine:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
             self._api = None
             raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
-        except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError, msgspec.DecodeError, Malformed) as error:
             raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
 
 
@@ -342,19 +431,44 @@ def _connector(endpoint: str, tls: ssl.SSLContext | None) -> tuple[aiohttp.BaseC
     return aiohttp.TCPConnector(limit=0, ssl=tls or False), f"{'https' if tls else 'http'}://{parts.netloc}"
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, what: str) -> bytes:
+async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """The answer, or its first bytes if it is longer than ``limit``; and whether that is all."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
-        if len(content) > _LONGEST_ANSWER:
-            response.close()
-            raise EngineFailure(f"{what}: the engine's answer is longer than {_LONGEST_ANSWER} bytes")
-    return bytes(content)
+        if len(content) > limit:
+            return bytes(content), False
+    return bytes(content), True
 
 
-def _check(status: int, content: bytes, what: str) -> None:
-    if status >= 400:
-        raise error_from_response(status, content, what)
+async def _pieces(content: bytes, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """What has been read of an answer, and the rest of it."""
+    for at in range(0, len(content), _PIECE):
+        yield content[at : at + _PIECE]
+    piece = bytearray()
+    async for chunk in response.content.iter_any():
+        piece += chunk
+        if len(piece) >= _PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
+async def _read_error(response: aiohttp.ClientResponse) -> bytes:
+    content, is_all = await _read_up_to(_LONGEST_ERROR, response)
+    if not is_all:
+        response.close()
+    return content[:_LONGEST_ERROR]
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@cache
+def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(list[kind] | None)
 
 
 def _parse_api(text: object) -> tuple[int, int]:

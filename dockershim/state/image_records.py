@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -11,11 +12,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import background
-from dockershim.engine.client import Engine
+from dockershim.engine.client import Engine, Shortened
 from dockershim.engine.events import COMMIT, CONTAINER, IMAGE, Event
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.follower import ON_ITS_WAY, EngineFollower
-from dockershim.translate.image import ImageRecord, to_image_record, to_image_records
+from dockershim.translate.image import ImageConfig, ImageRecord, ListedImage, to_image_record, to_image_records
 from dockershim.translate.reference import lookup_name, may_be_id, parse_reference
 
 logger = logging.getLogger(__name__)
@@ -31,13 +32,17 @@ _REST: Final = 4
 _Content = tuple[str, int, int]
 
 
-def _content(listed: Mapping[str, Any]) -> _Content:
+def _content(listed: ListedImage) -> _Content:
     """What tells whether an element of GET /images/json is what it was.
 
     In containerd's image store the id is of an index of platforms. It stays when another platform is pulled, and the
     image that it stands for may be another one then.
     """
     return listed["Id"], int(listed.get("Size") or 0), int(listed.get("Created") or 0)
+
+
+def _to_record(inspected: Shortened) -> ImageRecord:
+    return to_image_record(inspected.json, inspected.left_out)
 
 
 class ImageRecords:
@@ -49,8 +54,8 @@ class ImageRecords:
         self._records: list[ImageRecord] = []
         self._by_name: dict[str, ImageRecord] = {}
         self._by_id: dict[str, ImageRecord] = {}
-        #: The USER of each image. Lists do not have it, so it is read once for each `_content`.
-        self._users: dict[_Content, str] = {}
+        #: What is used of each image's configuration. Lists do not have it, so it is read once for each `_content`.
+        self._configs: dict[_Content, ImageConfig] = {}
         self._count = itertools.count(1)
         self._changed = next(self._count)
         self._listed = 0
@@ -95,16 +100,18 @@ class ImageRecords:
         None if there is none. Raises Unavailable, InvalidArgument for what is no reference.
         """
         record = await self.find(name)
-        if record is None and (inspected := await self.inspect(name)) is not None:
-            return to_image_record(inspected)
+        if record is None:
+            with contextlib.suppress(NotFound):
+                return _to_record(await self._inspect(lookup_name(name)))
         return record
 
     async def inspect(self, name: str) -> Mapping[str, Any] | None:
         """The engine's description of the image with this name or id, None if there is none."""
         try:
-            return await self._inspect(lookup_name(name))
+            inspected: Mapping[str, Any] = (await self._inspect(lookup_name(name))).json
         except NotFound:
             return None
+        return inspected
 
     async def used(self, image_id: str) -> ImageRecord | None:
         """The image with this whole id, for the status of its containers; None if it is not listed.
@@ -130,10 +137,10 @@ class ImageRecords:
         async with self._turn:
             while not self._is_fresh():
                 begun, clock = next(self._count), time.monotonic()
-                listed: list[Mapping[str, Any]] = await self._engine.get("/images/json")
-                users = await self._users_of([_content(image) for image in listed])
-                self._keep(to_image_records(listed, {content[0]: user for content, user in users.items()}))
-                self._users, self._listed = users, begun
+                listed = await self._engine.get_list("/images/json", ListedImage)
+                configs = await self._configs_of([_content(image) for image in listed])
+                self._keep(to_image_records(listed, {content[0]: config for content, config in configs.items()}))
+                self._configs, self._listed = configs, begun
                 self._rest_until = time.monotonic() + _REST * (time.monotonic() - clock)
 
     def _keep(self, records: list[ImageRecord]) -> None:
@@ -143,26 +150,26 @@ class ImageRecords:
         self._by_name = by_id | {name: record for record in records for name in (*record.tags, *record.digests)}
         self._by_id = by_id
 
-    async def _users_of(self, contents: list[_Content]) -> dict[_Content, str]:
-        """The USER of each image that still exists."""
-        found = await asyncio.gather(*map(self._user_of, contents), return_exceptions=True)
-        users: dict[_Content, str] = {}
-        for content, user in zip(contents, found, strict=True):
-            if isinstance(user, str):
-                users[content] = user
-            elif not isinstance(user, NotFound):
-                raise user
-        return users
+    async def _configs_of(self, contents: list[_Content]) -> dict[_Content, ImageConfig]:
+        """What is used of the configuration of each image that still exists."""
+        found = await asyncio.gather(*map(self._config_of, contents), return_exceptions=True)
+        configs: dict[_Content, ImageConfig] = {}
+        for content, config in zip(contents, found, strict=True):
+            if isinstance(config, ImageConfig):
+                configs[content] = config
+            elif not isinstance(config, NotFound):
+                raise config
+        return configs
 
-    async def _user_of(self, content: _Content) -> str:
-        if content not in self._users:
+    async def _config_of(self, content: _Content) -> ImageConfig:
+        if content not in self._configs:
             async with self._inspects:
-                return to_image_record(await self._inspect(content[0])).user
-        return self._users[content]
+                record = _to_record(await self._inspect(content[0]))
+            return ImageConfig(record.user, record.added)
+        return self._configs[content]
 
-    async def _inspect(self, name: str) -> Mapping[str, Any]:
-        inspected: Mapping[str, Any] = await self._engine.get(f"/images/{quote(name, safe='/:@')}/json")
-        return inspected
+    async def _inspect(self, name: str) -> Shortened:
+        return await self._engine.get_shortened(f"/images/{quote(name, safe='/:@')}/json")
 
     # -- following the engine; see follower.Replica -------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from dockershim.state.follower import ON_ITS_WAY, EngineFollower
 from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
+    ListedContainer,
     SandboxRecord,
     Unreadable,
     is_mixed,
@@ -42,6 +44,9 @@ from dockershim.translate.records import (
 logger = logging.getLogger(__name__)
 
 _INSPECTS_AT_ONCE: Final = 16
+#: A refresh that nobody waits for begins this many times as long after the last one of a container with a long
+#: description as that took.
+_REST: Final = 4
 #: An inspect waits until the engine is done with the container, for example with its start.
 _INSPECT_DEADLINE: Final = 10.0
 _OURS: Final = {"label": [TYPE_LABEL]}
@@ -89,6 +94,9 @@ class Inventory:
         self._inspects = asyncio.Semaphore(_INSPECTS_AT_ONCE)
         #: Containers that are being inspected, and whether the answer is still valid.
         self._under_way: dict[str, bool] = {}
+        #: Containers whose description is long, each with the monotonic time until which the engine rests from it.
+        self._rests: dict[str, float] = {}
+        self._slow = asyncio.Semaphore(1)
         #: The background refreshes that events and ticks started, each with the container's id.
         self._refreshes: dict[asyncio.Task[None], str] = {}
         #: Containers that calls of ours are starting, with the number of calls; those to be inspected afterwards.
@@ -227,6 +235,7 @@ class Inventory:
         if container_id in self._under_way:
             self._under_way[container_id] = False
         self._begun.pop(container_id, None)
+        self._rests.pop(container_id, None)
         self._put(container_id, None)
 
     async def _refresh(self, container_id: str, satisfied: Callable[[], bool], asked: int | None = None) -> None:
@@ -253,13 +262,20 @@ class Inventory:
     async def _inspect(self, container_id: str) -> Record | None:
         if not is_id(container_id):
             return None
+        begun = time.monotonic()
         try:
-            async with self._inspects:
-                inspect: Mapping[str, Any] = await self._engine.get(
+            async with self._slow if container_id in self._rests else self._inspects:
+                answer = await self._engine.get_shortened(
                     f"/containers/{container_id}/json", deadline=_INSPECT_DEADLINE
                 )
         except NotFound:
             return None
+        inspect: Mapping[str, Any] = answer.json
+        if answer.is_long:
+            now = time.monotonic()
+            self._note_long(container_id, now + _REST * (now - begun), answer.left_out)
+        else:
+            self._rests.pop(container_id, None)
         try:
             image_labels = await self._labels_of(inspect.get("Image")) if is_mixed(inspect) else {}
             record = read_record(inspect, image_labels)
@@ -275,6 +291,16 @@ class Inventory:
         if record.exit_code and not record.oom_killed and self._was_oom_killed(container_id):
             return dataclasses.replace(record, oom_killed=True)
         return _with_current_score(record)
+
+    def _note_long(self, container_id: str, rest_until: float, left_out: int) -> None:
+        if left_out and container_id not in self._rests:
+            logger.warning(
+                "container %s: the engine's description is too long, %d bytes of its image's labels, variables or"
+                " other texts are left out",
+                container_id,
+                left_out,
+            )
+        self._rests[container_id] = rest_until
 
     def _report(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
         if container_id not in self._unreadable:
@@ -338,11 +364,11 @@ class Inventory:
         """Note what an event reports. Events of containers that no dockershim made are dropped here."""
         container_id = event.subject
         if event.kind == NETWORK:
-            container_id = event.attributes.get("container", "")
+            container_id = (event.attributes or {}).get("container", "")
             sandbox = self._sandboxes.get(container_id)
             if sandbox is None or sandbox.network_mode in ("none", "host"):
                 return
-        elif event.kind != CONTAINER or _type(event.attributes) not in (SANDBOX_TYPE, CONTAINER_TYPE):
+        elif event.kind != CONTAINER or not _may_be_ours(event.attributes):
             return
         if self._reported is not None:
             self._reported.add(container_id)
@@ -364,6 +390,9 @@ class Inventory:
 
     async def _refresh_in_background(self, container_id: str, asked: int) -> None:
         try:
+            # It is a crash loop, mostly: what its owner's image costs, others are not to wait for.
+            if (rest := self._rests.get(container_id, 0.0) - time.monotonic()) > 0:
+                await asyncio.sleep(rest)
             await self._refresh_or_summarize(container_id, asked)
         except ShimError as error:
             self._follower.suspect(str(error))
@@ -384,14 +413,15 @@ class Inventory:
             await self._summarize(container_id)
 
     async def _summarize(self, container_id: str) -> None:
-        items = await self._list({"id": [container_id]})
+        filters = json.dumps({"id": [container_id]})
+        items = await self._engine.get("/containers/json", params={"all": "1", "filters": filters})
         summary = _summary(items[0]) if items else None
         if not _same(summary, self._known(container_id)):
             self._put(container_id, summary)
 
     async def resync(self) -> None:
         """Read every container anew. Raises Unavailable."""
-        listed = {item["Id"] for item in await self._list(_OURS)}
+        listed = {item["Id"] for item in await self._list()}
         self._unreadable &= listed
         self._image_labels.clear()
         await self._all(self._refresh_or_summarize(key) for key in {*listed, *self._sandboxes, *self._containers})
@@ -405,7 +435,7 @@ class Inventory:
         """
         reported = self._reported = {*self._refreshes.values(), *self._starting}
         try:
-            listed = {item["Id"]: _summary(item) for item in await self._list(_OURS)}
+            listed = {item["Id"]: _summary(item) for item in await self._list()}
             known: dict[str, Record] = {**self._sandboxes, **self._containers}
             doubtful = {*listed, *known} - reported
             before = {key: self._known(key) for key in doubtful if not _same(listed.get(key), known.get(key))}
@@ -432,11 +462,9 @@ class Inventory:
         """End the background refreshes."""
         await background.end(*self._refreshes)
 
-    async def _list(self, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
-        items: list[Mapping[str, Any]] = await self._engine.get(
-            "/containers/json", params={"all": "1", "filters": json.dumps(filters)}
-        )
-        return items
+    async def _list(self) -> list[ListedContainer]:
+        params = {"all": "1", "filters": json.dumps(_OURS)}
+        return await self._engine.get_list("/containers/json", ListedContainer, params=params)
 
     async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
         for result in await asyncio.gather(*work, return_exceptions=True):
@@ -471,7 +499,7 @@ def _find(records: Mapping[str, R], text: str) -> R | None:
     return found[0] if found else None
 
 
-def _summary(item: Mapping[str, Any]) -> Record | None:
+def _summary(item: Mapping[str, Any] | ListedContainer) -> Record | None:
     """The record of a list item; None also if it is unreadable: the inspect fails in the same way, and logs it."""
     try:
         return read_summary(item)
@@ -514,5 +542,6 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def _type(labels: Mapping[str, str] | None) -> str:
-    return (labels or {}).get(TYPE_LABEL, "")
+def _may_be_ours(attributes: Mapping[str, str] | None) -> bool:
+    """Whether an event with these may be of a shim's container; of a long event nobody knows them."""
+    return attributes is None or attributes.get(TYPE_LABEL) in (SANDBOX_TYPE, CONTAINER_TYPE)

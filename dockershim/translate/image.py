@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Required, TypedDict
+
+import msgspec
 
 from dockershim.api.cri.v1 import api_pb2
 from dockershim.errors import InvalidArgument
@@ -20,7 +22,8 @@ _UID: Final = re.compile(r"[0-9]{1,18}")
 class ImageRecord:
     """An image on the node: ``id`` is ``sha256:…``, names are as the engine shows them, ``size`` is in bytes.
 
-    ``user`` is the image's own USER, as in "1002", "www-data" or "1003:users"; empty means root.
+    ``user`` is the image's own USER, as in "1002", "www-data" or "1003:users"; empty means root. ``added`` are the
+    bytes that the engine adds to the description of each container of this image: labels, variables, and more.
     """
 
     id: str
@@ -28,23 +31,59 @@ class ImageRecord:
     digests: tuple[str, ...]
     size: int
     user: str = ""
+    added: int = 0
 
 
-def to_image_record(inspected: Mapping[str, Any]) -> ImageRecord:
-    """From ``GET /images/{name}/json``."""
+class ImageConfig(NamedTuple):
+    """What an ImageRecord has of the image's configuration."""
+
+    user: str
+    added: int
+
+
+class ListedImage(TypedDict, total=False):
+    """An element of GET /images/json, with the fields that ``to_image_records`` reads, and its time of creation."""
+
+    Id: Required[str]
+    RepoTags: list[str] | None
+    RepoDigests: list[str] | None
+    Size: int
+    Created: int
+    Descriptor: dict[str, Any] | None
+
+
+#: Characters of a USER. A longer one is that of no account, and would make a list of images too long to be sent.
+_LONGEST_USER: Final = 256
+#: Bytes that an image may add. Each event of a container has its labels, and each inspect has all.
+MOST_ADDED: Final = 1 << 20
+
+
+def check_added(image: ImageRecord, asked: str) -> None:
+    """Check that containers can be made of the image that was ``asked`` for. Raises InvalidArgument."""
+    if image.added > MOST_ADDED:
+        raise InvalidArgument(
+            f"image {asked!r} has {image.added} bytes of labels, variables and other configuration, which the engine"
+            f" repeats for each of its containers; at most {MOST_ADDED} are allowed: build it with less of them"
+        )
+
+
+def to_image_record(inspected: Mapping[str, Any], left_out: int = 0) -> ImageRecord:
+    """From ``GET /images/{name}/json``, of which so many bytes are left out."""
+    config = inspected.get("Config") or {}
     return ImageRecord(
         id=inspected["Id"],
         tags=_tags(inspected.get("RepoTags")),
         digests=_digests(inspected),
         size=inspected.get("Size") or 0,
-        user=(inspected.get("Config") or {}).get("User") or "",
+        user=(config.get("User") or "")[:_LONGEST_USER],
+        added=(len(msgspec.json.encode(config)) if config else 0) + left_out,
     )
 
 
-def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, str]) -> list[ImageRecord]:
-    """From ``GET /images/json``, which does not have the user: ``users`` has it by image id.
+def to_image_records(listed: Sequence[ListedImage], configs: Mapping[str, ImageConfig]) -> list[ImageRecord]:
+    """From ``GET /images/json``, which does not have the configurations: ``configs`` has them by image id.
 
-    An image that is missing in ``users`` was removed meanwhile and is left out.
+    An image that is missing in ``configs`` was removed meanwhile and is left out.
     """
     return [
         ImageRecord(
@@ -52,10 +91,11 @@ def to_image_records(listed: Sequence[Mapping[str, Any]], users: Mapping[str, st
             tags=_tags(image.get("RepoTags")),
             digests=_digests(image),
             size=image.get("Size") or 0,
-            user=users[image["Id"]],
+            user=configs[image["Id"]].user,
+            added=configs[image["Id"]].added,
         )
         for image in listed
-        if image["Id"] in users
+        if image["Id"] in configs
     ]
 
 

@@ -57,6 +57,8 @@ _ALWAYS_ASKED_FOR: Final = frozenset(
         f"{ANNOTATION_PREFIX}io.kubernetes.container.terminationMessagePolicy",
     )
 )
+#: Labels by which a shim and a kubelet manage a container.
+KEPT_LABELS: Final = _ALWAYS_ASKED_FOR | _RESERVED
 
 
 class Extra(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

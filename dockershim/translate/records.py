@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Required, TypedDict, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.translate.accounts import Account, to_cri_user
 from dockershim.translate.image import ImageRecord, to_image_ref
 from dockershim.translate.labels import (
     CONTAINER_TYPE,
+    KEPT_LABELS,
     LOG_PATH_LABEL,
     NO_LABELS,
     SANDBOX_ID_LABEL,
@@ -166,6 +167,23 @@ def read_record(
         if kind == SANDBOX_TYPE:
             return _checked(read_sandbox(inspect, image_labels))
         return _checked(read_container(inspect, image_labels)) if kind == CONTAINER_TYPE else None
+
+
+#: The labels that a list's record needs. All other labels of an image may be there, too, in any length.
+_ListedLabels = TypedDict("_ListedLabels", dict.fromkeys(KEPT_LABELS, str), total=False)  # type: ignore[misc]
+
+
+class ListedContainer(TypedDict, total=False):
+    """An element of GET /containers/json, with the fields that ``read_summary`` reads to compare it with a record."""
+
+    Id: Required[str]
+    Names: list[str] | None
+    Image: str
+    ImageID: str
+    State: str
+    Created: int
+    Labels: _ListedLabels | None
+    HostConfig: dict[str, Any] | None
 
 
 def read_summary(item: Mapping[str, Any]) -> SandboxRecord | ContainerRecord | None:

@@ -12,7 +12,7 @@ import docker.errors
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
-from dockershim.translate.image import ImageRecord, to_image_records
+from dockershim.translate.image import ImageConfig, ImageRecord, to_image_records
 from dockershim.translate.labels import CONTAINER_TYPE, SANDBOX_TYPE, TYPE_LABEL
 from dockershim.translate.records import (
     ContainerRecord,
@@ -51,7 +51,8 @@ def truth(engine: DockerClient) -> Truth:
                 containers[container.id] = _with_score(container)
     checkpoints = {path.name for path in CHECKPOINTS.glob("?" * 64)}
     listed = engine.api.images()
-    images = {image.id: image for image in to_image_records(listed, dict.fromkeys((one["Id"] for one in listed), ""))}
+    configs = dict.fromkeys((one["Id"] for one in listed), ImageConfig("", 0))
+    images = {image.id: image for image in to_image_records(listed, configs)}
     return Truth(sandboxes, containers, images, frozenset(checkpoints - sandboxes.keys()))
 
 

@@ -128,8 +128,8 @@ $(VENV)/.fuzz: $(INSTALLED_FROM) $(IF_CUT_SHORT)
 	$(call pip_install,.[dev$(comma)fuzz],$(VENV)/.server $(VENV)/.installed $@)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.fuzz ## Feed random bytes to SPDY, to NRI, and to the readers of /proc (FUZZING=seconds for each)
-	for machine in spdy nri proc; do \
+fuzz: $(VENV)/.fuzz ## Feed random bytes to SPDY, NRI, the readers of /proc and of the engine (FUZZING=seconds for each)
+	for machine in spdy nri proc engine; do \
 	  mkdir -p build/fuzz/$$machine; \
 	  $(BIN)/python -m tests.fuzz.$$machine -max_total_time=$(FUZZING) -max_len=4096 \
 	    -artifact_prefix=build/fuzz/ build/fuzz/$$machine tests/fuzz/corpus/$$machine; \

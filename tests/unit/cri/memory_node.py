@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -29,6 +29,7 @@ from dockershim.cri.reconcile import Reconciliation
 from dockershim.cri.run_sandbox import SandboxStart
 from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.update_sandbox import SandboxUpdate
+from dockershim.engine.client import Shortened
 from dockershim.engine.events import CONTAINER, Event
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from dockershim.hooks.folder import HooksInForce
@@ -251,6 +252,12 @@ class Connection:
     async def get(self, path: str, **_: Any) -> Any:
         return await self._call(lambda: self._engine.get(path))
 
+    async def get_shortened(self, path: str, **_: Any) -> Shortened:
+        return Shortened(await self.get(path))
+
+    async def get_list(self, path: str, kind: object, **_: Any) -> Any:
+        return await self.get(path)
+
     async def post(
         self, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None, **_: Any
     ) -> Any:
@@ -406,7 +413,7 @@ class Server:
             hooks,
             self.nri,
             UNUSED,
-            UNUSED,
+            AsyncMock(look_up=AsyncMock(return_value=None)),
             UNUSED,
             self.limits,
             drafts,

@@ -16,7 +16,7 @@ from dockershim.api.cri.v1 import api_pb2
 from dockershim.cri import images as module
 from dockershim.cri.images import ImageService
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
-from dockershim.engine.client import Engine
+from dockershim.engine.client import Engine, Shortened
 from dockershim.engine.credentials import NodeCredentials
 from dockershim.errors import (
     DeadlineExceeded,
@@ -60,6 +60,12 @@ class FakeEngine:
         if answer is None:
             raise NotFound(path)
         return answer
+
+    async def get_shortened(self, path: str) -> Shortened:
+        return Shortened(await self.get(path))
+
+    async def get_list(self, path: str, kind: object) -> Any:
+        return await self.get(path)
 
     async def delete(self, path: str, *, params: Mapping[str, str]) -> None:
         self.asked.append(f"DELETE {path}")

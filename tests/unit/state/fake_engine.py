@@ -79,7 +79,7 @@ class FakeEngine:
             "Actor": {"ID": subject, "Attributes": {**known, **attributes}},
             "timeNano": time.time_ns() - int(late * 1e9),
         }
-        self.say(json.dumps(event).encode() + b"\n")
+        self.say(json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
     def say(self, data: bytes) -> None:
         for stream in self._streams:

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from dockershim.engine.client import Engine
+from dockershim.engine.client import Engine, Shortened
 from dockershim.engine.events import Event
 from dockershim.errors import EngineFailure, NotFound, Unavailable
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
+from dockershim.translate.image import ListedImage
 from tests.unit.state.fake_engine import until
 
 ID, OTHER = (f"sha256:{digit * 64}" for digit in "12")
@@ -27,25 +28,29 @@ class FakeEngine:
         self.lists = 0
         self.inspects = 0
         self.user = "me"
+        self.left_out = 0
         self.hold: asyncio.Event | None = None
         self.broken: Exception | None = None
         self.inspect_fails: Exception | None = None
 
-    async def get(self, path: str) -> Any:
-        if path == "/images/json":
-            self.lists += 1
-            if self.broken is not None:
-                raise self.broken
-            answer = list(self.images)
-            if self.hold is not None:
-                await self.hold.wait()
-            return answer
+    async def get_list(self, path: str, kind: object) -> Any:
+        assert (path, kind) == ("/images/json", ListedImage)
+        self.lists += 1
+        if self.broken is not None:
+            raise self.broken
+        answer = list(self.images)
+        if self.hold is not None:
+            await self.hold.wait()
+        return answer
+
+    async def get_shortened(self, path: str) -> Shortened:
         if path != f"/images/{ID}/json":
             raise NotFound(path)
         self.inspects += 1
         if self.inspect_fails is not None:
             raise self.inspect_fails
-        return {"Id": ID, "Config": {"User": self.user}}
+        config = {"User": self.user}
+        return Shortened({"Id": ID, "Config": config}, is_long=bool(self.left_out), left_out=self.left_out)
 
 
 class AlwaysCurrent:
@@ -267,3 +272,13 @@ async def test_a_list_that_takes_long_is_waited_for_once(
     await asyncio.sleep(0.01)
     assert engine.lists == 2
     await records.close()
+
+
+async def test_what_an_image_adds_is_known_from_memory_though_its_description_is_long(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    engine.left_out = 5_000_000
+    (listed,) = await records.all()
+    assert listed.added > 5_000_000
+    assert await records.look_up("app:1") == listed
+    assert engine.inspects == 1

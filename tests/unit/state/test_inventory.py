@@ -194,7 +194,7 @@ async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
         assert await inventory.compare() == []
         follower.suspect("a test")
     told = [one.getMessage() for one in caplog.records if DAMAGED in one.getMessage()]
-    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED} has labels that cannot be read"]
+    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED}: the engine's description is too long"]
     assert len(caplog.text) < 2000
 
 
@@ -462,9 +462,10 @@ def test_ids(text: str, expected: bool) -> None:
 class OneAway:
     """An engine that lists a container, and goes away when it is asked for it."""
 
-    async def get(self, path: str, **_: object) -> list[dict[str, str]]:
-        if path == "/containers/json":
-            return [{"Id": CONTAINER}]
+    async def get_list(self, *_: object, **__: object) -> list[dict[str, str]]:
+        return [{"Id": CONTAINER}]
+
+    async def get_shortened(self, *_: object, **__: object) -> None:
         raise Unavailable("the connection was lost")
 
 
@@ -497,3 +498,51 @@ async def test_a_listener_that_fails_costs_only_itself(
     assert heard[-2:] == [CONTAINER, CONTAINER]
     assert follower.counters.resyncs == resyncs
     assert caplog.text.count("RuntimeError: of a listener") == len(heard)
+
+
+async def test_a_long_event_refreshes_what_it_is_about(fake: FakeEngine, inventory: Inventory) -> None:
+    await inventory.containers()
+    fake.end(CONTAINER)
+    fake.emit("die", CONTAINER, long="x" * 2_000_000)
+    await until(lambda: last_known(inventory)[0] == cri.CONTAINER_EXITED)
+    fake.emit("destroy", CONTAINER, long="x" * 2_000_000)
+    await until(lambda: inventory.peek(CONTAINER) is None)
+    assert fake.listeners == 1
+    assert fake.lists == 1
+
+
+async def test_a_long_event_of_a_foreign_container_changes_nothing(fake: FakeEngine, inventory: Inventory) -> None:
+    before = await inventory.containers()
+    fake.emit("die", FOREIGN, long="x" * 1_000_000)
+    await until(lambda: FOREIGN in fake.inspected)
+    fake.emit("die", CONTAINER)
+    await until(lambda: fake.inspected[-1] == CONTAINER)
+    assert await inventory.containers() == before
+
+
+async def test_the_engine_rests_from_a_container_with_long_labels(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.inventory._REST", 10_000)
+    fake.containers[CONTAINER]["Config"]["Labels"]["LONG"] = "x" * 2_000_000
+    (shown,) = await inventory.containers()
+    assert shown.sandbox_id == SANDBOX
+    fake.inspected.clear()
+    for _ in range(10):
+        fake.emit("die", CONTAINER)
+    fake.end(CONTAINER)
+    fake.emit("die", SANDBOX)
+    await until(lambda: SANDBOX in fake.inspected)
+    assert CONTAINER not in fake.inspected
+    # A call does not wait.
+    found = await inventory.refresh_container(CONTAINER)
+    assert found is not None
+    assert found.state == cri.CONTAINER_EXITED
+
+
+async def test_a_list_is_read_however_long_it_is(fake: FakeEngine, inventory: Inventory) -> None:
+    of_sandbox = {"io.kubernetes.sandbox.id": SANDBOX, "LONG": "x" * 2_000_000}
+    for number in range(5):
+        fake.add(f"d{number}" * 32, f"k8s_long{number}_web_ns_uid_0", labels("container", **of_sandbox))
+    assert len(await inventory.containers()) == 6
+    assert await inventory.compare() == []

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.errors import InvalidArgument
 from dockershim.translate.image import (
+    MOST_ADDED,
+    ImageConfig,
     ImageRecord,
+    ListedImage,
+    check_added,
     is_named,
     to_cri_image,
     to_cri_image_info,
@@ -32,7 +37,7 @@ RECORD = ImageRecord(ID, ("nginx:1",), (f"nginx@{DIGEST}",), 1234, "")
                 "Size": 1234,
                 "Config": {"User": "1002"},
             },
-            ImageRecord(ID, ("nginx:1",), (f"nginx@{DIGEST}",), 1234, "1002"),
+            ImageRecord(ID, ("nginx:1",), (f"nginx@{DIGEST}",), 1234, "1002", 15),
             id="whole",
         ),
         pytest.param({"Id": ID, "RepoTags": None}, ImageRecord(ID, (), (), 0), id="nothing-but-an-id"),
@@ -45,14 +50,14 @@ def test_an_inspected_image_is_read(inspected: dict[str, Any], expected: ImageRe
 
 def test_a_list_is_read_with_the_users_that_are_known() -> None:
     other = "sha256:" + "0" * 64
-    listed: list[dict[str, Any]] = [
+    listed: list[ListedImage] = [
         {"Id": ID, "RepoTags": ["<none>:<none>"], "RepoDigests": ["<none>@<none>"], "Size": 1},
         {"Id": DIGEST, "RepoTags": None, "RepoDigests": ["<none>@<none>", f"nginx@{DIGEST}"], "Size": 2},
         {"Id": other, "RepoTags": ["gone:1"], "RepoDigests": [], "Size": 3},
     ]
-    assert to_image_records(listed, {ID: "", DIGEST: "www-data"}) == [
+    assert to_image_records(listed, {ID: ImageConfig("", 0), DIGEST: ImageConfig("www-data", 7)}) == [
         ImageRecord(ID, (), (), 1),
-        ImageRecord(DIGEST, (), (f"nginx@{DIGEST}",), 2, "www-data"),
+        ImageRecord(DIGEST, (), (f"nginx@{DIGEST}",), 2, "www-data", 7),
     ]
 
 
@@ -90,8 +95,8 @@ def test_the_user_is_a_number_or_a_name(user: str, uid: int | None, username: st
 def test_names_of_containerds_image_store(
     tags: list[str], digests: list[str], expected: tuple[tuple[str, ...], tuple[str, ...]], inspected: bool
 ) -> None:
-    image = {"Id": ID, "RepoTags": tags, "RepoDigests": digests}
-    record = to_image_record(image) if inspected else to_image_records([image], {ID: ""})[0]
+    image: ListedImage = {"Id": ID, "RepoTags": tags, "RepoDigests": digests}
+    record = to_image_record(image) if inspected else to_image_records([image], {ID: ImageConfig("", 0)})[0]
     assert (record.tags, record.digests) == expected
 
 
@@ -108,8 +113,8 @@ def test_names_of_containerds_image_store(
 def test_a_list_of_containerds_image_store_has_a_digest_for_each_name(
     tags: list[str], digests: list[str], expected: tuple[str, ...]
 ) -> None:
-    image = {"Id": DIGEST, "RepoTags": tags, "RepoDigests": digests, "Descriptor": {"digest": DIGEST}}
-    assert to_image_records([image], {DIGEST: ""})[0].digests == expected
+    image: ListedImage = {"Id": DIGEST, "RepoTags": tags, "RepoDigests": digests, "Descriptor": {"digest": DIGEST}}
+    assert to_image_records([image], {DIGEST: ImageConfig("", 0)})[0].digests == expected
 
 
 def test_an_image_is_told_whole() -> None:
@@ -153,3 +158,20 @@ def test_an_image_is_known_by_its_names(reference: str, expected: bool) -> None:
 
 def test_verbose_information_is_json() -> None:
     assert json.loads(to_cri_image_info({"Id": ID, "Size": 1})["info"]) == {"Id": ID, "Size": 1}
+
+
+def test_what_an_image_adds_to_each_container_is_counted() -> None:
+    config = {"Labels": {"a": "x" * 100}, "Env": ["A=" + "y" * 50]}
+    record = to_image_record({"Id": ID, "Config": config, "ContainerConfig": config})
+    assert 150 < record.added < 200
+    assert to_image_record({"Id": ID, "Config": config}, left_out=1000).added == record.added + 1000
+
+
+def test_an_image_that_adds_too_much_is_refused_by_name() -> None:
+    check_added(ImageRecord(ID, (), (), 1, added=MOST_ADDED), "app:1")
+    with pytest.raises(InvalidArgument, match=r"image 'app:1' has 1048577 bytes of labels.*build it"):
+        check_added(ImageRecord(ID, (), (), 1, added=MOST_ADDED + 1), "app:1")
+
+
+def test_the_user_of_an_image_has_a_length() -> None:
+    assert to_image_record({"Id": ID, "Config": {"User": "0" * 10_000}}).user == "0" * 256

@@ -24,7 +24,7 @@ from typing import Any, Final
 from bench.node import options
 from bench.wakes import prefer
 from dockershim.api.cri.v1 import api_pb2 as api
-from tests.attack import places, statistics
+from tests.attack import labels, places, statistics
 from tests.attack.bystander import Bystander, Times, bystander, resident
 from tests.cri_client import CRI
 from tests.engine.hung import hung
@@ -402,6 +402,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "odd names": statistics.odd_names,
     "hostile logs": places.hostile_logs,
     "idle connections": places.idle_connections,
+    "long labels": labels.long_labels,
 }
 
 

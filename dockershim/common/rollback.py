@@ -102,9 +102,13 @@ async def _attempt(name: str, undo: Undo) -> None:
 
 
 @contextlib.asynccontextmanager
-async def rollback(what: str, deadline: float) -> AsyncIterator[Rollback]:
-    """A block. If it fails or is cancelled, the undo steps that it pushed run, within ``deadline`` seconds."""
-    steps = Rollback()
+async def rollback(what: str, deadline: float, outer: Rollback | None = None) -> AsyncIterator[Rollback]:
+    """A block. If it fails or is cancelled, the undo steps that it pushed run, within ``deadline`` seconds.
+
+    What is done under a lock must be undone under it: else the next holder finds it half undone. So a block that takes
+    a lock has a block of its own inside, which gets the steps of the ``outer`` one that are to run there, too.
+    """
+    steps = outer if outer is not None else Rollback()
     with _counted_as_busy():
         try:
             yield steps

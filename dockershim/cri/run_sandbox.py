@@ -110,8 +110,8 @@ class SandboxStart:
             body = await self._infra_container(request, features, early)
             sandbox_id = await self._create(name, body, undo)
             self._pods.begin(sandbox_id)
-            undo.push("forget the sandbox", lambda: self._forget(sandbox_id))
-            async with self._pods.locked(sandbox_id):
+            undo.push("give up the sandbox", lambda: self._give_up(sandbox_id))
+            async with self._pods.locked(sandbox_id), rollback("RunPodSandbox", _UNDO_DEADLINE, undo):
                 await self._bring_up(sandbox_id, request, early, undo)
                 if self._nri.current is not None:
                     await self._tell_plugins(self._nri.current, sandbox_id, undo)
@@ -120,8 +120,8 @@ class SandboxStart:
                 self._nri.current.pod_was_returned(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
-    async def _forget(self, sandbox_id: str) -> None:
-        self._pods.forget(sandbox_id)
+    async def _give_up(self, sandbox_id: str) -> None:
+        self._pods.give_up(sandbox_id)
 
     async def _hooked(
         self, hooks: Hooks, request: cri.RunPodSandboxRequest, features: Capabilities

@@ -149,6 +149,10 @@ class Pods:
         marks.starting, marks.returned = False, True
         self.inventory.notify(sandbox_id)
 
+    def give_up(self, sandbox_id: str) -> None:
+        """RunPodSandbox has failed, and will not return the pod. Who asks for it finds it until it is removed."""
+        self._marks.pop(sandbox_id, None)
+
     def forget(self, sandbox_id: str) -> None:
         """Forget a removed pod; its id is never used again."""
         self._marks.pop(sandbox_id, None)

@@ -199,6 +199,36 @@ async def test_a_pod_is_made_beside_a_call_that_has_seen_it_in_a_list(call: Call
         choices = choices.next()
 
 
+def has_been_listed(server: Server, seen: set[str], number: int) -> bool:
+    """As ``is_listed``, also when the pod is gone again."""
+    seen.update(one for one in (SANDBOX,) if server.inventory.peek(one) is not None)
+    return number == 0 or bool(seen)
+
+
+@pytest.mark.parametrize("call", [stop, remove, reconcile])
+@pytest.mark.parametrize("failing", ["start", "network"])
+async def test_a_run_that_fails_is_undone_before_another_call_has_the_pod(
+    failing: str, call: Call, early: bool, tmp_path: Path
+) -> None:
+    choices: Choices | None = Choices()
+    while choices is not None:
+        node = MemoryNode(tmp_path)
+        server = await node.server()
+        node.add_fails = failing == "network"
+        if failing == "start":
+            node.engine.fail.add("start")
+        node.steps.on = True
+        seen = partial(has_been_listed, server, set())
+        made, other = await play(node.steps, [partial(run_pod, server), partial(call, server)], choices, seen)
+        node.steps.on = False
+        assert isinstance(made, ShimError), f"{choices}: {made!r}"
+        assert other is None, f"{choices}: {other!r}"
+        assert server.network.most_at_once <= 1, f"{choices}: two calls tear down one network at once"
+        assert node.left() == [], choices
+        await clear_away(server)
+        choices = choices.next()
+
+
 # -- the server's end -------------------------------------------------------------------------------------------------
 
 

@@ -134,7 +134,11 @@ class ContainerEvents:
 
     async def _feed(self, known: list[Record]) -> None:
         for record in known:
-            self._sent[record.id] = await self._state(record)
+            try:
+                self._sent[record.id] = await self._state(record)
+            except Exception:
+                # Its next change shows it as new; the others must not wait for it.
+                logger.exception("the state of container %s cannot be read for events", record.id)
         while True:
             container_id, removed = await self._changes.get()
             try:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
-from dockershim.cri.events import MOST_WAITING, _Client, _of_container, _of_sandbox
+from dockershim.cri.events import MOST_WAITING, ContainerEvents, _Client, _of_container, _of_sandbox
 from dockershim.errors import ResourceExhausted
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord
@@ -67,6 +73,34 @@ def test_events_of_a_container(
 )
 def test_events_of_a_sandbox(known: int | None, state: int, expected: list[str]) -> None:
     assert names(_of_sandbox(known, state)) == expected
+
+
+async def test_a_pod_that_cannot_be_read_costs_its_own_events_only() -> None:
+    async def broken(_: object) -> None:
+        raise ValueError("a mistake")
+
+    async def current() -> None: ...
+
+    def listen(listener: Callable[..., None]) -> Callable[[], None]:
+        listeners.append(listener)
+        return lambda: None
+
+    listeners: list[Callable[..., None]] = []
+    before, after = container(CREATED, 0), container(RUNNING, 2)
+    inventory: Any = SimpleNamespace(
+        snapshot=lambda: [SimpleNamespace(id="bad"), before], listen=listen, peek={after.id: after}.get
+    )
+    follower: Any = SimpleNamespace(current=current)
+    sandboxes: Any = SimpleNamespace(describe=broken)
+    stream: Any = ContainerEvents(follower, inventory, MagicMock(), sandboxes).get_container_events(
+        cri.GetEventsRequest()
+    )
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    listeners[0](after.id, before, after)
+    event = cri.ContainerEventResponse.FromString((await first).wire)
+    assert names([event.container_event_type]) == ["STARTED"]
+    await stream.aclose()
 
 
 async def test_a_client_gets_its_events_in_their_order() -> None:

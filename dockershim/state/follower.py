@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 _OVERLAP: Final = 1.0
 #: Events may be this many seconds late. The engine keeps 1,024 events for a slow reader, and drops later ones silently.
 _LATE: Final = 2.0
+#: A long event takes the engine and us so much time that the next ones are late. So many in a row are far from filling
+#: what the engine keeps.
+_LATE_BEHIND_LONG: Final = 256
 _BEAT: Final = 0.2
 _STALL: Final = 1.0
 _CONNECT_DEADLINE: Final = 2.0
@@ -111,6 +114,8 @@ class EngineFollower:
         self._suspected = asyncio.Event()
         self._last_beat = 0.0
         self._resync_begun = 0
+        #: Late events in a row, from the first long one.
+        self._behind_long = 0
         self.counters = Counters()
         self.outage = Outage()
         #: Why the replicas are not current; None when they are.
@@ -280,8 +285,16 @@ class EngineFollower:
         raise Unavailable("the engine has ended its event stream")
 
     def _check_lag(self, event: Event) -> None:
-        late = (time.time_ns() - event.time) / 1e9
-        if event.time > self._resync_begun and late > _LATE:
+        is_long, late = event.attributes is None, (time.time_ns() - event.time) / 1e9
+        if not is_long and late <= _LATE:
+            self._behind_long = 0
+            return
+        if is_long or self._behind_long:
+            # It has waited behind a long event, and not behind many events.
+            self._behind_long += 1
+            if self._behind_long <= _LATE_BEHIND_LONG:
+                return
+        if event.time > self._resync_begun:
             self.suspect(f"an event of the engine came {late:.1f} s late", ResyncReason.LATE)
 
     async def _keep(self) -> None:

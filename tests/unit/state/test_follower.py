@@ -14,7 +14,7 @@ from dockershim.state import follower as module
 from dockershim.state.follower import EngineFollower, ResyncReason
 from dockershim.state.inventory import Inventory
 from tests.unit.engine.server import Hanging, Server
-from tests.unit.state.fake_engine import CONTAINER, SANDBOX, FakeEngine, until
+from tests.unit.state.fake_engine import CONTAINER, FOREIGN, SANDBOX, FakeEngine, until
 
 
 async def state(inventory: Inventory) -> int:
@@ -238,3 +238,20 @@ async def test_a_comparison_that_fails_is_told(
         await failed.wait()
         await until(lambda: "following the engine failed" in caplog.text)
         await until(lambda: follower.is_current)
+
+
+async def test_events_behind_a_long_one_may_be_late_while_they_are_few(
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LATE_BEHIND_LONG", 3)
+    # Late are only events of changes after the resync.
+    monkeypatch.setattr(module, "_LATE", -1.0)
+    await inventory.sandboxes()
+    fake.emit("die", FOREIGN, long="x" * 300_000)
+    fake.emit("pause", CONTAINER)
+    fake.emit("unpause", CONTAINER)
+    await until(lambda: follower.counters.events == 3)
+    assert follower.is_current
+    fake.emit("pause", CONTAINER)
+    await until(lambda: follower.counters.causes[ResyncReason.LATE] == 1)
+    assert len(await inventory.sandboxes()) == 2

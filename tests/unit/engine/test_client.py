@@ -631,7 +631,7 @@ async def test_an_own_error_in_a_streams_block_stays_what_it_is(server: Server, 
 async def test_calls_under_way_are_given_up_and_none_that_has_ended(server: Server, engine: Engine) -> None:
     hanging = server.handlers["POST /containers/a/start"] = Hanging()
     await engine.ping(5.0)
-    calls = [asyncio.create_task(engine.post("/containers/a/start")) for _ in range(2)]
+    calls = [asyncio.create_task(engine.post("/containers/a/start", deadline=1000.0)) for _ in range(2)]
     await hanging.begun.wait()
     assert len(engine._waiting) == 2
     engine.give_up("the engine does not answer")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +116,28 @@ async def test_a_holder_that_may_not_be_removed_is_told() -> None:
     containers = EngineContainers(engine, SimpleNamespace(), lambda: 5.0)  # type: ignore[arg-type]
     with pytest.raises(AlreadyExists):
         await containers.create_in_place("pod", engine.create, refuse)
+
+
+async def test_a_start_is_announced_for_as_long_as_it_takes() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def starting(container_id: str) -> Iterator[None]:
+        seen.append(f"begin {container_id}")
+        try:
+            yield
+        finally:
+            seen.append("end")
+
+    async def post(path: str) -> None:
+        seen.append(path)
+        raise DeadlineExceeded("too long")
+
+    engine: Any = SimpleNamespace(post=post)
+    inventory: Any = SimpleNamespace(starting=starting)
+    with pytest.raises(DeadlineExceeded):
+        await EngineContainers(engine, inventory, lambda: 5.0).start("c0")
+    assert seen == ["begin c0", "/containers/c0/start", "end"]
 
 
 class BrokenDisk:

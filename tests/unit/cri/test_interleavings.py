@@ -14,7 +14,7 @@ import pytest
 
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
+from dockershim.errors import FailedPrecondition, InvalidArgument, NotFound, Probe, ShimError, Unavailable
 from dockershim.state.pods import Phase
 from tests.unit.cri.memory_node import (
     CONTAINER_ID,
@@ -443,6 +443,13 @@ async def test_a_stop_that_fails_can_be_made_again(tmp_path: Path) -> None:
     assert await server.pods.peek(SANDBOX).not_ready_reason() == "its network is torn down"
     await stop(server)
     assert server.pods.peek(SANDBOX).phase is Phase.STOPPED
+    await clear_away(server)
+
+
+async def test_a_status_of_nothing_is_a_probe(tmp_path: Path) -> None:
+    server = await MemoryNode(tmp_path).server()
+    with pytest.raises(Probe):
+        await server.reads.pod_sandbox_status(cri.PodSandboxStatusRequest())
     await clear_away(server)
 
 

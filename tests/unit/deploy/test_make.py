@@ -201,6 +201,15 @@ def test_two_at_once_do_not_disturb_each_other(checkout: Checkout) -> None:
     assert checkout.done() == [*NEW, "half of .", *NEW, *SERVER]
 
 
+def test_whatever_runs_the_unit_tests_brings_the_programs_that_they_run() -> None:
+    rules = re.findall(r"^([\w-]+):([^#\n]*)(?:##.*)?\n((?:\t.*\n)+)", (REPOSITORY / "Makefile").read_text(), re.M)
+    runs = {
+        target: needs.split() for target, needs, recipe in rules if "$(PYTEST)" in recipe and "tests/unit" in recipe
+    }
+    assert set(runs) == {"test-unit", "test-fast"}
+    assert [target for target, needs in runs.items() if "assemblers" not in needs] == []
+
+
 def test_help_begins_with_what_a_user_wants() -> None:
     command = ["make", "help"]
     shown = subprocess.run(

@@ -368,12 +368,23 @@ async def test_a_start_is_not_inspected_before_its_end(fake: FakeEngine, invento
 
 
 async def test_a_start_that_nothing_reported_is_not_inspected_for_it(fake: FakeEngine, inventory: Inventory) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
     await inventory.containers()
     fake.inspected.clear()
     with inventory.starting(CONTAINER):
-        pass
+        inventory.tick()
     await asyncio.sleep(0.05)
     assert fake.inspected == []
+
+
+async def test_a_start_is_no_change_that_the_engine_did_not_report(fake: FakeEngine, inventory: Inventory) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
+    await inventory.containers()
+    fake.inspected.clear()
+    with inventory.starting(CONTAINER):
+        fake.containers[CONTAINER]["State"] = {"Status": "running", "StartedAt": "2026-01-02T03:04:06Z", "Pid": 7}
+        assert await inventory.compare() == []
+        assert last_known(inventory)[0] == cri.CONTAINER_CREATED, "its list shows it before the start's end"
 
 
 async def test_a_second_start_beside_the_first_keeps_the_inspect_waiting(

@@ -161,7 +161,7 @@ def test_a_request_that_was_given_up_goes_to_no_other_path(
 ) -> None:
     """There it could hang once more."""
     first, second = hold(tmp_path / "first"), hold(tmp_path / "second")
-    client.send(1, "remove", tmp_path / "first", tmp_path / "second")
+    client.send(1, "device", tmp_path / "first", tmp_path / "second")
     assert first.reached.wait(5)
     client.send(1, "give up")
     while not client._process._jobs[1].given_up:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine import pods
+from tests.vm.cgroups import burstable
 from tests.vm.guest import Guest
 
 RUNTIME = "dockershim-runc"
@@ -57,3 +59,26 @@ async def test_a_pod_with_users_of_its_own(guest: Guest, registered: None) -> No
         assert await pods.sh(cri, container_id, "cat /proc/self/attr/current") == "docker-default (enforce)"
         assert await pods.sh(cri, container_id, "cat /sys/fs/cgroup/memory.high") == "50003968"
         assert "inet 10.88." in await pods.sh(cri, container_id, "ip -4 addr show eth0")
+
+
+async def test_what_a_kubelet_asks_of_cgroups_holds_from_the_first_instruction_on(
+    guest: Guest, registered: None
+) -> None:
+    config = burstable("11d2-unified")
+    files = {"memory.min": "0", "memory.low": "0", "memory.oom.group": "1", "memory.high": "50003968"}
+    resources = api.LinuxContainerResources(
+        memory_limit_in_bytes=100 << 20, memory_swap_limit_in_bytes=100 << 20, unified=files | {"memory.swap.max": "0"}
+    )
+    read = "cd /sys/fs/cgroup && head -n 1 " + " ".join((*files, "memory.swap.max"))
+    command = f"{read} >/first; touch /done; exec sleep 1000"
+    async with CRI(guest.cri) as cri, pods.pod(cri, config) as sandbox_id:
+        main = pods.container_config(command, linux=api.LinuxContainerConfig(resources=resources))
+        container_id = await pods.start(cri, sandbox_id, main, config)
+        first = await pods.sh(cri, container_id, "until test -e /done; do sleep 0.1; done; cat /first")
+        assert dict(re.findall(r"==> (.+) <==\n(.+)", first)) == files | {"memory.swap.max": "0"}
+        update = api.LinuxContainerResources(cpu_period=100_000, cpu_quota=40_000)
+        await cri.runtime.UpdateContainerResources(
+            api.UpdateContainerResourcesRequest(container_id=container_id, linux=update)
+        )
+        assert await pods.sh(cri, container_id, read) == first
+        assert guest.sh(f"docker inspect --format '{{{{.HostConfig.Runtime}}}}' {container_id}").strip() == RUNTIME

@@ -251,11 +251,12 @@ class Inventory:
             self._under_way[container_id] = True
             try:
                 record = await self._inspect(container_id)
-                if record is None:
-                    self.forget(container_id)
-                elif self._under_way[container_id]:
+                if record is not None and self._under_way[container_id]:
                     self._begun[container_id] = begun
                     self._put(container_id, record)
+                else:
+                    # Also if it was removed meanwhile: the answer may have left something since.
+                    self.forget(container_id)
             finally:
                 del self._under_way[container_id]
 
@@ -413,10 +414,12 @@ class Inventory:
             await self._summarize(container_id)
 
     async def _summarize(self, container_id: str) -> None:
+        """Take what the list says of a container, unless something newer has come before its answer."""
+        before = self._known(container_id)
         filters = json.dumps({"id": [container_id]})
         items = await self._engine.get("/containers/json", params={"all": "1", "filters": filters})
         summary = _summary(items[0]) if items else None
-        if not _same(summary, self._known(container_id)):
+        if self._known(container_id) is before and not _same(summary, before):
             self._put(container_id, summary)
 
     async def resync(self) -> None:

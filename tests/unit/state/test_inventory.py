@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.events import Event
@@ -399,6 +400,74 @@ async def test_a_second_start_beside_the_first_keeps_the_inspect_waiting(
         await asyncio.sleep(0.05)
         assert fake.inspected == []
     await until(lambda: fake.inspected == [CONTAINER])
+
+
+async def _begun_to_summarize(server: Server, inventory: Inventory, go_on: asyncio.Event) -> asyncio.Task[None]:
+    """A resync that has asked for the list's item of a container that is being started, whose answer comes later."""
+    listed = asyncio.Event()
+    at_once = server.handlers["GET /containers/json"]
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        answer = await at_once(request)
+        if "id" in json.loads(request.query["filters"]):
+            listed.set()
+            await go_on.wait()
+        return answer
+
+    server.handlers["GET /containers/json"] = late
+    resync = asyncio.create_task(inventory.resync())
+    await listed.wait()
+    return resync
+
+
+async def test_a_list_of_before_a_starts_end_does_not_hide_the_end(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
+    await inventory.containers()
+    go_on = asyncio.Event()
+    with inventory.starting(CONTAINER):
+        resync = await _begun_to_summarize(server, inventory, go_on)
+        fake.containers[CONTAINER]["State"] = {"Status": "running", "StartedAt": "2026-01-02T03:04:06Z", "Pid": 7}
+    # As StartContainer does before it returns.
+    await inventory.refresh_container(CONTAINER)
+    shown: list[Record | None] = []
+    inventory.listen(lambda container_id, _, after: shown.append(after) if container_id == CONTAINER else None)
+    go_on.set()
+    await resync
+    assert shown == []
+    assert last_known(inventory)[0] == cri.CONTAINER_RUNNING
+
+
+async def test_a_list_of_before_a_removal_does_not_bring_the_container_back(
+    server: Server, fake: FakeEngine, inventory: Inventory
+) -> None:
+    await inventory.containers()
+    fake.containers[CONTAINER]["State"] = {"Status": "exited"}
+    go_on = asyncio.Event()
+    with inventory.starting(CONTAINER):
+        resync = await _begun_to_summarize(server, inventory, go_on)
+        inventory.forget(CONTAINER)
+        go_on.set()
+        await resync
+        assert inventory.peek(CONTAINER) is None
+
+
+async def test_nothing_stays_of_a_long_one_that_was_removed_while_it_was_inspected(
+    fake: FakeEngine, inventory: Inventory
+) -> None:
+    fake.containers[CONTAINER]["Config"]["Labels"]["LONG"] = "x" * 2_000_000
+    await inventory.containers()
+    fake.inspected.clear()
+    fake.hold = asyncio.Event()
+    refresh = asyncio.create_task(inventory.refresh_container(CONTAINER))
+    await until(lambda: fake.inspected == [CONTAINER])
+    fake.emit("destroy", CONTAINER)
+    await until(lambda: inventory.peek(CONTAINER) is None)
+    fake.hold.set()
+    assert await refresh is None
+    left = [name for name, value in vars(inventory).items() if isinstance(value, dict) and CONTAINER in value]
+    assert left == []
 
 
 async def test_messages_are_made_once_for_each_state(fake: FakeEngine, inventory: Inventory) -> None:

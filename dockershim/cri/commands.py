@@ -82,6 +82,7 @@ class EngineCommand:
 
         ``act`` gets its pid, and whether it has ended: then others of the command may be left, or the pid be reused.
         """
+        pause = _LONGEST_POLL / 10
         while self.asked_to_start:
             state = await self._inspect()
             is_over = _has_ended(state)
@@ -89,7 +90,9 @@ class EngineCommand:
                 await with_own_thread(act, int(state["Pid"]), is_over)
             if is_over:
                 return
-            await asyncio.sleep(_LONGEST_POLL / 10)
+            await asyncio.sleep(pause)
+            # A loaded engine sees the end late, and each look goes through all processes of the node.
+            pause = min(pause * _SLOWER, _LONGEST_POLL)
 
 
 async def ended_under(inventory: Inventory, container_id: str, failure: ShimError) -> bool:

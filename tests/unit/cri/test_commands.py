@@ -17,6 +17,7 @@ from dockershim.cri.commands import EngineCommand
 from dockershim.cri.processes import _read, _signal
 from dockershim.engine.client import Engine
 from tests.processes import descriptors
+from tests.unit import virtual_time
 from tests.unit.state.fake_engine import until
 
 
@@ -126,3 +127,24 @@ def test_another_process_of_the_same_number_is_left_alone(processes: ExitStack) 
     _signal({process.pid: known}, "f" * 64, signal.SIGKILL)
     _signal({process.pid: known}, CONTAINER, signal.SIGTERM)
     assert process.wait(5) == -signal.SIGTERM
+
+
+class BlindEngine:
+    """An engine that never sees the end of a command, as one whose containerd does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def get(self, path: str) -> Any:
+        self.asked += 1
+        return {"Running": True, "ExitCode": None, "Pid": 0}
+
+
+def test_an_engine_that_does_not_see_the_end_is_asked_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    """ExecSync has its answer long before, and a probe may begin the next command: the kills of several go on."""
+    engine = BlindEngine()
+    blind = EngineCommand(cast("Engine", engine), CONTAINER, "f" * 64)
+    blind.asked_to_start = True
+    virtual_time.run(blind.kill())
+    assert "could not be killed" in caplog.text
+    assert 30 < engine.asked < 60, "in ten seconds"

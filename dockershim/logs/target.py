@@ -61,19 +61,19 @@ class Target:
         return True
 
     def find(self, place: Place) -> bool:
-        """Continue from ``place`` if its file is still in the folder, under any name. Raises OSError."""
-        try:
-            with self._folder() as folder:
-                for candidate in self._candidates(folder, place.inode):
-                    fd = open_file(folder, candidate, _APPEND)
-                    if place.is_in(fd):
-                        self._take(fd)
-                        _drop_zeros(fd, place.offset)
-                        self._set_length(place.offset)
-                        return True
-                    os.close(fd)
-        except FileNotFoundError:
-            pass
+        """Continue from ``place`` if its file is still in the folder, under any name.
+
+        Raises OSError, also if the file gets another name meanwhile: it is there at the next try.
+        """
+        with self._folder() as folder:
+            for candidate in self._candidates(folder, place.inode):
+                fd = open_file(folder, candidate, _APPEND)
+                if place.is_in(fd):
+                    self._take(fd)
+                    _drop_zeros(fd, place.offset)
+                    self._set_length(place.offset)
+                    return True
+                os.close(fd)
         return False
 
     def open_last(self) -> bytes:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dockershim.logs import copying
+from dockershim.logs.target import Target
 from tests.unit.logs.engine import Files, engine_line
 
 
@@ -206,6 +207,32 @@ def test_a_renamed_file_is_written_after_a_restart_too(files: Files) -> None:
     files.copy()
     # A kubelet that hears of a failed reopen gives the file its name back, over whatever is there.
     assert not files.kubelet.path.exists()
+    files.check()
+
+
+def test_a_file_that_is_renamed_while_it_is_looked_for_is_found_at_the_next_try(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet rotates the log at the moment at which a process takes it up that another one has left half-way."""
+    files.engine.write(3)
+    files.copy()
+    files.engine.write(2)
+    with files.kubelet.path.open("ab") as log:
+        log.write(b"".join(files.engine.written[3:]))
+    files.restart()
+    candidates = Target._candidates
+
+    def and_renamed(target: Target, folder: int, inode: int) -> list[Path]:
+        found = candidates(target, folder, inode)
+        files.kubelet.rotate()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Target, "_candidates", and_renamed)
+        with contextlib.suppress(FileNotFoundError):
+            files.copy()
+    files.engine.write(1)
+    files.copy()
     files.check()
 
 

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
+from dockershim.errors import ResourceExhausted
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -25,12 +27,19 @@ _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="own files")
 async def with_own_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Like asyncio.to_thread, with a thread that ends afterwards, and for which no other work waits.
 
-    For work that changes its thread, too.
+    For work that changes its thread, too. Raises ResourceExhausted if the kernel gives no thread, beside what ``call``
+    raises.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix=getattr(call, "__qualname__", ""))
     context = contextvars.copy_context()
     try:
-        return await asyncio.get_running_loop().run_in_executor(thread, partial(context.run, call, *args, **kwargs))
+        try:
+            running = asyncio.get_running_loop().run_in_executor(thread, partial(context.run, call, *args, **kwargs))
+        except RuntimeError as error:
+            raise ResourceExhausted(
+                "the node allows no more processes or threads: look for pods without a limit of processes"
+            ) from error
+        return await running
     finally:
         thread.shutdown(wait=False)
 

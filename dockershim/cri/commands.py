@@ -11,7 +11,7 @@ from typing import Any
 from dockershim.common.own_files import with_own_thread
 from dockershim.cri.processes import kill_command, signal_command
 from dockershim.engine.client import Engine
-from dockershim.errors import EngineFailure, NotFound, ShimError
+from dockershim.errors import EngineFailure, NotFound, ResourceExhausted, ShimError
 from dockershim.state.inventory import Inventory
 
 logger = logging.getLogger(__name__)
@@ -86,10 +86,14 @@ class EngineCommand:
         while self.asked_to_start:
             state = await self._inspect()
             is_over = _has_ended(state)
-            if state["Pid"]:
-                await with_own_thread(act, int(state["Pid"]), is_over)
-            if is_over:
-                return
+            try:
+                if state["Pid"]:
+                    await with_own_thread(act, int(state["Pid"]), is_over)
+                if is_over:
+                    return
+            except ResourceExhausted as error:
+                # Maybe by the command's own processes. A thread may be free a moment later.
+                logger.debug("a command in container %s cannot be killed yet: %s", self._container_id, error)
             await asyncio.sleep(pause)
             # A loaded engine sees the end late, and each look goes through all processes of the node.
             pause = min(pause * _SLOWER, _LONGEST_POLL)

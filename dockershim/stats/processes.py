@@ -101,8 +101,14 @@ class OpenFilesCounts:
 
     async def begin(self, due: Sequence[OpenFiles]) -> None:
         """Begin a round, where one may begin, and wait for it a while."""
+        try:
+            counting = asyncio.get_running_loop().run_in_executor(self._thread, count_all, due)
+        except RuntimeError as error:
+            # The kernel allows no more threads.
+            logger.error("open files of containers cannot be counted: %s", error)
+            self._rests_until = time.monotonic() + _REST * _LONGEST_ROUND
+            return
         self._under_way = True
-        counting = asyncio.get_running_loop().run_in_executor(self._thread, count_all, due)
         counting.add_done_callback(self._rest)
         await asyncio.wait([counting], timeout=_PATIENCE)
 

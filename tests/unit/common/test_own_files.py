@@ -14,6 +14,7 @@ import pytest
 
 import cni
 from dockershim.common.own_files import with_own_files, with_own_thread
+from dockershim.errors import ResourceExhausted
 
 NAME: ContextVar[str] = ContextVar("NAME")
 
@@ -41,6 +42,25 @@ async def test_the_cache_of_cni_has_threads_of_its_own(stuck: None, tmp_path: Pa
     attachment = cni.Attachment("id", "/netns", "eth0")
     with pytest.raises(cni.NotAttached):
         await runtime.check(network, attachment)
+
+
+async def test_without_threads_the_caller_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod whose processes have no limit can take all that the node may have."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(ResourceExhausted, match="no more processes"):
+        await with_own_thread(int)
+
+
+async def test_an_error_of_the_work_itself_stays_what_it_is() -> None:
+    def fail() -> None:
+        raise RuntimeError("odd")
+
+    with pytest.raises(RuntimeError, match="odd"):
+        await with_own_thread(fail)
 
 
 async def test_a_thread_of_its_own_waits_for_no_other_and_ends() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -95,6 +96,23 @@ async def test_whoever_has_got_its_number_is_spared(processes: ExitStack, end: s
     await getattr(command(process, is_over=True), end)()
     assert is_there(process.pid)
     assert process.poll() is None
+
+
+async def test_a_command_is_killed_as_soon_as_there_is_a_thread_for_it(
+    processes: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command itself may have as many processes as the node allows."""
+    start_thread, refused = threading.Thread.start, iter("ab")
+
+    def start_third(thread: threading.Thread) -> None:
+        if next(refused, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    process = start(processes, "exec sleep 60")
+    monkeypatch.setattr(threading.Thread, "start", start_third)
+    await command(process).kill()
+    assert process.poll() == -signal.SIGKILL
 
 
 async def test_a_command_of_many_processes_takes_few_descriptors(

@@ -230,3 +230,21 @@ async def test_a_round_that_fails_is_logged_and_another_one_follows(
         assert counts.may_begin()
         await counts.begin([])
     assert caplog.text.count("ValueError: odd") == 2
+
+
+async def test_a_round_without_a_thread_is_no_failure_of_the_metrics_and_another_one_follows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(processes, "_REST", 0)
+    monkeypatch.setattr(processes, "_PATIENCE", 10)
+    counts = OpenFilesCounts()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        await counts.begin([])
+    assert "can't start new thread" in caplog.text
+    assert counts.may_begin()
+    await counts.begin([])
+    assert counts.may_begin()

@@ -108,9 +108,12 @@ class SandboxStart:
                 request = await self._hooked(self._hooks.current, request, features)
             early = self._early_network(request, features)
             body = await self._infra_container(request, features, early)
+            begun: list[str] = []
+            # The last one to run: until its container is gone, the pod is not ready, whatever it needs for that.
+            undo.push("give up the sandbox", lambda: self._give_up(begun))
             sandbox_id = await self._create(name, body, undo)
+            begun.append(sandbox_id)
             self._pods.begin(sandbox_id)
-            undo.push("give up the sandbox", lambda: self._give_up(sandbox_id))
             async with self._pods.locked(sandbox_id), rollback("RunPodSandbox", _UNDO_DEADLINE, undo):
                 await self._bring_up(sandbox_id, request, early, undo)
                 if self._nri.current is not None:
@@ -120,8 +123,9 @@ class SandboxStart:
                 self._nri.current.pod_was_returned(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
-    async def _give_up(self, sandbox_id: str) -> None:
-        self._pods.give_up(sandbox_id)
+    async def _give_up(self, begun: Sequence[str]) -> None:
+        for sandbox_id in begun:
+            self._pods.give_up(sandbox_id)
 
     async def _hooked(
         self, hooks: Hooks, request: cri.RunPodSandboxRequest, features: Capabilities

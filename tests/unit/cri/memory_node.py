@@ -163,6 +163,7 @@ class MemoryEngine:
         if first == SANDBOX:
             self._sandboxes.add(made)
         self.add(made, name, labels, "created", body["HostConfig"].get("Annotations"))
+        self.containers[made]["HostConfig"]["NetworkMode"] = body["HostConfig"]["NetworkMode"]
         self.done.append("create")
         return {"Id": made}
 

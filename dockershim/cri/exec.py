@@ -36,7 +36,8 @@ class Execs:
 
         A loaded engine sees the end of what was killed seconds later; the answer does not wait for that.
 
-        Raises InvalidArgument, NotFound, FailedPrecondition if the container does not run, DeadlineExceeded.
+        Raises InvalidArgument, NotFound, FailedPrecondition if the container does not run, DeadlineExceeded, and
+        Unavailable if the engine does not prepare the command in time.
         """
         return await _exec_sync(self._engine, self._inventory, request)
 
@@ -50,7 +51,11 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
     container = await inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
     patience = request.timeout + _ENGINE_PATIENCE if request.timeout else None
-    created = await engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
+    try:
+        created = await engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
+    except DeadlineExceeded as error:
+        # The command was not even begun. Of a probe that took too long a kubelet thinks that the container is not well.
+        raise Unavailable(f"the command was not begun: {error}") from error
     command = _Command(engine, container.id, created["Id"])
     try:
         async with asyncio.timeout(request.timeout or None):

@@ -14,7 +14,7 @@ from dockershim.cri import exec as exec_module
 from dockershim.cri.exec import Execs
 from dockershim.cri.streaming import _exec
 from dockershim.engine.client import Engine
-from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition
+from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
 from dockershim.state.inventory import Inventory
 from streaming import CommandFailed, CommandStreams
 from tests.unit.engine.server import Hanging, Server
@@ -103,10 +103,11 @@ async def test_a_command_that_cannot_be_killed_soon_does_not_hold_up_the_answer(
 async def test_an_engine_that_makes_no_exec_is_not_waited_for_without_end(
     server: Server, client: Engine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A kubelet takes DEADLINE_EXCEEDED of a probe for a container that does not answer, and restarts it."""
     monkeypatch.setattr(exec_module, "_ENGINE_PATIENCE", 0.05)
     server.handlers[f"POST /containers/{CONTAINER}/exec"] = Hanging()
     async with asyncio.timeout(4):
-        with pytest.raises(DeadlineExceeded, match="no answer from the engine"):
+        with pytest.raises(Unavailable, match="no answer from the engine"):
             await Execs(client, inventory).exec_sync(
                 cri.ExecSyncRequest(container_id=CONTAINER, cmd=["true"], timeout=1)
             )

@@ -37,7 +37,9 @@ async def long_labels(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         finally:
             for task in tries:
                 task.cancel()
-            await asyncio.wait(tries)
+            ended = await asyncio.gather(*tries, return_exceptions=True)
+        for error in {str(one) for one in ended if isinstance(one, Exception)}:
+            outcome.expect(False, f"a try of the tenant failed: {error}")
         outcome.expect(outcome.seen.get("made", 0) == 0, "a container of an image with long labels was created")
         outcome.expect(outcome.seen.get("refused", 0) >= _AT_ONCE, "not every pod has tried")
         outcome.expect(outcome.seen.get("crashes", 0) > 0, "no container has crashed")

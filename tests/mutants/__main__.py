@@ -28,7 +28,8 @@ _WANTED: Final = 0.95
 _LIMIT: Final = 300.0
 #: What tests import and read.
 _COPIED: Final = (
-    *("dockershim", "cni", "checkpoints", "streaming", "tests", "bench", "deploy", "docs", "examples"),
+    *("dockershim", "background", "cni", "checkpoints", "streaming"),
+    *("tests", "bench", "deploy", "docs", "examples"),
     *("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"),
 )
 #: A mistake may keep tests from ending the processes that they start: these end with pytest, in a namespace of theirs.

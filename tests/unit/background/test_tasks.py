@@ -207,3 +207,35 @@ async def test_the_end_of_nothing_takes_no_time() -> None:
     async with asyncio.timeout(0):
         await background.end(None)
         await background.Tasks("tests").close()
+
+
+async def test_what_is_started_meanwhile_is_waited_for_too() -> None:
+    tasks = background.Tasks("tests")
+    ended: list[str] = []
+
+    async def second() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ended.append("second")
+
+    async def first() -> None:
+        tasks.start(second(), "second")
+
+    tasks.start(first(), "first")
+    await tasks.wait()
+    assert ended == ["second"]
+
+
+async def test_a_block_ends_after_the_work_that_it_kept() -> None:
+    ended: list[bool] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async with background.kept(slow, owner="tests", name="a job"):
+        await asyncio.sleep(0)
+    assert ended == [True]

@@ -309,3 +309,20 @@ def test_no_lock_is_left(plan: list[tuple[str, bool]]) -> None:
         assert locks._locks == {}
 
     asyncio.run(run())
+
+
+async def test_an_inner_block_undoes_the_outer_steps_under_its_lock() -> None:
+    locks = Locks()
+
+    async def look() -> None:
+        done.append("under the lock" if locks._locks else "after it")
+
+    async def call() -> None:
+        async with rollback("a call", 5) as undo:
+            undo.push("look", look)
+            async with locks.hold("pod"), rollback("a call", 5, undo):
+                raise KeyError("a step")
+
+    with pytest.raises(KeyError):
+        await call()
+    assert done == ["under the lock"]

@@ -169,3 +169,31 @@ def test_the_corpus_of_the_fuzzer(path: Path) -> None:
 @given(st.binary(max_size=1), st.one_of(st.binary(), st.text(alphabet='{}[]":,\\a1 \n').map(str.encode)))
 def test_any_bytes(way: bytes, data: bytes) -> None:
     fuzz.run(way + data)
+
+
+def test_a_kept_label_has_a_bound_of_its_own() -> None:
+    data = to_json({SANDBOX_ID_LABEL: "x" * 100_000, TYPE_LABEL: "container"})
+    assert shortened([data], LISTED)[0] == [{TYPE_LABEL: "container"}]
+
+
+def test_an_answer_that_is_too_deep_is_refused() -> None:
+    assert shortened([b"[" * 64 + b"]" * 64], SMALL)[1] == 0
+    with pytest.raises(Malformed, match="too deep"):
+        shortened([b"[" * 66 + b"]" * 66], SMALL)
+
+
+@pytest.mark.parametrize("more", [b"{}", b"x", b'"'])
+def test_more_than_one_answer_is_refused(more: bytes) -> None:
+    with pytest.raises(Malformed):
+        shortened([b'{"a":1}' + more], SMALL)
+
+
+def test_a_long_document_costs_the_next_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONGEST_LEFT", 20)
+    long, short = {"a": "x" * 15, "b": "x" * 15}, {"c": [{"d": "e"}]}
+    assert shortened([to_json([long, short])], SMALL, split=True)[0] == [long, short]
+
+
+def test_a_kept_label_does_not_come_out_of_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONGEST_LEFT", 5)
+    assert shortened([to_json({"a": "x" * 9, "b": [{TYPE_LABEL: "y"}]})], SMALL)[0] == [{"a": "x" * 9, "b": []}]

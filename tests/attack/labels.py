@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _IMAGE: Final = "attack/labels:1"
 _BYTES: Final = 20 << 20
 _AT_ONCE: Final = 20
-#: Seconds between two tries for one pod, and between two starts of one container; a kubelet takes at least ten.
-_PAUSE: Final = 5.0
+#: Seconds between two tries for one pod, and between two starts of one container: a kubelet's first pause.
+_PAUSE: Final = 10.0
 
 
 @asynccontextmanager

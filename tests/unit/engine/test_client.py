@@ -12,7 +12,9 @@ from typing import Any, TypedDict
 import pytest
 from aiohttp import web
 
+from dockershim.engine import client as module
 from dockershim.engine.client import TLS, Engine, Shortened
+from dockershim.engine.long_answers import Shortener
 from dockershim.errors import (
     DeadlineExceeded,
     EngineFailure,
@@ -323,6 +325,59 @@ async def test_long_answers_leave_the_loop_to_others(server: Server, engine: Eng
     counting.cancel()
     await asyncio.wait([counting])
     assert turns > 3 * 40, "as many as there are pieces"
+
+
+class AtOnce:
+    """A response whose bytes are all there, so that reading it never waits; it is its own ``content``."""
+
+    def __init__(self, body: bytes) -> None:
+        self.content = self
+        self._chunks = iter([body[at : at + _CHUNK] for at in range(0, len(body), _CHUNK)])
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+_CHUNK = 64 << 10
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["whole", "list"])
+async def test_each_piece_of_all_long_answers_has_a_turn_of_the_loop(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, is_list: bool
+) -> None:
+    feed, turn, fed = Shortener.feed, 0, list[tuple[int, int]]()
+    loop = asyncio.get_running_loop()
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        # It was before the readers in this turn, so it is in the next one, too.
+        loop.call_soon(count)
+
+    def noted(self: Shortener, data: bytes) -> list[bytes]:
+        fed.append((turn, len(data)))
+        return feed(self, data)
+
+    async def read() -> Any:
+        response: Any = AtOnce(json.dumps([{"Id": "1", "Labels": _LONG}] if is_list else _LONG).encode())
+        return await (engine._listed(response, Listed) if is_list else engine._whole(response))
+
+    monkeypatch.setattr(Shortener, "feed", noted)
+    loop.call_soon(count)
+    await asyncio.gather(read(), read())
+    turns = [at for at, _ in fed]
+    assert len(fed) > 2 * 30
+    assert len(set(turns)) == len(turns)
+    assert max(length for _, length in fed) <= module._PIECE + _CHUNK
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["whole", "list"])
+async def test_a_long_answer_that_is_cut_off_is_refused(server: Server, engine: Engine, is_list: bool) -> None:
+    item = {"Id": "1", "Labels": _LONG}
+    server.handlers["GET /thing"] = answering(200, json.dumps([item] if is_list else item).encode()[:-1])
+    with pytest.raises(EngineFailure, match="GET /thing: the engine's answer is not what its API says"):
+        await (engine.get_list("/thing", Listed) if is_list else engine.get("/thing"))
 
 
 async def test_parameters_and_body_arrive(server: Server, engine: Engine) -> None:

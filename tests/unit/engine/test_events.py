@@ -71,7 +71,9 @@ FORGED = '","Type":"image","Action":"destroy","Actor":{"ID":"c2"}}\n{"Type":"con
 
 @pytest.mark.parametrize("size", [1000, 65536, 10**8], ids=["in small pieces", "in pieces", "whole"])
 @pytest.mark.parametrize(
-    "first", [{"status": "die", "id": "c1", "from": FORGED}, {}], ids=["with deprecated fields", "without them"]
+    "first",
+    [{"status": "die", "id": "c1", "from": FORGED}, {"from": "registry/" + "x" * 4000}, {}],
+    ids=["with deprecated fields", "with a long name of an image", "without them"],
 )
 @pytest.mark.parametrize("text", ["x" * 3 * _LONG, FORGED * 10_000], ids=["plain", "like events"])
 def test_of_a_long_event_only_its_beginning_is_read(size: int, first: dict[str, str], text: str) -> None:

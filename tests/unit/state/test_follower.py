@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
+from dockershim.engine.events import Event
 from dockershim.errors import Unavailable
 from dockershim.state import follower as module
 from dockershim.state.follower import EngineFollower, ResyncReason
@@ -255,3 +257,29 @@ async def test_events_behind_a_long_one_may_be_late_while_they_are_few(
     fake.emit("pause", CONTAINER)
     await until(lambda: follower.counters.causes[ResyncReason.LATE] == 1)
     assert len(await inventory.sandboxes()) == 2
+
+
+@pytest.mark.parametrize(
+    ("events", "suspicions"),
+    [
+        pytest.param("late", 1, id="late alone"),
+        pytest.param("long late late", 0, id="as many as may be late"),
+        pytest.param("long late late late", 1, id="one more than may be late"),
+        pytest.param("long late in-time late", 1, id="late again after one that was in time"),
+        pytest.param("long late in-time long late late", 0, id="each time as many as may be late"),
+    ],
+)
+def test_late_events_are_counted_from_a_long_one_to_one_that_is_in_time(
+    monkeypatch: pytest.MonkeyPatch, events: str, suspicions: int
+) -> None:
+    monkeypatch.setattr(module, "_LATE_BEHIND_LONG", 3)
+    follower = EngineFollower(cast(Engine, None), compare_every=60)
+    suspected: list[str] = []
+    monkeypatch.setattr(follower, "suspect", lambda reason, cause: suspected.append(cause))
+    for event in events.split():
+        if event == "long":
+            follower._check_lag(Event("container", "die", CONTAINER, None, 0))
+        else:
+            made = time.time_ns() - (10**10 if event == "late" else 0)
+            follower._check_lag(Event("container", "die", CONTAINER, {}, made))
+    assert suspected == [ResyncReason.LATE] * suspicions

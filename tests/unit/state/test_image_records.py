@@ -12,6 +12,7 @@ import pytest
 from dockershim.engine.client import Engine, Shortened
 from dockershim.engine.events import Event
 from dockershim.errors import EngineFailure, NotFound, Unavailable
+from dockershim.state import image_records as module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.translate.image import ListedImage
@@ -282,3 +283,46 @@ async def test_what_an_image_adds_is_known_from_memory_though_its_description_is
     assert listed.added > 5_000_000
     assert await records.look_up("app:1") == listed
     assert engine.inspects == 1
+
+
+async def test_few_images_are_inspected_at_once(
+    records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images = [{"Id": f"sha256:{number:064x}"} for number in range(20)]
+    go_on, under_way, most = asyncio.Event(), 0, 0
+
+    async def inspect(path: str) -> Shortened:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await go_on.wait()
+        under_way -= 1
+        return Shortened({"Id": path.split("/")[2], "Config": {}})
+
+    monkeypatch.setattr(engine, "get_shortened", inspect)
+    reading = asyncio.create_task(records.all())
+    await until(lambda: under_way > 0)
+    go_on.set()
+    assert len(await reading) == 20
+    assert most == module._INSPECTS_AT_ONCE
+
+
+async def test_nothing_stays_of_an_image_that_was_removed(records: ImageRecords, engine: FakeEngine) -> None:
+    await records.all()
+    images, engine.images = engine.images, []
+    records.changed()
+    assert await records.all() == []
+    engine.images = images
+    records.changed()
+    assert len(await records.all()) == 1
+    assert engine.inspects == 2
+
+
+async def test_an_engine_that_is_away_does_not_say_that_there_is_no_image(
+    records: ImageRecords, engine: FakeEngine
+) -> None:
+    """A kubelet would pull it."""
+    assert await records.look_up(OTHER) is None
+    engine.inspect_fails = Unavailable("the connection was lost")
+    with pytest.raises(Unavailable):
+        await records.look_up(ID)

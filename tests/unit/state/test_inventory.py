@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
 from dockershim.errors import InvalidArgument, NotFound, Unavailable
 from dockershim.state.follower import EngineFollower
@@ -626,3 +627,83 @@ async def test_a_list_is_read_however_long_it_is(fake: FakeEngine, inventory: In
         fake.add(f"d{number}" * 32, f"k8s_long{number}_web_ns_uid_0", labels("container", **of_sandbox))
     assert len(await inventory.containers()) == 6
     assert await inventory.compare() == []
+
+
+async def test_after_its_start_a_container_is_read_once_for_what_came_meanwhile(
+    fake: FakeEngine, inventory: Inventory
+) -> None:
+    await inventory.containers()
+    fake.inspected.clear()
+    event = Event("container", "attach", CONTAINER, labels("container"), time.time_ns())
+    with inventory.starting(CONTAINER):
+        inventory.take(event)
+    await until(lambda: fake.inspected == [CONTAINER])
+    with inventory.starting(CONTAINER):
+        pass
+    assert inventory._put_off == set()
+    assert list(inventory._refreshes.values()).count(CONTAINER) <= 1
+
+
+async def test_a_resync_during_a_start_is_completed_at_the_starts_end(fake: FakeEngine, inventory: Inventory) -> None:
+    fake.containers[CONTAINER]["State"] = {"Status": "created"}
+    await inventory.containers()
+    fake.inspected.clear()
+    with inventory.starting(CONTAINER):
+        await inventory.resync()
+        assert CONTAINER not in fake.inspected
+        fake.end(CONTAINER, code=7)
+    assert CONTAINER in inventory._refreshes.values(), "at once, not by a tick that finds that it never ran"
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 7))
+
+
+async def test_long_descriptions_are_read_one_by_one_and_hold_up_no_other(
+    client: Engine, fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = [f"d{number}" * 32 for number in range(3)]
+    of_sandbox = {"io.kubernetes.sandbox.id": SANDBOX, "LONG": "x" * 2_000_000}
+    for number, container_id in enumerate(long):
+        fake.add(container_id, f"k8s_long{number}_web_ns_uid_0", labels("container", **of_sandbox))
+    await inventory.containers()
+    get, go_on, asked = client.get_shortened, asyncio.Event(), list[str]()
+
+    async def held(path: str, **options: Any) -> Any:
+        asked.append(path.split("/")[2])
+        await go_on.wait()
+        return await get(path, **options)
+
+    monkeypatch.setattr(client, "get_shortened", held)
+    reading = [asyncio.create_task(inventory.refresh_container(one)) for one in (*long, CONTAINER)]
+    await until(lambda: CONTAINER in asked)
+    assert asked == [long[0], CONTAINER]
+    go_on.set()
+    await asyncio.gather(*reading)
+    assert sorted(asked) == sorted([*long, CONTAINER])
+
+
+async def test_a_container_whose_description_is_short_again_has_no_rest(
+    fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dockershim.state.inventory._REST", 10_000)
+    fake.containers[CONTAINER]["Config"]["Labels"]["LONG"] = "x" * 2_000_000
+    await inventory.containers()
+    del fake.containers[CONTAINER]["Config"]["Labels"]["LONG"]
+    await inventory.refresh_container(CONTAINER)
+    fake.end(CONTAINER, code=3)
+    fake.emit("die", CONTAINER)
+    await until(lambda: last_known(inventory) == (cri.CONTAINER_EXITED, 3))
+
+
+async def test_a_listener_that_ends_itself_takes_no_change_from_the_next_one(inventory: Inventory) -> None:
+    await inventory.containers()
+    heard: list[str] = []
+    stop = inventory.listen(lambda *_: stop())
+    inventory.listen(lambda container_id, *_: heard.append(container_id))
+    inventory.notify(CONTAINER)
+    assert heard == [CONTAINER]
+
+
+async def test_a_long_event_of_a_network_changes_nothing(fake: FakeEngine, inventory: Inventory) -> None:
+    before = await inventory.containers()
+    inventory.take(Event("network", "connect", "n1", None, 0))
+    assert inventory._refreshes == {}
+    assert await inventory.containers() == before

@@ -135,3 +135,8 @@ def test_the_kernels_rows_of_hostile_names_come_back(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [f"/volumes/{name}" for name in NAMES]
+
+
+def test_a_mount_that_only_gets_mounts_is_not_shared() -> None:
+    (found,) = parse(rows("24 22 8:17 / /var rw master:1 - xfs /dev/sdb1 rw"))
+    assert not found.is_shared

@@ -119,3 +119,8 @@ def test_a_pod_is_read_by_its_process_alone() -> None:
         pass
     with pytest.raises((FileNotFoundError, ProcessLookupError)):
         Network(process.pid, {Path("/proc/self/ns/net").stat().st_ino}, "eth0")
+
+
+def test_a_number_that_is_none_skips_its_line_alone() -> None:
+    odd = line(b"odd").replace(b" 0", b" -", 1)
+    assert [one.name for one in parse_interfaces(HEADINGS + odd + line(b"eth0"), "eth0")] == ["eth0"]

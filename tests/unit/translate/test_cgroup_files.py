@@ -76,6 +76,14 @@ def test_what_is_in_force_anyway_is_not_written(
             id="huge pages",
         ),
         pytest.param(
+            {"hugetlb.2MB.max": "0", "hugetlb.2MB.rsvd.max": "5"},
+            {},
+            CGROUPFS,
+            {"hugetlb.2MB.max": "0"},
+            {"hugetlb.2MB.rsvd.max": "5"},
+            id="reserved huge pages of its own",
+        ),
+        pytest.param(
             {"hugetlb.2MB.max": "0"}, {}, replace(CGROUPFS, kernel=(5, 6)), {"hugetlb.2MB.max": "0"}, {}, id="Linux 5.6"
         ),
         pytest.param(

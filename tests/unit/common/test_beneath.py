@@ -13,6 +13,7 @@ from dockershim.common.beneath import open_file, open_folder
 from dockershim.host_paths import operations
 from dockershim.logs.position import Place
 from dockershim.logs.target import Target
+from dockershim.network import netns
 from tests.processes import descriptors
 
 
@@ -92,5 +93,32 @@ def test_zeros_behind_the_position_are_cut_off(tmp_path: Path) -> None:
             file.write(bytes(100))
         assert target.find(place)
         assert (tmp_path / "0.log").read_bytes() == b"one\n"
+    finally:
+        target.close()
+
+
+def test_a_release_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    _leaves_nothing_open(lambda: netns._release(tmp_path / "other", (0, 0)))
+
+
+def test_the_log_that_was_rotated_last_is_continued_behind_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "0.log").touch()
+    rotated = tmp_path / "0.log.20260101-000000"
+    rotated.write_bytes(b"one\n")
+    target = Target(tmp_path, tmp_path / "0.log")
+    try:
+        assert target.open_last() == b"one\n"
+        assert target.place.inode == rotated.stat().st_ino
+    finally:
+        target.close()
+
+
+def test_ten_rotated_logs_are_looked_at(tmp_path: Path) -> None:
+    for number in range(11):
+        (tmp_path / f"0.log.{number:02}").write_bytes(b"" if number else b"one\n")
+    target = Target(tmp_path, tmp_path / "0.log")
+    try:
+        assert target.open_last() == b""
     finally:
         target.close()

@@ -124,3 +124,17 @@ def test_a_pod_is_read_by_its_process_alone() -> None:
 def test_a_number_that_is_none_skips_its_line_alone() -> None:
     odd = line(b"odd").replace(b" 0", b" -", 1)
     assert [one.name for one in parse_interfaces(HEADINGS + odd + line(b"eth0"), "eth0")] == ["eth0"]
+
+
+def test_a_bounded_part_of_the_counters_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+
+    def read(file: int, limit: int) -> bytes:
+        limits.append(limit)
+        return SAMPLE
+
+    monkeypatch.setattr("dockershim.stats.network.read_open", read)
+    network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino}, "eth0")
+    network.interfaces()
+    network.close()
+    assert limits[0] <= 1 << 24

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 import background
+from background import tasks
 from tests.unit import virtual_time
 
 _field: ContextVar[str] = ContextVar("field", default="")
@@ -239,3 +240,10 @@ async def test_a_block_ends_after_the_work_that_it_kept() -> None:
     async with background.kept(slow, owner="tests", name="a job"):
         await asyncio.sleep(0)
     assert ended == [True]
+
+
+async def test_a_task_that_has_ended_is_not_held() -> None:
+    task = background.start(asyncio.sleep(0), owner="test", name="ends")
+    await task
+    await asyncio.sleep(0)
+    assert task not in tasks._running

@@ -219,13 +219,14 @@ async def test_of_two_containers_of_one_name_that_run_the_newer_has_statistics()
         of_container("web", 3),
         of_container("web", 1),
         of_container("web", 0, running=False),
+        of_container("web", 4, running=False),
         of_container("log", 0),
         of_container("web", 0, sandbox="s2"),
     ]
     statistics = statistics_of([of_sandbox("s1", 0), of_sandbox("s2", 0, uid="other")], containers)
     answer = await statistics.list_container_stats(cri.ListContainerStatsRequest())
     listed = [one.attributes.id for one in cri.ListContainerStatsResponse.FromString(answer.wire).stats]
-    assert listed == ["s1-web-3", "s1-web-0", "s1-log-0", "s2-web-0"]
+    assert listed == ["s1-web-3", "s1-web-0", "s1-web-4", "s1-log-0", "s2-web-0"]
     answer = await statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
     pods = cri.ListPodSandboxStatsResponse.FromString(answer.wire).stats
     assert [one.attributes.id for pod in pods for one in pod.linux.containers] == listed

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -74,6 +74,12 @@ async def has_ended(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(10):
         with contextlib.suppress(ConnectionError):
             await reader.read()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -159,6 +165,18 @@ async def test_a_request_is_not_held_to_the_time_of_a_head(monkeypatch: pytest.M
         assert await is_served(server.base_url)
 
 
+async def test_a_request_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "LIFETIME", 0.1)
+    async with serving() as url, connected(url, GET_NEVER) as (reader, _):
+        await has_ended(reader)
+
+
+async def test_a_connection_that_has_ended_does_not_count() -> None:
+    async with SmallServer(answer, "127.0.0.1", 0) as server:
+        assert await is_served(server.base_url)
+        await until(lambda: not server._connections._open)
+
+
 async def test_a_connection_is_closed_after_its_answer() -> None:
     """So nobody can hold one by asking for it to be kept."""
     request = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
@@ -242,6 +260,40 @@ async def test_it_ends_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "accept", accept)
     async with serving() as url, connected(url):
         await asyncio.sleep(0.05)
+
+
+async def test_without_descriptors_a_connection_is_given_up_and_the_kernel_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = 0
+
+    def accept(sock: socket.socket) -> object:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(http_server, "TIME_TO_ASK", 60.0)
+    monkeypatch.setattr(http_server, "_PAUSE", 60.0)
+    async with SmallServer(answer, "127.0.0.1", 0) as server, connected(server.base_url, b"GET") as (first, _):
+        await until(lambda: bool(server._connections._open))
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        async with connected(server.base_url):
+            await has_ended(first)
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert tries == 1
+
+
+async def test_nothing_is_accepted_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def accept(sock: socket.socket) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    async with SmallServer(answer, "127.0.0.1", 0) as server, connected(server.base_url):
+        await until(lambda: server._resting is not None)
+        resting = server._resting
+        assert resting is not None
+    assert resting.cancelled()
 
 
 async def test_a_name_of_the_machine_is_served() -> None:

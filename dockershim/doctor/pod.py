@@ -28,6 +28,8 @@ _DEADLINE: Final = 30.0
 _REMOVAL: Final = 40.0
 _REMOVAL_CALL: Final = 15.0
 _AGAIN: Final = 0.3
+#: Seconds between two looks whether a call has ended.
+_PAUSE: Final = 0.002
 _MEND: Final = "journalctl -u dockershim.service -n 50"
 #: Repositories whose images have a shell, by their last part; and those that only wait.
 _WITH_SHELL: Final = ("busybox", "alpine", "debian", "ubuntu")
@@ -42,6 +44,7 @@ class Run:
 
     channel: grpc.Channel
     findings: list[Finding]
+    interrupts: Interrupts
     name: str = field(default_factory=lambda: token_hex(8))
 
     def step(
@@ -51,7 +54,7 @@ class Run:
         title = f"pod: {request.DESCRIPTOR.name.removesuffix('Request')}"
         began = time.monotonic()
         try:
-            answer = call(self.channel, request, response, _DEADLINE)
+            answer = call(self.channel, request, response, _DEADLINE, self.pause)
             told = tell(answer)
         except (grpc.RpcError, ValueError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else str(error)
@@ -59,6 +62,11 @@ class Run:
             raise StepFailed from error
         self.findings.append(ok(title, told or "done", time.monotonic() - began))
         return answer
+
+    def pause(self) -> None:
+        """Wait a moment. Raises KeyboardInterrupt if a signal comes or has come: nowhere else does one."""
+        with self.interrupts.allowed():
+            time.sleep(_PAUSE)
 
 
 class StepFailed(Exception):
@@ -68,11 +76,10 @@ class StepFailed(Exception):
 def run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> None:
     """Run a pod and remove it; add the ``findings``. If a signal raises KeyboardInterrupt, the pod is removed first."""
     with connect(endpoint) as channel:
-        run = Run(channel, findings)
+        run = Run(channel, findings, interrupts)
         try:
-            with interrupts.allowed():
-                _sweep(channel)
-                _live(run)
+            _sweep(channel)
+            _live(run)
         except StepFailed:
             pass  # its finding is there
         except grpc.RpcError as error:
@@ -90,7 +97,7 @@ def _live(run: Run) -> None:
     )
     sandbox = run.step(cri.RunPodSandboxRequest(config=config), cri.RunPodSandboxResponse).pod_sandbox_id
     run.step(cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox), cri.PodSandboxStatusResponse, _address)
-    listed = call(run.channel, cri.ListImagesRequest(), cri.ListImagesResponse, _DEADLINE).images
+    listed = call(run.channel, cri.ListImagesRequest(), cri.ListImagesResponse, _DEADLINE, run.pause).images
     image, has_shell = choose_image([tag for one in listed for tag in one.repo_tags])
     if image:
         _run_container(run, sandbox, config, image, has_shell=has_shell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -21,10 +22,18 @@ def connect(endpoint: str) -> grpc.Channel:
     return grpc.insecure_channel(endpoint, options=options)
 
 
-def call(channel: grpc.Channel, request: Message, response: type[Response], seconds: float) -> Response:
+def call(
+    channel: grpc.Channel,
+    request: Message,
+    response: type[Response],
+    seconds: float,
+    pause: Callable[[], None] | None = None,
+) -> Response:
     """Call the method of RuntimeService or ImageService whose request this is. Raises grpc.RpcError.
 
-    The call is cancelled if the waiting is interrupted, so that the server undoes it.
+    The call is cancelled if the waiting is interrupted, so that the server undoes it. Where the channel is used
+    afterwards, only ``pause`` may be interrupted, which is called again and again meanwhile: an exception of a signal
+    handler inside of gRPC may leave a lock that gRPC's own thread then waits for.
     """
     name = request.DESCRIPTOR.name.removesuffix("Request")
     service = (
@@ -39,6 +48,8 @@ def call(channel: grpc.Channel, request: Message, response: type[Response], seco
     )
     future = method.future(request, timeout=seconds)
     try:
+        while pause is not None and not future.done():
+            pause()
         answer: Response = future.result()
     except BaseException:
         future.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -37,10 +38,18 @@ class Node:
         self.image = "docker.io/library/busybox:1"
         self.output = b"doctor\n"
 
-    def call(self, channel: object, request: Any, response: type[Any], seconds: float) -> Any:
+    def call(
+        self,
+        channel: object,
+        request: Any,
+        response: type[Any],
+        seconds: float,
+        pause: Callable[[], None] = lambda: None,
+    ) -> Any:
         name = request.DESCRIPTOR.name.removesuffix("Request")
         self.calls.append(name)
         answer = getattr(self, f"_{name}", lambda _: response())(request)
+        pause()
         if name == self.breaks:
             self.breaks = ""
             raise self.error
@@ -129,13 +138,13 @@ def test_the_pod_is_removed_whatever_breaks(breaks: str, error: BaseException, n
 def test_no_signal_keeps_the_pod(call: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = 0
 
-    def and_signal(channel: object, request: Any, response: type[Any], seconds: float) -> Any:
+    def and_signal(channel: object, request: Any, response: type[Any], seconds: float, *pause: Any) -> Any:
         nonlocal sent
         if request.DESCRIPTOR.name == f"{call}Request" or sent:
             sent += 1
             # SIGINT is ignored where the tests run in the background of a shell.
             signal.raise_signal(signal.SIGTERM)
-        return node.call(channel, request, response, seconds)
+        return node.call(channel, request, response, seconds, *pause)
 
     monkeypatch.setattr(pod, "call", and_signal)
     findings: list[Finding] = []
@@ -143,6 +152,25 @@ def test_no_signal_keeps_the_pod(call: str, node: Node, monkeypatch: pytest.Monk
         run_pod("unix:///a", findings, interrupts)
     assert (interrupts.seen, sent > 1, node.pods) == (True, True, {})
     assert findings[-1].title == "pod: removal"
+
+
+def test_a_signal_raises_while_a_call_is_waited_for_and_nowhere_in_grpc(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it may leave a lock that the removal's calls then wait for."""
+
+    def in_grpc(channel: object, request: Any, response: type[Any], seconds: float, *pause: Any) -> Any:
+        if request.DESCRIPTOR.name == "CreateContainerRequest":
+            signal.raise_signal(signal.SIGTERM)
+            node.calls.append("after the signal")
+        return node.call(channel, request, response, seconds, *pause)
+
+    monkeypatch.setattr(pod, "call", in_grpc)
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        run_pod("unix:///a", [], interrupts)
+    assert node.calls[node.calls.index("after the signal") :][:2] == ["after the signal", "CreateContainer"]
+    assert "StartContainer" not in node.calls
+    assert node.pods == {}
 
 
 def test_a_signal_that_came_before_ends_the_next_step() -> None:

@@ -52,7 +52,7 @@ class KubeletLog:
 
     def rotate(self) -> None:
         if self.path.exists():
-            self.rotated.append(self.path.with_name(f"{self.path.name}.{len(self.rotated)}"))
+            self.rotated.append(self.path.with_name(f"{self.path.name}.{len(self.rotated):03}"))
             self.path.rename(self.rotated[-1])
 
     def lines(self) -> list[bytes]:

@@ -10,9 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(addprefix dockershim/api/,cri/v1/api.proto hooks/v1alpha1/api.proto nri/v1alpha1/api.proto ttrpc/v1/api.proto)
 STUBS := $(PROTOS:.proto=_pb2.py)
-SOURCES := $(wildcard dockershim background cni checkpoints streaming deploy tests bench examples hatch_build.py)
+SOURCES := $(wildcard dockershim background cni checkpoints loopio streaming deploy tests bench examples hatch_build.py)
 
-# The tests start the server some hundred times: compiled anew each time, it would begin a third later.
+# The tests start the server some hundred times: compiled again each time, it would begin a third later.
 unexport PYTHONDONTWRITEBYTECODE
 
 # FOCUS=name runs the tests whose name contains it.
@@ -38,7 +38,7 @@ install-server: $(VENV)/.server
 INSTALLED_FROM := pyproject.toml hatch_build.py $(PROTOS)
 
 # $(call pip_install,what,stamps,in words): one at a time, as `make run` and `make demo` may be begun together in two terminals.
-# What is cut short leaves no .whole, and the next one begins anew, as pip takes what it has half installed for
+# What is cut short leaves no .whole, and the next one starts again, as pip takes what it has half installed for
 # installed. An install that fails by itself has changed nothing, or undone it; what worked before is kept.
 COMMA := ,
 define pip_install
@@ -87,7 +87,7 @@ runc: assemblers ## Compile dockershim-runc, which gives pods user namespaces, f
 	$(PYTHON) -m deploy.runc
 
 .PHONY: clean
-clean: ## Remove everything that was built
+clean: ## Remove everything that was built in this clone (not ~/.cache/dockershim-tests, which all clones share)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f $(STUBS) $(STUBS:.py=.pyi)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -110,7 +110,7 @@ test-fast: lint assemblers ## Run what takes a minute: lint, and the tests that 
 test-pythons: install ## Run the unit tests with Python 3.13 and 3.14 of Debian (PYTHONS="3.14 /path/to/python"): five minutes each
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-# It takes ten minutes of two cores, so it is no part of `make test`.
+# It takes ten minutes of two cores, so it is not part of `make test`.
 .PHONY: mutants
 mutants: install ## Put mistakes into copies of the code, one by one, and see which no unit test notices (FOCUS=package, or text)
 	$(BIN)/python -m tests.mutants $(if $(FOCUS),--focus "$$FOCUS")
@@ -123,4 +123,4 @@ assemblers:
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
 	    binutils binutils-aarch64-linux-gnu gcc libc6-dev gcc-aarch64-linux-gnu qemu-user-static; }
 
--include tests/node/node.mk tests/vm/vm.mk tests/first_pod/first_pod.mk tests/kubernetes/kubernetes.mk bench/bench.mk deploy/run.mk deploy/deb/deb.mk
+-include tests/node/node.mk tests/sim/sim.mk tests/vm/vm.mk tests/first_pod/first_pod.mk tests/kubernetes/kubernetes.mk tests/kubelets/kubelets.mk bench/bench.mk deploy/run.mk deploy/deb/deb.mk

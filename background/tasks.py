@@ -49,10 +49,10 @@ def start(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], *, owner: str, name: str) -> asyncio.Task[None]:
-    """A task for work that must go on: whenever it fails, this is logged and counted, and after a pause it begins anew.
+    """A task for work that must go on: a failure is logged and counted, and after a pause the work is restarted.
 
     The work has ended when it returns, or when the task is cancelled. It runs in a context of its own, without the log
-    fields of whoever began it.
+    fields of its caller.
     """
     return start(_go_on(work, owner, name), owner=owner, name=name, context=contextvars.Context())
 
@@ -116,7 +116,7 @@ async def _go_on(work: Callable[[], Coroutine[Any, Any, None]], owner: str, name
                 raise
             if loop.time() - begun >= _STABLE:
                 pause = _FIRST_PAUSE
-            _note(owner, f"{name} failed, and begins again in {pause:g} s", error)
+            _note(owner, f"{name} failed, restarting in {pause:g} s", error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -127,7 +127,7 @@ def _ended(owner: str, task: asyncio.Task[Any]) -> None:
         if (error := task.exception()) is not None:
             _note(owner, f"{task.get_name()} failed", error)
     elif not task.cancelling():
-        _note(owner, f"{task.get_name()} failed", asyncio.CancelledError("what it waited for was cancelled"))
+        _note(owner, f"{task.get_name()} failed", asyncio.CancelledError("what it was waiting for was cancelled"))
 
 
 def _note(owner: str, what: str, error: BaseException) -> None:

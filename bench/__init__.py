@@ -5,5 +5,5 @@ Runs inside a test node; `make bench` starts one.
 
 from dockershim.server.cli import set_up_grpc
 
-# Who asks has gRPC as the server has it: how often its own threads wake each other is not what is measured.
+# The client has gRPC as the server has it: how often its own threads wake each other is not what is measured.
 set_up_grpc()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -30,9 +29,7 @@ class BareEngine:
         self._base += "/v{}.{}".format(*self.api)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
 
     async def capabilities(self) -> Capabilities:

@@ -2,8 +2,7 @@
 
 Turn about, some containers write as fast as they can: followed by our server, and by nobody. Before and while they
 do, the server is asked for its containers. What that takes longer beside an engine and containers that use all CPUs,
-and are followed by nobody, is printed too, and so is how much longer processes wait then that do nothing at all but
-wake each other (`bench/wakes.py`).
+and are followed by nobody, is printed too.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from bench.engine import BareEngine
 from bench.node import options
 from bench.reads import pull
 from bench.turns import timed
-from bench.wakes import NICE, ROUND_TRIPS, prefer, waker
 from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.server import Server
+from tests.processes import NICE, log_processes, prefer
 from tests.processes import cpu as used_cpu
-from tests.processes import log_processes
 
 LINE: Final = "2026-01-02 03:04:05 INFO request served path=/api/v1/things status=200 time=12ms"
 END: Final = b"the end"
@@ -50,8 +48,7 @@ MOST: Final = 1.5  # times its idle value, ListContainers' 99th percentile
 class Turn:
     """One turn: lines a second in the json-files and at the log paths, and seconds of ListContainers before and then.
 
-    ``cpu`` is the log process's CPU time, in seconds a line. ``wakes_idle`` and ``wakes_busy`` are the seconds of
-    `bench.wakes`, before and then.
+    ``cpu`` is the log process's CPU time, in seconds a line.
     """
 
     json: float
@@ -59,8 +56,6 @@ class Turn:
     idle: Sequence[float]
     busy: Sequence[float]
     cpu: float
-    wakes_idle: Sequence[float]
-    wakes_busy: Sequence[float]
 
     @property
     def ratio(self) -> float:
@@ -114,7 +109,6 @@ def _report(count: int, alone: Sequence[Turn], ours: Sequence[Turn]) -> bool:
     slower = median(turn.slower for turn in ours)
     rate = median(turn.ours for turn in ours)
     busy, idle = _p99(turn.busy for turn in ours), _p99(turn.idle for turn in ours)
-    wakes_busy, wakes_idle = _p99(turn.wakes_busy for turn in ours), _p99(turn.wakes_idle for turn in ours)
     sys.stdout.write(
         f"{count} containers: {rate:,.0f} lines/s into CRI files, {median(turn.json for turn in ours):,.0f} into the"
         f" json-files they are made from (ratio {ratio:.3f}, at least {LEAST})\n"
@@ -123,8 +117,6 @@ def _report(count: int, alone: Sequence[Turn], ours: Sequence[Turn]) -> bool:
         f"    ListContainers p99 {busy:.1f} ms, idle {idle:.1f} ms (ratio {slower:.2f}, at most {MOST}); with the same"
         f" containers followed by nobody: {_p99(turn.busy for turn in alone):.1f} ms"
         f" (ratio {median(turn.slower for turn in alone):.2f})\n"
-        f"    {ROUND_TRIPS} round trips between two processes that do nothing else: p99 {wakes_busy:.1f} ms,"
-        f" idle {wakes_idle:.2f} ms (ratio {wakes_busy / wakes_idle:.1f})\n"
     )
     return ratio >= LEAST and slower <= MOST
 
@@ -149,22 +141,18 @@ class _Bench:
         go = self._folder / f"go-{self._turns}"
         go.mkdir()
         async with self._containers(server, count, lines // count, go) as logs:
-            with waker() as before:
-                idle = await _ask(server, lambda: False, IDLE)
-                wakes_idle = before.times()
-            with waker() as then:
-                cpu, begun = self._used(), time.perf_counter()
-                (go / "go").touch()
-                ended = asyncio.Event()
-                asking = background.child(_ask(server, ended.is_set), "ask for statistics")
-                json, ours = await asyncio.gather(
-                    *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
-                )
-                ended.set()
-                cpu = self._used() - cpu
-                busy, wakes_busy = await asking, then.times()
+            idle = await _ask(server, lambda: False, IDLE)
+            cpu, begun = self._used(), time.perf_counter()
+            (go / "go").touch()
+            ended = asyncio.Event()
+            asking = background.child(_ask(server, ended.is_set), "ask for statistics")
+            json, ours = await asyncio.gather(
+                *(asyncio.to_thread(_wait, [pair[side] for pair in logs]) for side in (0, 1))
+            )
+            ended.set()
+            cpu = self._used() - cpu
             rate, our_rate = (lines / (end - begun) for end in (json, ours))
-            return Turn(rate, our_rate, idle, busy, cpu / lines, wakes_idle, wakes_busy)
+            return Turn(rate, our_rate, idle, await asking, cpu / lines)
 
     def _used(self) -> float:
         """CPU seconds of the log process, none before there is one."""

@@ -1,7 +1,7 @@
 """`python -m bench.relist`, in a test node: what a kubelet's relists cost as pods grow, beside the engine's own reads.
 
 A round is what a kubelet does each second: both lists, and the status of a fifth of the pods and their containers. Its
-CPU is that of server and engine. For the engine's reads it is that of the engine and of whoever asks it, which is this
+CPU is that of server and engine. For the engine's reads it is that of the engine and of its client, which is this
 process, in the place of a server that asks the engine each time; the engine's alone is printed, too. Beside both is
 what gRPC alone takes of it: a server that answers the same calls with the same bytes and does nothing else.
 """

@@ -17,16 +17,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
 
 from checkpoints.errors import DamagedCheckpoint, NewerCheckpoint
 
 Protocol: TypeAlias = Literal["tcp", "udp", "sctp"]
+_Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 VERSION: Final = "v1"
-_EXTENSION: Final = "dockershim"
-_PROTOCOLS: Final = frozenset(get_args(Protocol))
-_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class PortMapping:
     """A port of the pod on the node; ``host_port`` 0 means that the pod has requested none."""
 
     protocol: Protocol
-    container_port: int
-    host_port: int
+    container_port: _Port
+    host_port: _Port
     host_ip: str = ""
 
 
@@ -47,9 +47,7 @@ class Checkpoint:
 
     ``network`` is the kind of the pod's network ("cni", "docker", "host"; empty if the file does not say);
     ``created_at`` is in nanoseconds since 1970. ``overhead`` and ``resources`` are those that the pod got after it was
-    made, as JSON objects; None if it still has those that it was made with. Only ``decode`` sets ``checksum_differs``:
-    the file is usable, but its checksum is not the one that cri-dockerd computes. In-tree dockershims always write such
-    files.
+    made, as JSON objects; None if it still has those that it was made with.
     """
 
     sandbox_id: str
@@ -68,14 +66,38 @@ class Checkpoint:
     annotations: Mapping[str, str] = field(default_factory=dict)
     overhead: Mapping[str, object] | None = None
     resources: Mapping[str, object] | None = None
-    checksum_differs: bool = field(default=False, compare=False)
 
 
-_EXTENSION_TEXTS: Final = ("uid", "network", "log_directory", "cgroup_parent", "runtime_handler")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_EXTENSION_NUMBERS: Final = ("attempt", "created_at")
-_EXTENSION_MAPS: Final = ("labels", "annotations")
-_EXTENSION_OBJECTS: Final = ("overhead", "resources")
+class _Version(msgspec.Struct):
+    version: str = ""
+
+
+class _Data(msgspec.Struct):
+    port_mappings: tuple[PortMapping, ...] | None = None
+    host_network: bool = False
+
+
+class _Extension(msgspec.Struct):
+    """The fields of a Checkpoint that other programs do not have."""
+
+    uid: str = ""
+    network: str = ""
+    log_directory: str = ""
+    cgroup_parent: str = ""
+    runtime_handler: str = ""
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    created_at: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    overhead: dict[str, object] | None = None
+    resources: dict[str, object] | None = None
+
+
+class _Document(msgspec.Struct):
+    name: str
+    namespace: str
+    data: _Data | None = None
+    dockershim: _Extension | None = None
 
 
 def checksum(port_mappings: Iterable[PortMapping], host_network: bool) -> int:
@@ -109,23 +131,16 @@ def encode(checkpoint: Checkpoint) -> bytes:
         data["port_mappings"] = [_encode_mapping(mapping) for mapping in checkpoint.port_mappings]
     if checkpoint.host_network:
         data["host_network"] = True
-    extension: dict[str, object] = {}
-    for key in (*_EXTENSION_TEXTS, *_EXTENSION_NUMBERS):
-        extension[key] = getattr(checkpoint, key)
-    for key in _EXTENSION_MAPS:
-        extension[key] = dict(getattr(checkpoint, key))
-    for key in _EXTENSION_OBJECTS:
-        if (value := getattr(checkpoint, key)) is not None:
-            extension[key] = dict(value)
+    extension = {key: getattr(checkpoint, key) for key in _Extension.__struct_fields__}
     document = {
         "version": VERSION,
         "name": checkpoint.name,
         "namespace": checkpoint.namespace,
         "data": data,
-        _EXTENSION: extension,
+        "dockershim": {key: value for key, value in extension.items() if value is not None},
         "checksum": checksum(checkpoint.port_mappings, checkpoint.host_network),
     }
-    return json.dumps(document, separators=(",", ":")).encode("ascii")
+    return json.dumps(document, separators=(",", ":"), default=dict).encode("ascii")
 
 
 def _encode_mapping(mapping: PortMapping) -> dict[str, object]:
@@ -142,114 +157,25 @@ def _encode_mapping(mapping: PortMapping) -> dict[str, object]:
 def decode(sandbox_id: str, content: bytes) -> Checkpoint:
     """Reads a file that any of the programs wrote.
 
-    Ignores unknown keys, and accepts a missing ``checksum`` or ``host_network`` and a checksum that differs
-    (``checksum_differs``). Raises NewerCheckpoint for a later schema, and DamagedCheckpoint for anything else that is
-    not a checkpoint; no bytes can make it raise other errors.
+    Ignores unknown keys, accepts a missing ``host_network``, and does not look at ``checksum``: that of an in-tree
+    dockershim is never the one that cri-dockerd computes. Raises NewerCheckpoint for a later schema, and
+    DamagedCheckpoint for anything else that is not a checkpoint; no bytes can make it raise other errors.
     """
-    document = _parse(content)
-    _check_version(document)
-    data = _member(document, "data")
-    extension = _member(document, _EXTENSION)
-    mappings = _decode_mappings(data.get("port_mappings"))
-    host_network = data.get("host_network", False)
-    if not isinstance(host_network, bool):
-        raise DamagedCheckpoint("host_network is not a boolean")
-    stored = document.get("checksum")
-    return Checkpoint(
-        sandbox_id=sandbox_id,
-        name=_text(document, "name", required=True),
-        namespace=_text(document, "namespace", required=True),
-        port_mappings=mappings,
-        host_network=host_network,
-        uid=_text(extension, "uid"),
-        attempt=_number(extension, "attempt", 2**32 - 1, default=0),
-        network=_text(extension, "network"),
-        log_directory=_text(extension, "log_directory"),
-        cgroup_parent=_text(extension, "cgroup_parent"),
-        runtime_handler=_text(extension, "runtime_handler"),
-        created_at=_number(extension, "created_at", _INT64_MAX, default=0),
-        labels=_texts(extension, "labels"),
-        annotations=_texts(extension, "annotations"),
-        overhead=_optional_member(extension, "overhead"),
-        resources=_optional_member(extension, "resources"),
-        checksum_differs=stored is not None and stored != checksum(mappings, host_network),
-    )
-
-
-def _parse(content: bytes) -> dict[str, object]:
     try:
-        document = json.loads(content)
-    except RecursionError:
-        raise DamagedCheckpoint("nested too deeply") from None
-    except ValueError as error:
-        raise DamagedCheckpoint(f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise DamagedCheckpoint("not a JSON object")
-    return document
+        _check_version(msgspec.json.decode(content, type=_Version).version)
+        document = msgspec.json.decode(content, type=_Document)
+    # It refuses half of a character, too, which JSON can have and a protobuf message cannot.
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(str(error)) from error
+    data, extension = document.data or _Data(), document.dockershim or _Extension()
+    fields = {key: value for key, value in msgspec.structs.asdict(extension).items() if value is not None}
+    mappings = data.port_mappings or ()
+    return Checkpoint(sandbox_id, document.name, document.namespace, mappings, data.host_network, **fields)
 
 
-def _check_version(document: dict[str, object]) -> None:
-    version = document.get("version")
+def _check_version(version: str) -> None:
     if version == VERSION:
         return
-    if isinstance(version, str) and re.fullmatch(r"v([2-9]|[1-9][0-9]{1,8})", version, re.ASCII):
-        raise NewerCheckpoint(f"schema {version}, and {VERSION} is the newest known")
-    raise DamagedCheckpoint("no known schema version")
-
-
-def _decode_mappings(value: object) -> tuple[PortMapping, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise DamagedCheckpoint("port_mappings is not a list")
-    return tuple(_decode_mapping(item) for item in value)
-
-
-def _decode_mapping(value: object) -> PortMapping:
-    if not isinstance(value, dict):
-        raise DamagedCheckpoint("a port mapping is not an object")
-    protocol = value.get("protocol")
-    if not isinstance(protocol, str) or protocol not in _PROTOCOLS:
-        raise DamagedCheckpoint("a port mapping has no known protocol")
-    return PortMapping(
-        protocol=cast(Protocol, protocol),
-        container_port=_number(value, "container_port", 65535),
-        host_port=_number(value, "host_port", 65535),
-        host_ip=_text(value, "host_ip"),
-    )
-
-
-def _member(document: dict[str, object], key: str) -> dict[str, object]:
-    value = document.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise DamagedCheckpoint(f"{key} is not an object")
-    return value
-
-
-def _optional_member(document: dict[str, object], key: str) -> dict[str, object] | None:
-    return None if document.get(key) is None else _member(document, key)
-
-
-def _text(document: dict[str, object], key: str, required: bool = False) -> str:
-    value = document.get(key, None if required else "")
-    return _checked_text(value, key)
-
-
-def _checked_text(value: object, key: str) -> str:
-    """Refuses lone surrogates: JSON can have them, but a protobuf message cannot."""
-    if not isinstance(value, str) or _SURROGATE.search(value):
-        raise DamagedCheckpoint(f"{key} is not a text")
-    return value
-
-
-def _number(document: dict[str, object], key: str, maximum: int, default: int | None = None) -> int:
-    value = document.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
-        raise DamagedCheckpoint(f"{key} is not a number from 0 to {maximum}")
-    return value
-
-
-def _texts(document: dict[str, object], key: str) -> dict[str, str]:
-    return {_checked_text(name, key): _checked_text(item, key) for name, item in _member(document, key).items()}
+    if re.fullmatch(r"v([2-9]|[1-9][0-9]{1,8})", version, re.ASCII):
+        raise NewerCheckpoint(f"schema version {version} is newer than the newest supported version {VERSION}")
+    raise DamagedCheckpoint("unknown schema version")

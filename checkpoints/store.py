@@ -74,13 +74,15 @@ class Store:
         name = _checked(checkpoint.sandbox_id)
         content = encode(checkpoint)
         if len(content) > MAXIMUM_SIZE:
-            raise CheckpointError(f"checkpoint of {name} has {len(content)} bytes, more than {MAXIMUM_SIZE}")
+            raise CheckpointError(
+                f"checkpoint of {name}: {len(content)} bytes long, at most {MAXIMUM_SIZE} are allowed"
+            )
         try:
             _make_folder(self._folder)
             with _opened(self._folder) as folder, self._temporary(name) as temporary:
                 _write_durably(folder, temporary, name, content)
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} was not written into {self._folder}: {error}") from error
+            raise CheckpointError(f"cannot write the checkpoint of {name} to {self._folder}: {error}") from error
 
     def read(self, sandbox_id: str) -> Checkpoint:
         """Raises InvalidSandboxId, MissingCheckpoint, DamagedCheckpoint, NewerCheckpoint, and CheckpointError from
@@ -92,7 +94,7 @@ class Store:
         except FileNotFoundError as error:
             raise MissingCheckpoint(f"no checkpoint of {name}") from error
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} in {self._folder} was not read: {error}") from error
+            raise CheckpointError(f"cannot read the checkpoint of {name} in {self._folder}: {error}") from error
 
     def remove(self, sandbox_id: str) -> None:
         """Removes the file of the sandbox. Does nothing if there is none.
@@ -106,7 +108,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise CheckpointError(f"checkpoint of {name} was not removed from {self._folder}: {error}") from error
+            raise CheckpointError(f"cannot remove the checkpoint of {name} from {self._folder}: {error}") from error
 
     def load_all(self) -> tuple[list[Checkpoint], list[Problem]]:
         """All checkpoints, in the order of their names, and a problem for each file that is not one.
@@ -124,7 +126,7 @@ class Store:
         except FileNotFoundError:
             return [], []
         except OSError as error:
-            raise CheckpointError(f"the checkpoints in {self._folder} were not read: {error}") from error
+            raise CheckpointError(f"cannot read the checkpoints in {self._folder}: {error}") from error
         return checkpoints, problems
 
     def damaged(self) -> int:
@@ -145,7 +147,7 @@ class Store:
         except NewerCheckpoint as error:
             problems.append(Problem(name, error))
         except OSError as error:
-            problems.append(Problem(name, CheckpointError(f"not read: {error}")))
+            problems.append(Problem(name, CheckpointError(f"cannot read it: {error}")))
 
     def _set_aside(self, folder: int, name: str, reason: CheckpointError) -> Problem:
         # The limit of a file name is in bytes, and the suffix must fit too.
@@ -155,7 +157,7 @@ class Store:
             with _opened(self._damaged) as damaged:
                 os.rename(name, target, src_dir_fd=folder, dst_dir_fd=damaged)
         except OSError as error:
-            reason.add_note(f"and it could not be set aside: {error}")
+            reason.add_note(f"cannot move it aside: {error}")
             return Problem(name, reason)
         return Problem(name, reason, self._damaged / target)
 
@@ -179,7 +181,7 @@ class Store:
 
 def _checked(sandbox_id: str) -> str:
     if not _SANDBOX_ID.fullmatch(sandbox_id):
-        raise InvalidSandboxId(f"{sandbox_id[:80]!r} cannot be a sandbox id")
+        raise InvalidSandboxId(f"{sandbox_id[:80]!r} is not a valid sandbox id")
     return sandbox_id
 
 
@@ -268,9 +270,9 @@ def _check_file(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise DamagedCheckpoint("not a regular file")
     if status.st_uid != os.geteuid():
-        raise DamagedCheckpoint(f"owned by user {status.st_uid}, who could make the node act on what it says")
+        raise DamagedCheckpoint(f"owned by user {status.st_uid}, must be owned by the user of the server")
     if status.st_size > MAXIMUM_SIZE:
-        raise DamagedCheckpoint(f"{status.st_size} bytes, more than {MAXIMUM_SIZE}")
+        raise DamagedCheckpoint(f"{status.st_size} bytes long; at most {MAXIMUM_SIZE} are allowed")
 
 
 def _read_bounded(descriptor: int) -> bytes:

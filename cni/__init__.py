@@ -1,23 +1,21 @@
 """A runtime for the Container Network Interface, versions 0.1.0 to 1.1.0 of its specification.
 
 The modules follow SPEC.md: ``config`` (section 1), ``execute`` (section 2), ``runtime`` (section 3), ``result``
-(section 5). ``cache`` keeps results on disk in libcni's format. ``watch`` follows a folder of configurations; it uses
-``folder``, which follows any folder. The package does not import anything of the program that uses it.
+(section 5). ``cache`` keeps results on disk in libcni's format. ``watch`` follows a folder of configurations. The
+package does not import anything of the program that uses it.
 """
 
 from __future__ import annotations
 
 from cni._files import read_bounded
 from cni.cache import Attachment, CachedAttachment
-from cni.config import NetworkList, PluginConfig, find_network, load_network
+from cni.config import NetworkList, PluginConfig, find_network
 from cni.errors import (
     AttachmentError,
     CacheError,
     CNIError,
     ConfigError,
     ErrorCode,
-    NoNetworkConfig,
-    NotAttached,
     NotSupported,
     OperationFailed,
     OperationTimeout,
@@ -28,7 +26,6 @@ from cni.errors import (
     ResultError,
 )
 from cni.execute import Completion, Executor, Invocation, SubprocessExecutor
-from cni.folder import FolderWatch
 from cni.result import DNS, Interface, IPConfig, Result, Route
 from cni.runtime import Runtime, has_gc
 from cni.watch import ConfigWatcher
@@ -45,13 +42,10 @@ __all__ = [
     "ConfigWatcher",
     "ErrorCode",
     "Executor",
-    "FolderWatch",
     "IPConfig",
     "Interface",
     "Invocation",
     "NetworkList",
-    "NoNetworkConfig",
-    "NotAttached",
     "NotSupported",
     "OperationFailed",
     "OperationTimeout",
@@ -67,6 +61,5 @@ __all__ = [
     "SubprocessExecutor",
     "find_network",
     "has_gc",
-    "load_network",
     "read_bounded",
 ]

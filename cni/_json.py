@@ -27,7 +27,7 @@ def decode_object(data: bytes) -> Object:
     try:
         value = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"not JSON: {error}") from error
+        raise Malformed(f"invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise Malformed(f"expected an object, found {_kind(value)}")
     if _deeper(value, _DEPTH_LIMIT):
@@ -111,4 +111,4 @@ def _deeper(value: object, left: int) -> bool:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise Malformed(f"{name} is no JSON number")
+    raise Malformed(f"{name} is not a valid JSON number")

@@ -1,4 +1,4 @@
-"""Keeps results on disk for CHECK and DEL, in libcni's format.
+"""Keeps results on disk for DEL, in libcni's format.
 
 The file ``<cache_dir>/results/<network>-<container id>-<interface>`` has a JSON object of kind ``cniCacheV1``
 (libcni, api.go, ``cachedInfo``). So this runtime can detach what another one attached, and the other way round.
@@ -33,7 +33,7 @@ MAX_CACHE_BYTES: Final = 4 << 20
 class Attachment:
     """The parameters of one attachment (SPEC.md, section 3 "Attachment Parameters").
 
-    ``netns`` is the path of the namespace; DEL works without it, ADD and CHECK do not. ``args`` become CNI_ARGS in the
+    ``netns`` is the path of the namespace; DEL works without it, ADD does not. ``args`` become CNI_ARGS in the
     same order. ``capability_args`` may have keys that no plugin needs. ``lock_path`` is a file that is locked while
     plugins run and that they inherit, see :mod:`cni.fence`; the owner of its folder removes it.
 
@@ -99,12 +99,12 @@ def decode(data: bytes) -> CachedAttachment:
     try:
         raw = _json.decode_object(data)
         if _json.text(raw, "kind") != KIND:
-            raise _json.Malformed(f"kind is not {KIND}: it has no configuration")
+            raise _json.Malformed(f"kind must be {KIND}: there is no configuration")
         network = NetworkList.parse(
             base64.b64decode(_json.text(raw, "config"), validate=True), "the cached configuration"
         )
         if network.name != _json.text(raw, "networkName"):
-            raise _json.Malformed("networkName is not the configuration's name")
+            raise _json.Malformed("networkName must be the configuration's name")
         attachment = Attachment(
             container_id=_json.text(raw, "containerId"),
             netns=_json.text(raw, "netns") or None,
@@ -176,7 +176,7 @@ class ResultCache:
             try:
                 cached = decode(_read(path))
                 if self.path(cached.network.name, cached.attachment) != path:
-                    raise CacheError("the names inside are not those of the file")
+                    raise CacheError("the names in the content must match the file name")
             except FileNotFoundError:
                 continue  # removed since the folder was listed
             except (OSError, ValueError, CacheError) as error:

@@ -6,16 +6,13 @@ configuration". A file ``*.conflist`` has a list of plugins; ``*.conf`` and ``*.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from cni import _files, _json, names, versions
-from cni.errors import ConfigError, NoNetworkConfig
-
-log = logging.getLogger(__name__)
+from cni.errors import ConfigError
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 _LIST_SUFFIX: Final = ".conflist"
@@ -42,7 +39,7 @@ class PluginConfig:
         names.check_plugin_type(plugin_type)
         declared = _json.mapping(raw, "capabilities")
         if not all(isinstance(wanted, bool) for wanted in declared.values()):
-            raise _json.Malformed("capabilities: expected true or false for each")
+            raise _json.Malformed("capabilities: each value must be true or false")
         return cls(plugin_type, frozenset(key for key, wanted in declared.items() if wanted), raw)
 
     def request(
@@ -84,7 +81,6 @@ class NetworkList:
     version: str
     plugins: tuple[PluginConfig, ...]
     raw: bytes = field(repr=False)
-    disable_check: bool = False
     disable_gc: bool = False
     source: str = field(default="", compare=False)
 
@@ -123,22 +119,12 @@ def find_network(conf_dir: Path) -> tuple[NetworkList | None, tuple[ConfigError,
     return None, tuple(damaged)
 
 
-def load_network(conf_dir: Path) -> NetworkList:
-    """The network of :func:`find_network`. Logs damaged files. Raises :class:`NoNetworkConfig` if there is none."""
-    network, damaged = find_network(conf_dir)
-    if network is None:
-        raise NoNetworkConfig(describe_lack(conf_dir, damaged), damaged)
-    for error in damaged:
-        log.warning("network configuration left out: %s", error)
-    return network
-
-
 def describe_lack(conf_dir: Path, damaged: tuple[ConfigError, ...]) -> str:
     """Why a folder has no usable network, in one line for the operator."""
     if damaged:
         return f"no valid network configuration in {conf_dir}: " + "; ".join(str(error) for error in damaged)
     if not conf_dir.is_dir():
-        return f"there is no folder {conf_dir}"
+        return f"{conf_dir} does not exist"
     return f"no *.conflist, *.conf or *.json file in {conf_dir}"
 
 
@@ -150,7 +136,7 @@ def _load(path: Path) -> NetworkList:
         if path.suffix == _LIST_SUFFIX:
             return _from_list(raw, data, _folder_plugins(path.parent, raw), source)
         if "plugins" in raw:
-            raise _json.Malformed(f"a list of plugins must be in a file named *{_LIST_SUFFIX}")
+            raise _json.Malformed(f"the file name of a list of plugins must end with {_LIST_SUFFIX}")
         return _from_single(raw, source)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source}: {error}") from error
@@ -161,12 +147,12 @@ def _from_list(raw: _json.Object, data: bytes, more: tuple[_json.Object, ...], s
     names.check_network_name(name)
     inlined = _json.objects(raw, "plugins")
     if "plugins" in raw and not inlined:
-        raise _json.Malformed("plugins: the list is empty")
+        raise _json.Malformed("plugins: must not be empty")
     if not inlined and _json.flag(raw, "loadOnlyInlinedPlugins"):
-        raise _json.Malformed("loadOnlyInlinedPlugins is set, but there is no list of plugins")
+        raise _json.Malformed("plugins: required by loadOnlyInlinedPlugins")
     plugins = tuple(_plugins((*inlined, *more)))
     if not plugins:
-        raise _json.Malformed("it names no plugins")
+        raise _json.Malformed("plugins: at least one is required")
     if more:
         data = _json.encode(raw | {"plugins": [*inlined, *more], "loadOnlyInlinedPlugins": True})
     return NetworkList(
@@ -174,7 +160,6 @@ def _from_list(raw: _json.Object, data: bytes, more: tuple[_json.Object, ...], s
         version=versions.select(raw),
         plugins=plugins,
         raw=data,
-        disable_check=_json.flag(raw, "disableCheck"),
         disable_gc=_json.flag(raw, "disableGC"),
         source=source,
     )

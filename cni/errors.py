@@ -15,21 +15,10 @@ _TEXT_LIMIT: Final = 4096
 
 
 class ErrorCode(IntEnum):
-    """Well-known codes of plugin errors (SPEC.md, sections 2 "STATUS" and 5 "Error"; 8 and 999 are libcni's)."""
+    """The codes of plugin errors that make a difference here (SPEC.md, section 5 "Error")."""
 
     UNKNOWN = 0
-    INCOMPATIBLE_VERSION = 1
-    UNSUPPORTED_FIELD = 2
     UNKNOWN_CONTAINER = 3
-    INVALID_ENVIRONMENT = 4
-    IO_FAILURE = 5
-    DECODING_FAILURE = 6
-    INVALID_NETWORK_CONFIG = 7
-    INVALID_NETNS = 8
-    TRY_AGAIN_LATER = 11
-    NOT_AVAILABLE = 50
-    LIMITED_CONNECTIVITY = 51
-    INTERNAL = 999
 
 
 class CNIError(Exception):
@@ -38,17 +27,6 @@ class CNIError(Exception):
 
 class ConfigError(CNIError):
     """A network configuration cannot be used: it is damaged, incomplete, or of an unsupported version."""
-
-
-class NoNetworkConfig(ConfigError):
-    """A folder has no usable network configuration.
-
-    ``damaged`` has an error for each file that could not be used, in the order of the tries.
-    """
-
-    def __init__(self, message: str, damaged: Sequence[ConfigError] = ()) -> None:
-        super().__init__(message)
-        self.damaged = tuple(damaged)
 
 
 class AttachmentError(CNIError):
@@ -75,10 +53,6 @@ class NotSupported(CNIError):
     """The configuration's version of the specification does not have the operation."""
 
 
-class NotAttached(CNIError):
-    """There is no cached result: the container was never added to the network, or was deleted from it."""
-
-
 class OperationTimeout(CNIError):
     """The time for the whole operation was used up."""
 
@@ -99,7 +73,7 @@ class OperationFailed(CNIError):
 class PluginError(CNIError):
     """A plugin ended with a failure.
 
-    ``code`` is an :class:`ErrorCode` if the specification has it, else the plugin's own number (100 and above).
+    ``code`` is the specification's, or the plugin's own number (100 and above).
     ``stderr`` is the end of the plugin's output there.
     """
 
@@ -109,7 +83,7 @@ class PluginError(CNIError):
         super().__init__(f"plugin {plugin} failed {command} with code {int(code)}: {said}{noise}")
         self.plugin = plugin
         self.command = command
-        self.code = _known(code)
+        self.code = code
         self.msg = msg
         self.details = details
         self.stderr = stderr
@@ -144,13 +118,6 @@ def quote_stderr(stderr: bytes | bytearray) -> str:
     """The end of a plugin's stderr as a suffix for a message; empty if it wrote nothing."""
     text = _text(stderr)
     return f" (stderr: {text})" if text else ""
-
-
-def _known(code: int) -> int:
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return code
 
 
 def _ending(exit_status: int) -> str:

@@ -118,7 +118,7 @@ class SubprocessExecutor:
                 return await process.completion()
         except TimeoutError as error:
             raise PluginTimeout(
-                f"plugin {invocation.plugin.name} did not end {invocation.command} in {invocation.timeout:.1f} s"
+                f"plugin {invocation.plugin.name} timed out in {invocation.command} after {invocation.timeout:.1f} s"
                 f"{quote_stderr(process.stderr)}"
             ) from error
         finally:
@@ -137,7 +137,7 @@ class SubprocessExecutor:
             else:
                 return
             await asyncio.sleep(self._busy_delay)
-        raise PluginStartError(f"cannot execute {plugin}: it is still being written") from busy
+        raise PluginStartError(f"cannot execute {plugin}: it is still being written to") from busy
 
 
 def _config_file(config: bytes) -> int:
@@ -283,4 +283,4 @@ class _Process:
             async with asyncio.timeout(_KILL_GRACE):
                 await self._exited.wait()
         except TimeoutError:
-            log.warning("plugin process %d was killed but has not ended after %.0f s", pid, _KILL_GRACE)
+            log.warning("plugin process %d was killed but did not exit within %.0f s", pid, _KILL_GRACE)

@@ -42,7 +42,7 @@ async def fenced(path: Path | None, patience: float) -> AsyncIterator[Fence]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        log.warning("no lock against plugins of an earlier process: %s", error)
+        log.warning("cannot lock against plugins of an earlier process: %s", error)
         yield Fence()
         return
     fence = Fence(descriptor)
@@ -63,7 +63,7 @@ async def _acquire(descriptor: int, path: Path, patience: float) -> bool:
             while not _try_lock(descriptor):  # noqa: ASYNC110  # the other side is another process
                 await asyncio.sleep(_POLL)
     except TimeoutError:
-        log.warning("a plugin of an earlier process still holds %s after %.1f s; going on without", path, patience)
+        log.warning("a plugin of an earlier process still holds %s after %.1f s; continuing without it", path, patience)
         return False
     return True
 

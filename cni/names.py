@@ -28,13 +28,13 @@ def check_interface_name(name: str) -> None:
     if not name or len(name.encode(errors="replace")) > _INTERFACE_LENGTH:
         raise ValueError(f"interface name {name!r:.80} must have 1 to {_INTERFACE_LENGTH} bytes")
     if name in (".", "..") or any(char in "/:\0" or char.isspace() for char in name):
-        raise ValueError(f"interface name {name!r} must not be a dot name or contain '/', ':' or white space")
+        raise ValueError(f"interface name {name!r} must not be '.' or '..', or contain '/', ':' or white space")
 
 
 def check_plugin_type(name: str) -> None:
     """A plugin's type is the name of its file, without a path."""
     if not name or name in (".", "..") or any(char in "/\\\0" for char in name):
-        raise ValueError(f"plugin type {name!r:.80} is no file name")
+        raise ValueError(f"plugin type {name!r:.80} must be a file name")
 
 
 def check_environment(what: str, value: str) -> None:
@@ -50,7 +50,7 @@ def check_arguments(arguments: Iterable[tuple[str, str]]) -> None:
     """CNI_ARGS has no quoting, so a ';' in a value would start another argument."""
     for key, value in arguments:
         if not key or any(char in ";=" for char in key) or ";" in value:
-            raise ValueError(f"argument {key!r:.80}={value!r:.80} cannot be written in CNI_ARGS")
+            raise ValueError(f"CNI_ARGS: {key!r:.80}={value!r:.80} must not contain ';', nor '=' in its name")
         check_environment("argument", key + value)
 
 

@@ -152,7 +152,7 @@ class Result:
                 return cls._parse_lists(raw, version)
             return cls._parse_families(raw, version)
         except ValueError as error:
-            raise ResultError(f"no usable result: {error}") from error
+            raise ResultError(f"invalid result: {error}") from error
 
     @classmethod
     def _parse_lists(cls, raw: Mapping[str, Any], version: str) -> Result:
@@ -162,7 +162,7 @@ class Result:
         )
         for index, ip in enumerate(ips):
             if ip.interface is not None and not 0 <= ip.interface < len(interfaces):
-                raise _json.Malformed(f"ips[{index}].interface: there is no interface {ip.interface}")
+                raise _json.Malformed(f"ips[{index}].interface: interface {ip.interface} does not exist")
         return cls(
             version=version,
             interfaces=tuple(Interface._parse(item, f"interfaces[{i}].") for i, item in enumerate(interfaces)),
@@ -181,7 +181,7 @@ class Result:
                 continue
             ip = IPConfig._parse(section, "ip", f"{key}.")
             if ip.address.version != family or ip.interface is not None:
-                raise _json.Malformed(f"{key}: not one address of IPv{family}")
+                raise _json.Malformed(f"{key}: must be one IPv{family} address")
             ips.append(ip)
             routes += (
                 Route._parse(item, f"{key}.routes[{index}].")
@@ -234,11 +234,11 @@ def _address_with_prefix(raw: _json.Object, key: str, where: str) -> AddressWith
     spelled = _unscoped(_json.text(raw, key, where), f"{where}{key}")
     prefix = spelled.partition("/")[2]
     if not (prefix.isascii() and prefix.isdigit()):
-        raise _json.Malformed(f"{where}{key}: {spelled!r:.80} is not an address with a prefix length")
+        raise _json.Malformed(f"{where}{key}: {spelled!r:.80} must be an address with a prefix length")
     return ipaddress.ip_interface(spelled)
 
 
 def _unscoped(spelled: str, what: str) -> str:
     if "%" in spelled:
-        raise _json.Malformed(f"{what}: {spelled!r:.80} has a zone")
+        raise _json.Malformed(f"{what}: {spelled!r:.80} must not have a zone")
     return spelled

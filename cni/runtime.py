@@ -27,7 +27,6 @@ from cni.errors import (
     CacheError,
     CNIError,
     ErrorCode,
-    NotAttached,
     NotSupported,
     OperationFailed,
     OperationTimeout,
@@ -110,28 +109,10 @@ class Runtime:
         async with self._on(attachment, level) as operation:
             await self._delete(network, attachment, operation)
 
-    async def check(self, network: NetworkList, attachment: Attachment) -> None:
-        """CHECK: ask each plugin whether the attachment is as ADD left it. The first failure ends it.
-
-        Raises :class:`NotSupported` before version 0.4.0, :class:`NotAttached` if no result is cached, and as ADD does.
-        """
-        if not versions.at_least(network.version, "0.4.0"):
-            raise NotSupported(f"network {network.name}: version {network.version} has no CHECK")
-        if network.disable_check:
-            return
-        _require_namespace(attachment)
-        async with self._on(attachment) as operation:
-            result = await self._in_thread(self._cache.result, network, attachment)
-            if result is None:
-                raise NotAttached(f"{attachment.container_id} has no attachment {attachment.ifname} to {network.name}")
-            previous = result.as_json(network.version)
-            for plugin in network.plugins:
-                await operation.run("CHECK", plugin, _request(network, plugin, attachment, previous), _no_output)
-
     async def status(self, network: NetworkList) -> None:
         """STATUS: ask each plugin whether it could serve an ADD now. Returns at once before version 1.1.0.
 
-        The first failure ends it, so that its code (:attr:`ErrorCode.NOT_AVAILABLE`) reaches the caller.
+        The first failure ends it, so that its code reaches the caller.
         """
         if not versions.at_least(network.version, "1.1.0"):
             return
@@ -200,7 +181,7 @@ class Runtime:
                 supported = await self.version(plugin_type)
                 if network.version not in supported:
                     raise NotSupported(
-                        f"plugin {plugin_type} supports {', '.join(supported)}; the network is of {network.version}"
+                        f"plugin {plugin_type} supports {', '.join(supported)}; the network requires {network.version}"
                     )
             except CNIError as error:
                 failures.append(error)
@@ -215,7 +196,7 @@ class Runtime:
         """
         found, skipped = self._cache.attachments(container_id)
         for error in skipped:
-            log.warning("cached attachment left out: %s", error)
+            log.warning("ignoring cached attachment: %s", error)
         return found
 
     async def _in_thread(
@@ -272,7 +253,7 @@ class Runtime:
         try:
             result = await self._in_thread(self._cache.result, network, attachment)
         except CacheError as error:
-            log.warning("DEL goes without the cached result: %s", error)
+            log.warning("calling DEL without the cached result: %s", error)
             return None
         return None if result is None else result.as_json(network.version)
 
@@ -344,7 +325,7 @@ class _Operation:
                 async with asyncio.timeout_at(self._deadline):
                     await stack.enter_async_context(turn)
             except TimeoutError as error:
-                raise OperationTimeout("other operations took all of the time") from error
+                raise OperationTimeout("timed out waiting for other operations") from error
             yield
 
     async def run(
@@ -361,7 +342,7 @@ class _Operation:
         """
         left = self.time_left()
         if not left:
-            raise OperationTimeout(f"no time left for {command} of plugin {plugin.type}")
+            raise OperationTimeout(f"deadline exceeded before {command} of plugin {plugin.type}")
         invocation = Invocation(
             plugin=_find_plugin(plugin.type, self._bin_dirs),
             environment={"CNI_COMMAND": command, **self._environment, "CNI_PATH": _search_path(self._bin_dirs)},
@@ -415,8 +396,8 @@ def _find_plugin(plugin_type: str, bin_dirs: tuple[Path, ...]) -> Path:
                 return path
             not_executable.append(str(path))
     if not_executable:
-        raise PluginNotFound(f"plugin {plugin_type}: {', '.join(not_executable)} is there but not executable")
-    raise PluginNotFound(f"no plugin {plugin_type} in {_search_path(bin_dirs)}")
+        raise PluginNotFound(f"plugin {plugin_type}: {', '.join(not_executable)} is not executable")
+    raise PluginNotFound(f"plugin {plugin_type} not found in {_search_path(bin_dirs)}")
 
 
 def _request(
@@ -442,7 +423,7 @@ def _reader(network: NetworkList, plugin: PluginConfig) -> Callable[[Completion]
 
 
 def _no_output(_: Completion) -> None:
-    """For DEL, CHECK, STATUS and GC, whose only answer is their exit status."""
+    """For DEL, STATUS and GC, whose only answer is their exit status."""
 
 
 def _supported_versions(completion: Completion) -> tuple[str, ...]:
@@ -453,7 +434,7 @@ def _supported_versions(completion: Completion) -> tuple[str, ...]:
         if not supported and _json.text(answer, "cniVersion") == "0.2.0":
             return ("0.1.0", "0.2.0")
     except ValueError as error:
-        raise ResultError(f"no usable answer to VERSION: {error}") from error
+        raise ResultError(f"invalid response to VERSION: {error}") from error
     if not supported:
-        raise ResultError("the answer to VERSION lists no versions")
+        raise ResultError("the response to VERSION lists no versions")
     return supported

@@ -38,4 +38,4 @@ def select(config: Mapping[str, Any]) -> str:
 def _check_form(version: str) -> None:
     parts = version.split(".")
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _json.Malformed(f"{version!r:.80} is no version")
+        raise _json.Malformed(f"{version!r:.80} is not a valid version")

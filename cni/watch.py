@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cni.config import NetworkList, describe_lack, find_network
-from cni.folder import FolderWatch
+from loopio import FolderWatch
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _DEBOUNCE: Final = 0.1
 
 
 class ConfigWatcher:
-    """Keeps the network that :func:`cni.load_network` would return.
+    """Keeps the network that :func:`cni.find_network` would return.
 
     ``network`` is the network, or None; then ``reason`` says why, in words for a user. Both are set when :meth:`start`
     returns. The folder is read ``debounce`` seconds after the first event of a change, so that a burst of events leads
@@ -67,7 +67,7 @@ class ConfigWatcher:
         if damaged != self._damaged:
             self._damaged = damaged
             for error in damaged:
-                log.warning("network configuration left out: %s", error)
+                log.warning("ignoring network configuration: %s", error)
 
     def _tell(self) -> None:
         self.changed.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -36,9 +35,7 @@ class CRI:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._channel.close()
 
     def call(self, name: str, request: Message, timeout: float = 120.0) -> Any:
@@ -49,6 +46,7 @@ class CRI:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
+        # Not a future, as doctor's: an interrupt while one waits for it may leave one of gRPC's locks taken.
         return invoke(request, timeout=timeout)
 
 

@@ -99,7 +99,7 @@ def _wait(started: subprocess.Popen[bytes] | None = None, log_start: int = 0) ->
             raise SetupError(f"dockerd ended with {started.returncode}; it says in {LOG}:\n{said}")
         if time.monotonic() > deadline:
             where = "journalctl -u docker" if SYSTEMD.is_dir() else LOG
-            raise SetupError(f"the engine does not answer after {START_TIMEOUT:.0f} s; see {where}")
+            raise SetupError(f"the engine does not respond after {START_TIMEOUT:.0f} s; see {where}")
         time.sleep(_POLL)
     return client
 

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from deploy.cri import CRI
 from deploy.terminal import say
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.server.cri_calls import reason
 
 NAME = "dockershim-demo"
 NAMESPACE = "default"
@@ -220,11 +221,11 @@ def _reach(address: str) -> str:
     except ConnectionRefusedError:
         return "which answers this machine (nothing listens in it yet)"
     except OSError as error:
-        raise DemoError(f"the pod does not answer at {address}: {error}") from error
+        raise DemoError(f"the pod does not respond at {address}: {error}") from error
 
 
 def _words(name: str, error: grpc.RpcError) -> str:
-    return f"{name}: {error.code().name}: {error.details()}"
+    return f"{name}: {reason(error)}"
 
 
 def _result(text: str) -> None:

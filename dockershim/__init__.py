@@ -1,3 +1,3 @@
-"""The CRI server that makes a Docker Engine a Kubernetes runtime."""
+"""The CRI server that lets Kubernetes use Docker Engine as its container runtime."""
 
 __version__ = "0.1.0"

@@ -25,7 +25,7 @@ MOST_CGROUPS: Final = 2000
 def read_cgroups(pid: int, *, proc: Path = PROC) -> list[tuple[str, str]]:
     """The controllers and the path of each line of /proc/<pid>/cgroup, which is ``id:controllers:path`` (cgroups(7)).
 
-    Controllers are empty for cgroup v2. Whoever may make cgroups names them by any bytes but a slash and a newline, so
+    Controllers are empty for cgroup v2. Their names can have any bytes but a slash and a newline, so
     a path is as ``os.fsdecode`` has it. Raises OSError.
     """
     lines = (proc / str(pid) / "cgroup").read_bytes().split(b"\n")
@@ -43,6 +43,14 @@ def own_cgroup(path: str, container_id: str) -> str | None:
     return before + found + behind.partition("/")[0] if found else None
 
 
+def is_process_of(pid: int, container_id: str, *, proc: Path = PROC) -> bool:
+    """Whether the process with this pid is one of the container's: another one may have the pid by now.
+
+    It may be in a cgroup below the container's. Raises OSError if no process has the pid.
+    """
+    return any(own_cgroup(path, container_id) is not None for _, path in read_cgroups(pid, proc=proc))
+
+
 def cgroup_folder(pid: int, container_id: str, controller: str, *, root: Path = ROOT, proc: Path = PROC) -> Path:
     """The folder of a container's cgroup that has this controller's files, by the first process. Raises
     FailedPrecondition where none has, OSError where the process or the cgroup has ended, or is another's by now.
@@ -54,13 +62,13 @@ def cgroup_folder(pid: int, container_id: str, controller: str, *, root: Path = 
                 return folder
         elif controller in controllers.split(","):
             return root / controllers / _owned(pid, container_id, path)
-    raise FailedPrecondition(f"the node's kernel or its mounts have no cgroup controller {controller!r}")
+    raise FailedPrecondition(f"the cgroup controller {controller!r} is disabled in the kernel, or not mounted")
 
 
 def _owned(pid: int, container_id: str, path: str) -> str:
     own = own_cgroup(path, container_id)
     if own is None:
-        raise ProcessLookupError(f"process {pid} is not of container {container_id}")
+        raise ProcessLookupError(f"process {pid} does not belong to container {container_id}")
     return own.lstrip("/")
 
 
@@ -75,7 +83,7 @@ def apply_files(pid: int, container_id: str, files: Mapping[str, str], *, root: 
         controller = name.split(".", 1)[0]
         if "/" in name:
             # What comes from a label may be anybody's.
-            raise FailedPrecondition(f"{name!r} is no file of a cgroup")
+            raise FailedPrecondition(f"{name!r} is not a cgroup file")
         try:
             folder = cgroup_folder(pid, container_id, controller, root=root, proc=proc)
             _write(folder / name, value)
@@ -90,7 +98,7 @@ def apply_files(pid: int, container_id: str, files: Mapping[str, str], *, root: 
         except OSError as error:
             if not (proc / str(pid)).exists():
                 return
-            raise FailedPrecondition(f"cgroup file {name} does not take {value!r}: {error}") from error
+            raise FailedPrecondition(f"cannot write {value!r} to the cgroup file {name}: {error}") from error
 
 
 def read_files(
@@ -157,7 +165,7 @@ def set_oom_score(pid: int, container_id: str, score: int, *, root: Path = ROOT,
             try:
                 _write(proc / str(process) / "oom_score_adj", str(score))
             except PermissionError as error:
-                raise FailedPrecondition(f"oom_score_adj {score} cannot be set: {error}") from error
+                raise FailedPrecondition(f"cannot set oom_score_adj to {score}: {error}") from error
 
 
 def _processes(pid: int, container_id: str, root: Path, proc: Path) -> Iterator[int]:

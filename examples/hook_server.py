@@ -99,7 +99,7 @@ async def serve(options: argparse.Namespace, output: TextIO) -> None:
     server = grpc.aio.server()
     handlers = HookServer(options, output).handlers()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, handlers),))
-    # Whoever may connect may learn what the node runs.
+    # Any process that can connect can see what the node runs.
     before = os.umask(0o177)
     server.add_insecure_port(f"unix:{options.socket}")
     os.umask(before)

@@ -6,12 +6,11 @@ the work for the URL: a coroutine that gets byte streams, or one that connects t
 
 from __future__ import annotations
 
-from streaming.errors import CommandFailed, Disconnected, ForwardFailed, StreamingError, TooManyWaiting
+from loopio import Disconnected, Reader, SocketStream, Stream, Writer
+from streaming.errors import CommandFailed, ForwardFailed, StreamingError, TooManyWaiting
 from streaming.port_forward import Connect
 from streaming.remote_command import Command, CommandStreams, Size, Sizes, Wanted
 from streaming.server import Server
-from streaming.sockets import SocketStream
-from streaming.streams import Reader, Stream, Writer
 
 __all__ = [
     "Command",

@@ -48,7 +48,7 @@ class LimitedLog:
             self._more += 1
             return
         more, self._more, self._next = self._more, 0, now + _BETWEEN_LINES
-        logger.warning("%s%s", what[:_LONGEST_REASON], f" (and {more} more such since the last line)" if more else "")
+        logger.warning("%s%s", what[:_LONGEST_REASON], f" ({more} more since the last message)" if more else "")
 
 
 class HttpConnection(web.RequestHandler):
@@ -91,7 +91,7 @@ class HttpConnection(web.RequestHandler):
         if status != 400:
             return super().handle_error(request, status, exc, message)
         self._complain(exc)
-        response = web.Response(status=status, text="this is not a request of HTTP/1.1\n")
+        response = web.Response(status=status, text="the request must be HTTP/1.1\n")
         response.force_close()
         return response
 
@@ -103,7 +103,8 @@ class HttpConnection(web.RequestHandler):
 
     def _complain(self, error: BaseException | None) -> None:
         what = str(error).partition("\n")[0]
-        self._limited_log.warn(f"client {_address(self.transport)} of the streaming port does not send HTTP: {what!r}")
+        address = _address(self.transport)
+        self._limited_log.warn(f"client {address} of the streaming port sent an invalid HTTP request: {what!r}")
 
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:
@@ -149,7 +150,7 @@ class Door:
                 sock, _ = await loop.sock_accept(listening)
             except OSError as error:
                 # Most likely there are no descriptors left: dropping a waiting connection frees some.
-                self._limited_log.warn(f"a connection to the streaming port cannot be accepted: {error}")
+                self._limited_log.warn(f"cannot accept connection to the streaming port: {error}")
                 self._drop_oldest()
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -178,7 +179,7 @@ class Door:
         except TimeoutError:
             _abort(connection)
         except OSError as error:
-            self._limited_log.warn(f"a connection to the streaming port failed at its begin: {error}")
+            self._limited_log.warn(f"a connection to the streaming port failed in its handshake: {error}")
         except asyncio.CancelledError:
             _abort(connection)
             raise

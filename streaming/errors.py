@@ -1,4 +1,4 @@
-"""The errors of this package."""
+"""The errors of this package. A stream whose other side has gone raises ``loopio.Disconnected``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ class StreamingError(Exception):
 
 class TooManyWaiting(StreamingError):
     """Too many URLs were issued that no client has opened yet."""
-
-
-class Disconnected(StreamingError):
-    """The client has gone, or has reset the stream: no more bytes come from it, and none reach it."""
 
 
 class CommandFailed(StreamingError):

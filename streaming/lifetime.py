@@ -18,7 +18,7 @@ GOODBYE = 10.0
 #: dropped.
 LINGER = 300.0
 
-#: Seconds between two checks whether a client has gone, which is not noticed while its connection is not read.
+#: Seconds between two checks whether a client has disconnected, which is not noticed while its connection is not read.
 _LOOK = 1.0
 
 
@@ -29,7 +29,7 @@ class Link(Protocol):
     last_activity: float
 
     def has_gone(self) -> bool:
-        """Whether the client has gone although ``lost`` is not set."""
+        """Whether the client disconnected although ``lost`` is not set."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -45,7 +45,7 @@ async def lingering() -> AsyncIterator[None]:
 
 
 async def until_over(link: Link, idle_timeout: float) -> str | None:
-    """Wait until the client has gone, and return None; or until it was idle for too long, and return a text for it."""
+    """Wait until the client disconnects, and return None; or until it was idle for too long, and return a reason."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -57,7 +57,7 @@ async def until_over(link: Link, idle_timeout: float) -> str | None:
                 link.abort()
                 return None
             if loop.time() - link.last_activity >= idle_timeout:
-                return f"closed, because nothing was sent for {idle_timeout:g} s"
+                return f"closed after {idle_timeout:g} s without data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Done(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The work was cancelled. ``reason`` is a text for the client; None if the client has gone."""
+    """The work was cancelled. ``reason`` is a text for the client; None if the client disconnected."""
 
     reason: str | None
 
@@ -85,6 +85,6 @@ async def while_there(
         await asyncio.wait({working, over, stop}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return Done(working.result())
-        return Over(over.result() if over.done() else "the server is stopping")
+        return Over(over.result() if over.done() else "the server is shutting down")
     finally:
         await background.end(working, over, stop)

@@ -3,7 +3,8 @@
 aiohttp keeps a message in memory until its end. So it gets short messages instead, each with the bytes of a long one
 that have arrived. If the first byte of a message is its channel, each short message begins with that byte. So a message
 may have any length, and only one read of it is kept. We parse and rewrite only the headers of frames (RFC 6455, 5.2):
-aiohttp still unmasks the bytes, answers pings, and detects protocol errors.
+aiohttp still unmasks the bytes, answers pings, and detects protocol errors. wsproto would give the bytes as they come,
+but unmasks them in Python: 33 µs of CPU for a frame of 32 KiB where this and aiohttp take 4, and 9 for 4 KiB, not 2.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from functools import partial
 from typing import Protocol
 
 import background
-from streaming.errors import Disconnected, ForwardFailed
-from streaming.holding import Holding
+from loopio import Disconnected, SocketStream, Stream, Writer
+from loopio.holding import Holding
+from loopio.streams import Inbox
+from streaming.errors import ForwardFailed
 from streaming.lifetime import lingering, while_there
-from streaming.sockets import SocketStream
 from streaming.spdy_connection import SpdyConnection, SpdyStream
-from streaming.streams import Inbox, Stream, Writer
 from streaming.websocket import WebSocketLink
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ async def forward(connect: Connect, port: int, data: Cuttable, error: ErrorWrite
     try:
         await asyncio.wait({work})
         if not work.cancelled() and (failure := work.exception()) is not None:
-            logger.error("a connection to port %d could not be forwarded", port, exc_info=failure)
+            logger.error("cannot forward a connection to port %d", port, exc_info=failure)
             data.reset()
     finally:
         data.when_cut(None)
@@ -89,7 +89,7 @@ def _counted_forward() -> Iterator[None]:
     global _open
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _open >= min(_MOST_OF_ALL, soft // 4 if soft != resource.RLIM_INFINITY else _MOST_OF_ALL):
-        raise ForwardFailed(f"{_open} connections are forwarded on this node, which is the limit: close some")
+        raise ForwardFailed(f"{_open} connections are forwarded on this node, which is the limit; close some and retry")
     _open += 1
     try:
         yield
@@ -198,7 +198,7 @@ class _Pairs:
         key = _pair_of(stream, kind)
         first = self._waiting.get(key) if key is not None else None
         if key is None or (first is not None and first.stream.header("streamtype") == kind):
-            logger.debug("a stream that belongs to no forward: %r", kind)
+            logger.debug("a stream without a port to forward: %r", kind)
             stream.reset()
             return
         if kind == "error":

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from streaming.errors import CommandFailed, Disconnected
+from loopio import Disconnected, Reader, Writer
+from streaming.errors import CommandFailed
 from streaming.lifetime import Done, Link, lingering, while_there
-from streaming.streams import Reader, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Sizes:
             self._stop("it is too long")
 
     def _stop(self, reason: str) -> None:
-        logger.debug("a client's terminal is not resized any more: %s", reason)
+        logger.debug("ignoring further terminal sizes of a client: %s", reason)
         self._bad = True
         self._latest = self._begun = b""
 
@@ -144,11 +144,11 @@ async def _outcome(command: Command, streams: CommandStreams) -> int | str:
     except CommandFailed as error:
         return str(error)
     except Disconnected as error:
-        return f"the command's client has gone: {error}"
+        return f"the client disconnected: {error}"
     except Exception:
         # An unexpected error: its text may contain anything, so the client does not get it.
-        logger.exception("a command could not be served")
-        return "internal error; the server's log has the details"
+        logger.exception("cannot serve a command")
+        return "internal error; see the log of the server for details"
 
 
 def to_status(outcome: int | str) -> bytes:

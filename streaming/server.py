@@ -15,10 +15,10 @@ from typing import Any, Literal, TypedDict
 
 from aiohttp import hdrs, web
 
+from loopio import Disconnected
+from loopio.holding import TOTAL
 from streaming import port_forward, spdy, spdy_command, websocket_command
 from streaming.door import Door, connection_of
-from streaming.errors import Disconnected
-from streaming.holding import TOTAL
 from streaming.lifetime import GOODBYE
 from streaming.pieces import take_in_pieces
 from streaming.port_forward import Connect
@@ -143,7 +143,8 @@ class Server:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if len(self._connections) >= _MOST_CONNECTIONS:
-            raise web.HTTPServiceUnavailable(text=f"{_MOST_CONNECTIONS} streams are open, the limit: close some\n")
+            full = f"{_MOST_CONNECTIONS} streams are open, which is the limit; close some and retry\n"
+            raise web.HTTPServiceUnavailable(text=full)
         ticket = self._tokens.take(request.match_info["token"])
         if ticket is None or ticket.kind != request.match_info["kind"] or self._stopping.is_set():
             raise web.HTTPNotFound
@@ -166,7 +167,7 @@ class Server:
         if upgrades and _SPDY.lower() in asked:
             with self._counted_connection(ticket.kind, "spdy"):
                 return await self._spdy(request, ticket)
-        raise web.HTTPBadRequest(text=f"only an upgrade to {_SPDY} or websocket is served here\n")
+        raise web.HTTPBadRequest(text=f"the request must be an upgrade to {_SPDY} or websocket\n")
 
     @contextmanager
     def _counted_connection(self, kind: str, transport: str) -> Iterator[None]:
@@ -183,7 +184,8 @@ class Server:
         protocol = _first_known(asked, known)
         if protocol is None:
             accepted = {_ACCEPTED_HEADER: ", ".join(known)}
-            raise web.HTTPForbidden(text=f"none of these protocols is served: {', '.join(asked)}\n", headers=accepted)
+            unknown = f"none of these protocols is supported: {', '.join(asked)}\n"
+            raise web.HTTPForbidden(text=unknown, headers=accepted)
         headers: dict[str, str] = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: _SPDY}
         if asked:
             headers[_PROTOCOL_HEADER] = protocol
@@ -222,10 +224,10 @@ class Server:
         )
         asked = _listed(request, hdrs.SEC_WEBSOCKET_PROTOCOL)
         if asked and not set(asked) & set(known):
-            raise web.HTTPForbidden(text=f"none of these protocols is served: {', '.join(asked)}\n")
+            raise web.HTTPForbidden(text=f"none of these protocols is supported: {', '.join(asked)}\n")
         is_tunnel = port_forward.TUNNEL_PROTOCOL in asked
         if isinstance(ticket, _ForwardTicket) and not is_tunnel and len(ticket.ports) > port_forward.MOST_PORTS:
-            raise web.HTTPBadRequest(text=f"a WebSocket has channels for {port_forward.MOST_PORTS} ports at most\n")
+            raise web.HTTPBadRequest(text=f"a WebSocket connection supports at most {port_forward.MOST_PORTS} ports\n")
         ws = web.WebSocketResponse(protocols=known, compress=False, max_msg_size=LONGEST_MESSAGE, timeout=GOODBYE)
         await ws.prepare(request)
         protocol = ws.ws_protocol or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import background
-from streaming.errors import Disconnected
+from loopio import Disconnected
 from streaming.remote_command import OPEN_TIMEOUT, CommandStreams, Sizes, Wanted
 from streaming.spdy_connection import SpdyConnection, SpdyStream
 
@@ -41,7 +41,7 @@ class SpdyChannels:
                 while missing:
                     stream = await connection.accept()
                     if stream is None:
-                        raise Disconnected("the client has gone before it opened its streams")
+                        raise Disconnected("the client disconnected before it opened its streams")
                     kind = stream.header("streamtype")
                     if kind in missing:
                         missing.remove(kind)

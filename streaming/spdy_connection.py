@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from loopio import Disconnected
+from loopio.holding import Holding
+from loopio.streams import CHUNK, Inbox, hung_up
 from streaming import spdy
-from streaming.errors import Disconnected
-from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
 from streaming.lifetime import GOODBYE
+from streaming.limits import MOST_BUFFERED, MOST_INPUT, MOST_OUTPUT
 from streaming.spdy_headers import Headers
-from streaming.streams import CHUNK, Inbox, hung_up
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class SpdyStream:
         }
         self._connection = connection
         # It refers to the connection and not to this stream, which only the garbage collector could free then.
-        self.inbox = Inbox(partial(connection.taken, stream_id), holding=connection.input)
+        self.inbox = Inbox(partial(connection.taken, stream_id), MOST_BUFFERED, connection.input)
         self._window_open = asyncio.Event()
         self._cut = ""
         self._on_cut: Callable[[], object] | None = None
@@ -312,7 +313,7 @@ class SpdyConnection(asyncio.Protocol):
             # For the bytes that the state machine has dropped: no stream acknowledges them.
             self._acknowledge(0)
         except spdy.RemoteProtocolError as error:
-            logger.info("a SPDY peer broke the protocol: %s", error)
+            logger.info("a SPDY client violated the protocol: %s", error)
             self._write(self._machine.go_away(error.status))
             self._flush()
             self._transport.close()
@@ -354,7 +355,7 @@ class SpdyConnection(asyncio.Protocol):
             case spdy.SynStream():
                 self._take_stream(event)
             case spdy.RstStream(stream_id):
-                self._cut(stream_id, "the other side reset the stream")
+                self._cut(stream_id, "the client reset the stream")
             case spdy.StreamError(stream_id, status, reason):
                 logger.debug("stream %d: %s", stream_id, reason)
                 self._cut(stream_id, reason)
@@ -403,7 +404,7 @@ class SpdyConnection(asyncio.Protocol):
 
     def _answer(self, event: spdy.Sendable) -> None:
         if self._transport.get_write_buffer_size() > _MOST_UNREAD_ANSWERS:
-            logger.info("a SPDY peer does not read our answers: disconnected")
+            logger.info("disconnected a SPDY client that does not read its data")
             self._transport.abort()
             return
         self._write(self._machine.send(event))

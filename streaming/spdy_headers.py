@@ -63,9 +63,9 @@ class Decompressor:
         try:
             block = self._zlib.decompress(data, self._longest + 1)
         except zlib.error as error:
-            raise BadBlock(f"a header block cannot be unpacked: {error}") from error
+            raise BadBlock(f"a header block cannot be decompressed: {error}") from error
         if len(block) > self._longest or self._zlib.unconsumed_tail:
-            raise BadBlock(f"a header block unpacks to more than {self._longest} bytes")
+            raise BadBlock(f"a header block decompresses to more than {self._longest} bytes")
         if self._zlib.eof:
             raise BadBlock("a header block ends the compressed stream")
         return tuple(_pairs(block))

@@ -37,8 +37,7 @@ class Tokens(Generic[T]):
         self._drop_old()
         if len(self._waiting) >= self._most_waiting:
             raise TooManyWaiting(
-                f"{self._most_waiting} URLs for streaming were issued and not opened yet, which is the limit:"
-                f" try again, as each expires after {self._lifetime:g} s"
+                f"{self._most_waiting} streaming URLs are unopened, which is the limit; retry in {self._lifetime:g} s"
             )
         token = secrets.token_urlsafe(TOKEN_BYTES)
         self._waiting[token] = (self._clock() + self._lifetime, value)

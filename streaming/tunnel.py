@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 import background
-from streaming.streams import CHUNK
+from loopio.streams import CHUNK
 
 
 class Tunnel(asyncio.Transport):

@@ -12,10 +12,11 @@ from typing import Self
 from aiohttp import WSMessage, WSMsgType, web
 
 import background
+from loopio import Disconnected
+from loopio.holding import Holding
+from loopio.streams import CHUNK, Inbox, hung_up
 from streaming.door import connection_of
-from streaming.errors import Disconnected
-from streaming.holding import MOST_INPUT, MOST_OUTPUT, Holding
-from streaming.streams import CHUNK, Inbox, hung_up
+from streaming.limits import MOST_BUFFERED, MOST_INPUT, MOST_OUTPUT
 
 #: The most bytes of a message that ``pieces`` does not cut: a text in fragments.
 LONGEST_MESSAGE = 1024 * 1024
@@ -56,7 +57,7 @@ class WebSocketLink:
     ) -> Mapping[int, Inbox]:
         """Begin to receive. The bytes of the channels in ``at_once`` go to these functions and are not kept; those of
         unknown channels are dropped."""
-        self._inboxes = {channel: Inbox(self._taken, holding=self.input) for channel in channels}
+        self._inboxes = {channel: Inbox(self._taken, MOST_BUFFERED, self.input) for channel in channels}
         self._at_once = at_once or {}
         self._receiving = background.start(self._receive(), owner="streaming", name="websocket")
         return self._inboxes
@@ -80,7 +81,7 @@ class WebSocketLink:
         finally:
             self.lost.set()
             for inbox in self._inboxes.values():
-                inbox.fail("the client has gone")
+                inbox.fail("the client disconnected")
                 inbox.drop()
                 inbox.detach()
 
@@ -127,7 +128,7 @@ class WebSocketLink:
 
     async def _send(self, channel: int, piece: memoryview) -> None:
         if self.lost.is_set():
-            raise Disconnected("the client has gone")
+            raise Disconnected("the client disconnected")
         try:
             async with self._sending:  # one at a time, so that only one piece waits for the client
                 if self._in_base64:
@@ -135,7 +136,7 @@ class WebSocketLink:
                 else:
                     await self._ws.send_bytes(b"".join((bytes([channel]), piece)))
         except (ConnectionError, RuntimeError) as error:
-            raise Disconnected(f"the client has gone: {error}") from error
+            raise Disconnected(f"the client disconnected: {error}") from error
 
     async def close(self) -> None:
         """Close with "normal closure" after all sent bytes. This takes as long as the client takes to read."""

@@ -19,7 +19,7 @@ from dockershim.api.cri.v1 import api_pb2
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = ROOT / "docs/fields.toml"
 DOCUMENT: Final = ROOT / "docs/fields.md"
-#: The calls that say what a pod, a container, a pull or a checkpoint is to be.
+#: The calls that say what a pod, a container, a pull or a dump is to be.
 REQUESTS: Final = (
     "RunPodSandboxRequest",
     "CreateContainerRequest",

@@ -39,7 +39,7 @@ def _flags(option: Option) -> Iterator[str]:
 def _words(option: Option) -> Iterator[str]:
     yield option.help
     if option.reloads:
-        yield "SIGHUP applies a change."
+        yield "Reloaded on SIGHUP."
 
 
 if __name__ == "__main__":

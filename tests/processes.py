@@ -7,6 +7,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+#: The niceness of the server as deploy/dockershim.service has it; its CPUWeight= is the same to a group of processes.
+NICE = -10
+
 
 def resident(pid: int) -> int:
     """Bytes of memory that a process has."""
@@ -74,3 +77,13 @@ def _status(pid: int | str, name: str) -> str:
     if found is None:
         raise ProcessLookupError(f"process {pid} has ended")
     return found[1]
+
+
+def prefer(pid: int) -> None:
+    """Give the session of a process the weight that deploy/dockershim.service gives the server (CPUWeight=).
+
+    A session is a group of its own for the scheduler (sched(7), autogroup): a niceness counts within it only.
+    """
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(str(NICE))

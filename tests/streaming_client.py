@@ -19,16 +19,17 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from streaming.errors import Disconnected
-from streaming.sockets import SocketStream
+from loopio import Disconnected, SocketStream
+from loopio.streams import Inbox
+from streaming.limits import MOST_BUFFERED
 from streaming.spdy import Side
 from streaming.spdy_connection import SpdyConnection, SpdyStream
-from streaming.streams import Inbox
 
 _requests = itertools.count()
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 NAMES = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR, "error": ERROR, "resize": RESIZE}
 CLOSE_SIGNAL = 255
+_CLOSED = 10.0  # seconds in which a socket is closed
 
 
 class Refused(Exception):
@@ -52,7 +53,8 @@ async def spdy(
     parts = urlsplit(url)
     loop = asyncio.get_running_loop()
     _, stream = await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=tls)
-    lines = [f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
+    target = parts._replace(scheme="", netloc="").geturl()
+    lines = [f"POST {target} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
     lines += [f"X-Stream-Protocol-Version: {protocol}" for protocol in protocols]
     await stream.write("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
     try:
@@ -161,7 +163,7 @@ class _WebSocketChannel:
         self._ws = ws
         self._number = number
         self._text = text
-        self.inbox = Inbox(lambda size: room.set())
+        self.inbox = Inbox(lambda size: room.set(), MOST_BUFFERED)
 
     async def read(self) -> bytes:
         return await self.inbox.read()
@@ -187,8 +189,13 @@ async def websocket(
             ws = await session.ws_connect(url, protocols=protocols, ssl=tls or True, autoping=autoping, max_msg_size=0)
         except aiohttp.WSServerHandshakeError as error:
             raise Refused(error.status, dict(error.headers or {}), error.message) from error
+        socket = ws.get_extra_info("socket")
         async with ws:
             yield ws
+    # aiohttp leaves the end of a TLS connection to the loop, which may be closed before.
+    async with asyncio.timeout(_CLOSED):
+        while socket.fileno() != -1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -226,15 +233,17 @@ async def websocket_command(
 async def _demultiplex(
     ws: aiohttp.ClientWebSocketResponse, inboxes: Mapping[int, Inbox], room: asyncio.Event, text: bool
 ) -> None:
-    async for message in ws:
+    while (message := await ws.receive()).type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
         data = bytes([int(message.data[0])]) + base64.b64decode(message.data[1:]) if text else message.data
         inbox = inboxes[data[0]]
         while inbox.full:
             room.clear()
             await room.wait()
         inbox.feed(data[1:])
+    # A kubelet hangs up behind its close frame, without the client's: aiohttp then has another code than the frame.
+    code = message.data if message.type is aiohttp.WSMsgType.CLOSE else ws.close_code
     for inbox in inboxes.values():
-        if ws.close_code == aiohttp.WSCloseCode.OK:
+        if code == aiohttp.WSCloseCode.OK:
             inbox.feed_end()
         else:
             inbox.fail("the connection was lost")

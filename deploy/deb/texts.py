@@ -57,7 +57,7 @@ def _value(option: config.Option) -> str:
 
 def _help(option: config.Option) -> str:
     text = f"{option.help} Default: {config.to_toml(option.default)}."
-    return _escaped(text + (" SIGHUP applies a change." if option.reloads else ""))
+    return _escaped(text + (" Reloaded on SIGHUP." if option.reloads else ""))
 
 
 def _bold(text: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: O_NONBLOCK: whoever holds a lease on the file (fcntl(2), F_SETLEASE) could else make an open wait for 45 seconds.
+#: O_NONBLOCK: a process with a lease on the file (fcntl(2), F_SETLEASE) could else make an open wait for 45 seconds.
 _FILE: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: How often a file is looked for and made while someone else makes and removes it.
 _TRIES: Final = 3
@@ -33,7 +33,7 @@ def open_folder(root: Path, folder: Path, *, make: bool = False) -> int:
     """
     names = folder.relative_to(root).parts
     if ".." in names:
-        raise ValueError(f"{folder} leaves {root}")
+        raise ValueError(f"{folder} is outside of {root}")
     path, here = root, os.open(root, _FOLDER)
     for name in names:
         path, above = path / name, here
@@ -62,7 +62,7 @@ def open_file(folder: int, path: Path, flags: int) -> int:
 
     Raises OSError with the path: EINVAL for what is not a regular file, which is not opened then.
     """
-    # The file may have more names. A hard link of another file of the node is not refused: whoever can make one here
+    # The file may have more names. A hard link of another file of the node is accepted: a process that can make one
     # can write to that file as well, while a backup that makes one would end the log.
     with _named(path):
         seen = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -86,7 +86,7 @@ def open_or_make_file(folder: int, path: Path, flags: int, mode: int) -> int:
                 return os.open(path.name, flags | _FILE | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
         except FileExistsError:
             pass
-    raise OSError(errno.EBUSY, "is made and removed all the time", str(path))
+    raise OSError(errno.EBUSY, "is created and removed repeatedly", str(path))
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from aiohttp import web
@@ -58,11 +57,11 @@ _PAUSE: Final = 1.0
 
 
 class Fresh(Generic[T]):
-    """What ``make`` makes, at most once a second for all who ask."""
+    """What ``make`` makes, at most once a second for all clients."""
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
-        #: It goes on when those who asked are gone: else whoever asks and leaves could start one after the other.
+        #: It continues when its clients have disconnected: else a client that leaves could start one after the other.
         self._making: asyncio.Task[T] | None = None
         self._made: tuple[float, T] | None = None
 
@@ -83,7 +82,7 @@ class Fresh(Generic[T]):
     def _is_made(self, making: asyncio.Task[T]) -> None:
         self._making = None
         if not making.cancelled():
-            making.exception()  # so that asyncio does not complain: whoever asked may be gone
+            making.exception()  # so that asyncio does not complain: all clients may have disconnected
 
 
 class _Stage(enum.Enum):
@@ -121,7 +120,7 @@ class _Connection:
 class _Connections(web.Server):
     """Keeps few connections, and none for long. A new one is always taken in.
 
-    So whoever asks for something at once has an answer, however many others hold connections and ask for nothing, ask a
+    So a client that sends its request at once has a response, however many others hold connections and send nothing, a
     byte each second, or take no answer.
     """
 
@@ -228,9 +227,7 @@ class SmallServer:
         self.base_url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._rest()
         for sock in self._listening:
             sock.close()
@@ -258,7 +255,7 @@ class SmallServer:
                 return
             except OSError as error:
                 # Most likely there are no descriptors left: one that is dropped frees one.
-                logger.warning("a connection to %s cannot be accepted: %s", self.base_url, error)
+                logger.warning("cannot accept connection to %s: %s", self.base_url, error)
                 self._connections.drop_one()
                 self._rest()
                 self._resting = asyncio.get_running_loop().call_later(_PAUSE, self._accept_again)
@@ -273,8 +270,8 @@ class SmallServer:
         try:
             response = await self._answer(request)
         except Exception:
-            logger.exception("a request to %s cannot be answered", self.base_url)
-            response = web.Response(status=500, text="internal error; dockershim's log has the details\n")
+            logger.exception("request to %s failed", self.base_url)
+            response = web.Response(status=500, text="internal error; see the log of dockershim for details\n")
         response.force_close()
         self._connections.answered(request.protocol)
         return response

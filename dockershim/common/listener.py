@@ -20,3 +20,16 @@ def listener(path: str) -> int:
         connection.connect(os.fsencode(path))
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[0])
+
+
+def is_served(path: str | os.PathLike[str]) -> bool:
+    """Whether somebody listens on a unix socket, also with a full queue. Never blocks. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fsencode(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:
+            pass  # its queue is full
+    return True

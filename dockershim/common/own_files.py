@@ -37,7 +37,7 @@ async def with_own_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwarg
             running = asyncio.get_running_loop().run_in_executor(thread, partial(context.run, call, *args, **kwargs))
         except RuntimeError as error:
             raise ResourceExhausted(
-                "the node allows no more processes or threads: look for pods without a limit of processes"
+                "the node has reached its limit of processes or threads: check for pods without a pids limit"
             ) from error
         return await running
     finally:

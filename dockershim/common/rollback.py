@@ -58,7 +58,7 @@ async def _run_to_completion(work: Coroutine[Any, Any, T], name: str) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled() and task.exception() is not None:
-            logger.warning("%s failed after its caller had gone: %s", name, task.exception())
+            logger.warning("%s failed after its caller was cancelled: %s", name, task.exception())
         raise cancelled
     return task.result()
 
@@ -85,7 +85,7 @@ class Rollback:
                 async with asyncio.timeout(share):
                     await _attempt(name, undo)
             except TimeoutError:
-                logger.error("undo: %s was not done within %.1f s and is left", name, share)
+                logger.error("undo: %s timed out after %.1f s, giving up", name, share)
 
 
 async def _attempt(name: str, undo: Undo) -> None:
@@ -96,7 +96,7 @@ async def _attempt(name: str, undo: Undo) -> None:
         if task is not None and task.cancelling():
             raise
         # This task was not cancelled, but something that the step waited for. So the step has failed.
-        logger.error("undo: %s failed: what it waited for was cancelled", name)
+        logger.error("undo: %s failed: what it was waiting for was cancelled", name)
     except Exception as error:
         logger.error("undo: %s failed: %s", name, error)
 

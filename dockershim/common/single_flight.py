@@ -60,4 +60,4 @@ class SingleFlight(Generic[Key, Value]):
             flight.task.cancel()
             await asyncio.wait([flight.task])
             if not flight.task.cancelled() and (error := flight.task.exception()) is not None:
-                logger.warning("%s failed after its callers had gone: %s", self._name, error)
+                logger.warning("%s failed after its callers were cancelled: %s", self._name, error)

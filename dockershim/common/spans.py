@@ -1,4 +1,4 @@
-"""The places where a trace gets its spans: calls, steps, and requests to engine, plugins and hook servers.
+"""What traces need beside the blocks that are timed: the subject of a call, and the headers for other programs.
 
 Without a tracer, which is the normal case, nothing happens here. ``dockershim.tracing`` has the real one.
 """
@@ -6,32 +6,29 @@ Without a tracer, which is the normal case, nothing happens here. ``dockershim.t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from dockershim.common.timed import Kind, Timed, subscribed
 
 #: The metadata of a gRPC request: names and values, as ``grpc.aio`` has them.
 Metadata = Iterable[tuple[str, str | bytes]]
 
+_TRACED: Final = (Kind.RPC, Kind.STEP, Kind.ENGINE, Kind.PLUGIN, Kind.HOOK)
 
-class Span(Protocol):
-    """A span that lasts. It ends with its block, as failed if that raises."""
 
-    def ended_with(self, code: str, message: str) -> None:
-        """The call has ended with this gRPC status code (its name)."""
+class Served(NamedTuple):
+    """A call of a client: its service, and its metadata, which name the span that it belongs to."""
 
-    def failed(self, message: str) -> None:
-        """It has failed, although its block raises nothing."""
+    service: str
+    metadata: Callable[[], Metadata | None]
 
 
 class Tracer(Protocol):
     """Makes spans."""
 
-    def served(self, service: str, method: str, metadata: Metadata) -> AbstractContextManager[Span]:
-        """A call of a client, the child of the span that its metadata name."""
-
-    def part(self, name: str, attributes: Mapping[str, str], *, outside: bool) -> AbstractContextManager[Span]:
-        """A part of the current call; nothing outside of calls. ``outside``: another program does it."""
+    def begin(self, event: Timed) -> Callable[[], None] | None:
+        """Subscribes to all blocks that have a span: those of a call, or nothing outside of calls."""
 
     def describe(self, fields: Mapping[str, str]) -> None:
         """Tell the subject of the current call, by the fields of the log."""
@@ -39,17 +36,6 @@ class Tracer(Protocol):
     def carried(self) -> dict[str, str]:
         """The headers that tell another program which span its work belongs to."""
 
-
-class _NoSpan:
-    def ended_with(self, code: str, message: str) -> None:
-        pass
-
-    def failed(self, message: str) -> None:
-        pass
-
-
-#: Instead of a span, where there is nothing to trace.
-NOTHING: Final[AbstractContextManager[Span]] = contextlib.nullcontext(_NoSpan())
 
 _tracer: Tracer | None = None
 
@@ -60,24 +46,10 @@ def traced_by(tracer: Tracer) -> Iterator[None]:
     global _tracer
     before, _tracer = _tracer, tracer
     try:
-        yield
+        with subscribed(tracer.begin, *_TRACED):
+            yield
     finally:
         _tracer = before
-
-
-def served(service: str, method: str, metadata: Metadata | None) -> AbstractContextManager[Span]:
-    """The span of a call of a client."""
-    return NOTHING if _tracer is None else _tracer.served(service, method, metadata or ())
-
-
-def part(name: str) -> AbstractContextManager[Span]:
-    """The span of a part of the current call that we do ourselves."""
-    return NOTHING if _tracer is None else _tracer.part(name, {}, outside=False)
-
-
-def outside(name: str, attributes: Mapping[str, str]) -> AbstractContextManager[Span]:
-    """The span of a part of the current call that another program does."""
-    return NOTHING if _tracer is None else _tracer.part(name, attributes, outside=True)
 
 
 def describe(fields: Mapping[str, str]) -> None:

@@ -50,10 +50,10 @@ class ServerTLS(ssl.SSLContext):
         except FailedPrecondition as error:
             if str(error) != self._logged:
                 self._logged = str(error)
-                logger.error("%s; new connections are served with what it held before", error)
+                logger.error("%s; new connections use the previous certificate", error)
         else:
             self._seen, self._logged = versions, ""
-            logger.info("TLS: new connections are served with what %s holds now", self._cert)
+            logger.info("TLS: loaded the certificate in %s, new connections use it", self._cert)
 
     def _versions(self) -> list[tuple[int, ...]]:
         return [_version(file) for file in (self._cert, self._key, self._client_ca) if file is not None]
@@ -72,9 +72,9 @@ def load_authorities(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
-        raise FailedPrecondition(f"TLS: {ca} holds no certificates in PEM: {error}") from error
+        raise FailedPrecondition(f"TLS: {ca} must contain PEM certificates: {error}") from error
     except OSError as error:
-        raise FailedPrecondition(f"TLS: {ca} cannot be read: {error.strerror}") from error
+        raise FailedPrecondition(f"TLS: cannot read {ca}: {error.strerror}") from error
 
 
 def check_certificates(file: Path) -> None:
@@ -92,11 +92,11 @@ def load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         what = "not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "no key in PEM for"
         raise FailedPrecondition(f"TLS: {key} holds {what} the certificate in {cert}: {error}") from error
     except OSError as error:
-        raise FailedPrecondition(f"TLS: {key} cannot be read: {error.strerror}") from error
+        raise FailedPrecondition(f"TLS: cannot read {key}: {error.strerror}") from error
 
 
 def _refuse(key: Path) -> str:
-    raise FailedPrecondition(f"TLS: the key in {key} is encrypted; it has to be there as it is")
+    raise FailedPrecondition(f"TLS: the key in {key} must not be encrypted")
 
 
 def _version(file: Path) -> tuple[int, ...]:

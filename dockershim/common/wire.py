@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 #: The most bytes in a message of a streamed list, unless one item is longer. Clients take 4 MiB by default.
 CHUNK_BYTES: Final = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """An encoded response."""
+#: The type of a response.
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Encoded(Generic[R]):
+    """An encoded response of this type."""
 
     wire: bytes
 
@@ -39,8 +43,8 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def in_chunks(parts: Iterable[bytes], size: int = CHUNK_BYTES) -> Iterator[Encoded]:
-    """Join the parts to messages of at most ``size`` bytes; no messages if there are no parts."""
+def in_chunks(response: type[R], parts: Iterable[bytes], size: int = CHUNK_BYTES) -> Iterator[Encoded[R]]:
+    """Join the parts to messages of this type, of at most ``size`` bytes; no messages if there are no parts."""
     held: list[bytes] = []
     length = 0
     for part in parts:

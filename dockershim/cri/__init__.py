@@ -2,48 +2,113 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
 
-from dockershim.cri.checkpoint_container import ContainerCheckpoints
-from dockershim.cri.container import Containers
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.container_checkpoint import ContainerCheckpoint
+from dockershim.cri.container_create import ContainerCreate
+from dockershim.cri.container_reads import ContainerReads
+from dockershim.cri.container_start import ContainerStart
+from dockershim.cri.container_stop import ContainerEnd
+from dockershim.cri.container_update import ContainerUpdate
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
+from dockershim.cri.handlers import Handler, stream, unary
+from dockershim.cri.images import ImageService
 from dockershim.cri.logs import Logs
-from dockershim.cri.read_sandboxes import SandboxReads
-from dockershim.cri.run_sandbox import SandboxStart
+from dockershim.cri.sandbox_reads import SandboxReads
+from dockershim.cri.sandbox_run import SandboxStart
+from dockershim.cri.sandbox_stop import SandboxEnd
+from dockershim.cri.sandbox_update import SandboxUpdate
 from dockershim.cri.stats import Statistics
 from dockershim.cri.status import NodeStatus
-from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.streaming import Streaming
-from dockershim.cri.update_sandbox import SandboxUpdate
 
-__all__ = ["GROUPS", "RuntimeService"]
-
-#: Each has a method for each of its calls, by the call's name in snake case. No call is in two of them.
-GROUPS: Final = (
-    NodeStatus,
-    SandboxStart,
-    SandboxEnd,
-    SandboxReads,
-    SandboxUpdate,
-    ContainerEvents,
-    Containers,
-    ContainerCheckpoints,
-    Logs,
-    Execs,
-    Streaming,
-    Statistics,
-)
+__all__ = ["Handler", "RuntimeService", "image_handlers"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeService:
-    """Every call of the RuntimeService that is built, by its name in snake case. ``groups`` has one of each GROUPS."""
+    """What serves each group of the RuntimeService's calls."""
 
-    def __init__(self, *groups: object) -> None:
-        self._groups = groups
+    node: NodeStatus
+    start: SandboxStart
+    end: SandboxEnd
+    reads: SandboxReads
+    update: SandboxUpdate
+    events: ContainerEvents
+    container_create: ContainerCreate
+    container_start: ContainerStart
+    container_end: ContainerEnd
+    container_update: ContainerUpdate
+    container_reads: ContainerReads
+    dumps: ContainerCheckpoint
+    logs: Logs
+    execs: Execs
+    streams: Streaming
+    statistics: Statistics
 
-    def __getattr__(self, name: str) -> Any:
-        for group in self._groups:
-            if hasattr(group, name):
-                return getattr(group, name)
-        raise AttributeError(name)
+    def handlers(self) -> tuple[Handler, ...]:
+        """Every call that is built."""
+        reads, stats = self.container_reads, self.statistics
+        return (
+            unary(cri.VersionRequest, cri.VersionResponse, self.node.version),
+            unary(cri.StatusRequest, cri.StatusResponse, self.node.status),
+            unary(cri.RuntimeConfigRequest, cri.RuntimeConfigResponse, self.node.runtime_config),
+            unary(cri.UpdateRuntimeConfigRequest, cri.UpdateRuntimeConfigResponse, self.node.update_runtime_config),
+            unary(cri.RunPodSandboxRequest, cri.RunPodSandboxResponse, self.start.run_pod_sandbox),
+            unary(cri.StopPodSandboxRequest, cri.StopPodSandboxResponse, self.end.stop_pod_sandbox),
+            unary(cri.RemovePodSandboxRequest, cri.RemovePodSandboxResponse, self.end.remove_pod_sandbox),
+            unary(cri.PodSandboxStatusRequest, cri.PodSandboxStatusResponse, self.reads.pod_sandbox_status),
+            unary(cri.ListPodSandboxRequest, cri.ListPodSandboxResponse, self.reads.list_pod_sandbox),
+            stream(cri.StreamPodSandboxesRequest, cri.StreamPodSandboxesResponse, self.reads.stream_pod_sandboxes),
+            unary(
+                cri.UpdatePodSandboxResourcesRequest,
+                cri.UpdatePodSandboxResourcesResponse,
+                self.update.update_pod_sandbox_resources,
+            ),
+            stream(cri.GetEventsRequest, cri.ContainerEventResponse, self.events.get_container_events),
+            unary(cri.CreateContainerRequest, cri.CreateContainerResponse, self.container_create.create_container),
+            unary(cri.StartContainerRequest, cri.StartContainerResponse, self.container_start.start_container),
+            unary(cri.StopContainerRequest, cri.StopContainerResponse, self.container_end.stop_container),
+            unary(cri.RemoveContainerRequest, cri.RemoveContainerResponse, self.container_end.remove_container),
+            unary(cri.ContainerStatusRequest, cri.ContainerStatusResponse, reads.container_status),
+            unary(cri.ListContainersRequest, cri.ListContainersResponse, reads.list_containers),
+            stream(cri.StreamContainersRequest, cri.StreamContainersResponse, reads.stream_containers),
+            unary(
+                cri.UpdateContainerResourcesRequest,
+                cri.UpdateContainerResourcesResponse,
+                self.container_update.update_container_resources,
+            ),
+            unary(cri.CheckpointContainerRequest, cri.CheckpointContainerResponse, self.dumps.checkpoint_container),
+            unary(cri.ReopenContainerLogRequest, cri.ReopenContainerLogResponse, self.logs.reopen_container_log),
+            unary(cri.ExecSyncRequest, cri.ExecSyncResponse, self.execs.exec_sync),
+            unary(cri.ExecRequest, cri.ExecResponse, self.streams.exec),
+            unary(cri.AttachRequest, cri.AttachResponse, self.streams.attach),
+            unary(cri.PortForwardRequest, cri.PortForwardResponse, self.streams.port_forward),
+            unary(cri.ContainerStatsRequest, cri.ContainerStatsResponse, stats.container_stats),
+            unary(cri.ListContainerStatsRequest, cri.ListContainerStatsResponse, stats.list_container_stats),
+            stream(cri.StreamContainerStatsRequest, cri.StreamContainerStatsResponse, stats.stream_container_stats),
+            unary(cri.PodSandboxStatsRequest, cri.PodSandboxStatsResponse, stats.pod_sandbox_stats),
+            unary(cri.ListPodSandboxStatsRequest, cri.ListPodSandboxStatsResponse, stats.list_pod_sandbox_stats),
+            stream(cri.StreamPodSandboxStatsRequest, cri.StreamPodSandboxStatsResponse, stats.stream_pod_sandbox_stats),
+            unary(cri.ListMetricDescriptorsRequest, cri.ListMetricDescriptorsResponse, stats.list_metric_descriptors),
+            unary(cri.ListPodSandboxMetricsRequest, cri.ListPodSandboxMetricsResponse, stats.list_pod_sandbox_metrics),
+            stream(
+                cri.StreamPodSandboxMetricsRequest,
+                cri.StreamPodSandboxMetricsResponse,
+                stats.stream_pod_sandbox_metrics,
+            ),
+        )
+
+
+def image_handlers(images: ImageService) -> tuple[Handler, ...]:
+    """Every call of the ImageService."""
+    return (
+        unary(cri.ListImagesRequest, cri.ListImagesResponse, images.list_images),
+        stream(cri.StreamImagesRequest, cri.StreamImagesResponse, images.stream_images),
+        unary(cri.ImageStatusRequest, cri.ImageStatusResponse, images.image_status),
+        unary(cri.PullImageRequest, cri.PullImageResponse, images.pull_image),
+        unary(cri.RemoveImageRequest, cri.RemoveImageResponse, images.remove_image),
+        unary(cri.ImageFsInfoRequest, cri.ImageFsInfoResponse, images.image_fs_info),
+    )

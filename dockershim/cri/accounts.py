@@ -63,8 +63,8 @@ class ImageAccounts:
         self._containers = containers
         self._images = images
         self._owner = str(owner)
-        #: The names of containers that are being read.
-        self._own: set[str] = set()
+        #: What the names of this process's containers begin with.
+        self._own = f"{_PREFIX}{secrets.token_hex(4)}-"
         self._reading: SingleFlight[_Key, Account] = SingleFlight("users of an image")
         self._known: OrderedDict[_Key, Account] = OrderedDict()
         #: What is being read for statuses, and until when, by the monotonic clock, no status reads or waits again.
@@ -128,7 +128,7 @@ class ImageAccounts:
         await background.end(*self._for_statuses.values())
 
     async def _read(self, image_id: str, user: str) -> Account:
-        name = f"{_PREFIX}{secrets.token_hex(8)}"
+        name = f"{self._own}{secrets.token_hex(8)}"
         body: dict[str, Any] = {
             "Image": image_id,
             "Entrypoint": ["/"],
@@ -136,18 +136,14 @@ class ImageAccounts:
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
         }
-        self._own.add(name)
-        try:
-            async with rollback("read the image's users", _UNDO_DEADLINE) as undo:
-                with step("create a container to read the image's users"):
-                    container_id = await self._containers.creator(name, body, undo, unseen=True)()
-                with step("read the image's users"):
-                    passwd = await self._file(container_id, "/etc/passwd")
-                    group = await self._file(container_id, "/etc/group")
-                with step("remove the container to read the image's users"):
-                    await run_to_completion(self._containers.remove(container_id), f"remove {name}")
-        finally:
-            self._own.discard(name)
+        async with rollback("read the image's users", _UNDO_DEADLINE) as undo:
+            with step("create a container to read the image's users"):
+                container_id = await self._containers.creator(name, body, undo, unseen=True)()
+            with step("read the image's users"):
+                passwd = await self._file(container_id, "/etc/passwd")
+                group = await self._file(container_id, "/etc/group")
+            with step("remove the container to read the image's users"):
+                await run_to_completion(self._containers.remove(container_id), f"remove {name}")
         return await with_own_thread(find_account, user, passwd, group)
 
     async def _file(self, container_id: str, path: str) -> str:
@@ -191,6 +187,6 @@ class ImageAccounts:
         """Remove what this server has left when it was killed, once the engine answers."""
 
         def is_left(name: str) -> bool:
-            return name.startswith(_PREFIX) and name not in self._own
+            return name.startswith(_PREFIX) and not name.startswith(self._own)
 
         await self._containers.remove_leftovers(f"{READER_LABEL}={self._owner}", is_left)

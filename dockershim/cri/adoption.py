@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from dockershim.common.answers import when_answered
-from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.cri.sandbox_stop import SandboxEnd
 from dockershim.state.pods import Pods
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,8 @@ async def adopt(pods: Pods, sandboxes: SandboxEnd) -> None:
 
     With a pin, a pod's network can be torn down completely even if the engine loses the pod.
     """
-    foreign = [record.id for record in await when_answered(pods.inventory.sandboxes) if not record.made_here]
+    found = await when_answered(pods.on_engine)
+    foreign = [pod.id for pod in found if pod.record is not None and not pod.record.made_here]
     # The engine may go away again after any of them.
     pinned = [await when_answered(partial(_pin, pods, sandboxes, sandbox_id)) for sandbox_id in foreign]
     if any(pinned):

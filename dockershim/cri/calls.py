@@ -12,6 +12,7 @@ import grpc
 
 import cni
 from dockershim import errors
+from dockershim.common.timed import Timed
 
 # The calls of runtime.v1alpha2 in Kubernetes 1.25, the last release that used it. Newer calls exist only in v1.
 V1ALPHA2: Final[Mapping[str, frozenset[str]]] = {
@@ -73,6 +74,13 @@ STATUS: Final[Mapping[type[errors.ShimError], Row]] = {
 def row_of(kind: type[errors.ShimError]) -> Row:
     """The table's row for ``kind``, or for the nearest of its bases that has one."""
     return next(STATUS[base] for base in kind.__mro__ if base in STATUS)
+
+
+def code_of_block(block: Timed) -> str:
+    """The gRPC status that stands for how a block has ended: by its own code, its error, or OK."""
+    if block.code is not None:
+        return block.code
+    return code_of(block.error) if block.error is not None else grpc.StatusCode.OK.name
 
 
 def code_of(error: BaseException) -> str:

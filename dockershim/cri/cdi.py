@@ -7,7 +7,7 @@ from typing import Final
 
 from dockershim.common.steps import step
 from dockershim.errors import FailedPrecondition
-from dockershim.host_paths.service import HostPaths
+from dockershim.host_paths.server_side import HostPaths
 from dockershim.translate.cdi import FOLDERS, NO_EDITS, Edits, check_host, kind_and_name, to_edits
 
 logger = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ class Drafts:
         try:
             await self._containers.remove(container_id)
         except ShimError as error:
-            logger.warning("container %s, which NRI plugins were asked about, is left: %s", container_id, error)
+            logger.warning("container %s, created for NRI plugins, cannot be removed: %s", container_id, error)
             self._containers.remove_later(container_id)
 
     async def remove_leftovers(self) -> None:

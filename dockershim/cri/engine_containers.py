@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -26,6 +26,7 @@ from dockershim.errors import (
     ShimError,
     Unavailable,
 )
+from dockershim.interceptors import Snapshot
 from dockershim.state.inventory import Inventory
 from dockershim.translate.container import without_log_mode
 from dockershim.translate.labels import CREATE_LABEL
@@ -37,6 +38,10 @@ _POLL: Final = 0.05
 _LATE_END: Final = 20.0
 #: Seconds between two tries to remove what is left.
 _RETRY: Final = 2.0
+#: Seconds in which an engine that did not answer may still make the container. One that takes longer was restarted.
+_LATE_CREATE: Final = 600.0
+#: Seconds between two looks for what a killed server has left.
+_LOOK: Final = 60.0
 
 
 class EngineContainers:
@@ -46,8 +51,8 @@ class EngineContainers:
         self._engine = engine
         self._inventory = inventory
         self.request_timeout = request_timeout
-        #: Names and ids of containers to remove.
-        self._left: set[str] = set()
+        #: Names and ids of containers to remove, with the time until which to look for one that is not there.
+        self._left: dict[str, float] = {}
         self._is_left = asyncio.Event()
 
     def creator(
@@ -89,7 +94,7 @@ class EngineContainers:
             return created[0]
 
         async def look_again() -> None:
-            self.remove_later(name)
+            self.remove_later(name, time.monotonic() + _LATE_CREATE if unanswered else 0.0)
 
         if unseen:
             # Runs behind the removal, which an engine with a broken disk cannot do.
@@ -199,7 +204,7 @@ class EngineContainers:
             while await self.id_of(container_id) is not None:
                 if time.monotonic() > end:
                     raise DeadlineExceeded(
-                        f"container {container_id}: its removal by the engine does not end"
+                        f"container {container_id}: the engine did not complete its removal in time"
                     ) from None
                 await asyncio.sleep(_POLL)
         self._inventory.forget(container_id)
@@ -207,7 +212,8 @@ class EngineContainers:
     async def remove_leftovers(self, label: str, is_left: Callable[[str], bool]) -> None:
         """Remove, once the engine answers, the containers with this label that a killed server has left.
 
-        ``is_left`` tells that by a name: anybody can write a label into an image, and no image can choose the name.
+        This looks for ten minutes, as an engine that hung may still make what that server has asked for. ``is_left``
+        tells that by a name: anybody can write a label into an image, and no image can choose the name.
         """
 
         async def listed() -> list[dict[str, Any]]:
@@ -215,17 +221,26 @@ class EngineContainers:
             found: list[dict[str, Any]] = await self._engine.get("/containers/json", params=params)
             return found
 
-        for container in await when_answered(listed):
-            if any(is_left(name.removeprefix("/")) for name in container.get("Names") or ()):
-                logger.warning("a killed server has left container %s; removing it", container["Id"])
-                try:
-                    await self.remove(container["Id"])
-                except ShimError as error:
-                    logger.warning("container %s is left: %s", container["Id"], error)
+        end = time.monotonic() + _LATE_CREATE
+        while True:
+            for container in await when_answered(listed):
+                if any(is_left(name.removeprefix("/")) for name in container.get("Names") or ()):
+                    logger.warning("container %s was left by a killed server; removing it", container["Id"])
+                    try:
+                        await self.remove(container["Id"])
+                    except ShimError as error:
+                        logger.warning("container %s cannot be removed: %s", container["Id"], error)
+                        self.remove_later(container["Id"])
+            if time.monotonic() >= end:
+                return
+            await asyncio.sleep(_LOOK)
 
-    def remove_later(self, container: str) -> None:
-        """Have ``keep_clear`` remove a container, by name or id, of which no caller knows."""
-        self._left.add(container)
+    def remove_later(self, container: str, until: float = 0.0) -> None:
+        """Have ``keep_clear`` remove a container, by name or id, of which no caller knows.
+
+        One that does not exist may be made ``until`` then, in seconds of the monotonic clock.
+        """
+        self._left[container] = until
         self._is_left.set()
 
     async def keep_clear(self) -> None:
@@ -237,14 +252,16 @@ class EngineContainers:
             await self._is_left.wait()
             await asyncio.sleep(_RETRY)
             self._is_left.clear()
-            for container in tuple(self._left):
+            for container, until in tuple(self._left.items()):
                 try:
                     if (container_id := await self.id_of(container)) is not None:
                         await self.remove(container_id)
-                    self._left.discard(container)
+                    if container_id is not None or time.monotonic() >= until:
+                        del self._left[container]
                 except ShimError as error:
-                    logger.debug("container %s is left: %s", container, error)
-                    self._is_left.set()
+                    logger.debug("container %s cannot be removed: %s", container, error)
+            if self._left:
+                self._is_left.set()
 
     async def check_image_volumes(self, container_id: str, folders: Mapping[str, str]) -> None:
         """Check that the images have the folders that a created container is to mount, by container path.
@@ -271,8 +288,11 @@ class EngineContainers:
         await self._engine.post(f"/containers/{container_id}/update", fields)
 
 
-async def remove_application(containers: EngineContainers, logs: LogKeeper, record: ContainerRecord) -> None:
+async def remove_application(
+    chain: Snapshot, containers: EngineContainers, logs: LogKeeper, record: ContainerRecord
+) -> None:
     """Remove an application container, after all of its output is in its log."""
+    await chain.before_remove(record, partial(containers.kill, record.id))
     if record.has_cri_log and record.state == cri.CONTAINER_RUNNING:
         await containers.kill(record.id)
     async with logs.removal(record):
@@ -282,7 +302,7 @@ async def remove_application(containers: EngineContainers, logs: LogKeeper, reco
 @lru_cache(maxsize=100)
 def _pass_on(warning: str) -> None:
     """Log what the engine has left out of a container, mostly as the kernel cannot do it; each text once."""
-    logger.warning("the engine made a container, but: %s", warning)
+    logger.warning("the engine created a container with a warning: %s", warning)
 
 
 @cache

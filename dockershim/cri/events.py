@@ -19,7 +19,7 @@ import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.wire import Encoded
 from dockershim.cri.accounts import ImageAccounts
-from dockershim.cri.read_sandboxes import SandboxReads
+from dockershim.cri.sandbox_reads import SandboxReads
 from dockershim.errors import ResourceExhausted, ShimError, Unavailable
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record
@@ -39,7 +39,7 @@ class _Client:
     """The events that wait for one client."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Encoded] = deque()
+        self._waiting: deque[Encoded[cri.ContainerEventResponse]] = deque()
         self._news = asyncio.Event()
         self._overrun = False
 
@@ -47,21 +47,21 @@ class _Client:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def put(self, event: Encoded) -> None:
+    def put(self, event: Encoded[cri.ContainerEventResponse]) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self._overrun = True
         else:
             self._waiting.append(event)
         self._news.set()
 
-    async def next(self) -> Encoded:
+    async def next(self) -> Encoded[cri.ContainerEventResponse]:
         """The next event. Raises ResourceExhausted once an event was dropped because too many were waiting."""
         while not self._waiting and not self._overrun:
             self._news.clear()
             await self._news.wait()
         if self._overrun:
             raise ResourceExhausted(
-                f"more than {MOST_WAITING} events were waiting for this client, which reads them too slowly;"
+                f"the client reads events too slowly: more than {MOST_WAITING} are waiting;"
                 " list pods and containers, and call GetContainerEvents again"
             )
         return self._waiting.popleft()
@@ -94,7 +94,9 @@ class ContainerEvents:
         """The number of events that wait for the slowest client."""
         return max((client.waiting for client in self._clients), default=0)
 
-    async def get_container_events(self, request: cri.GetEventsRequest) -> AsyncIterator[Encoded]:
+    async def get_container_events(
+        self, request: cri.GetEventsRequest
+    ) -> AsyncIterator[Encoded[cri.ContainerEventResponse]]:
         """GetContainerEvents: all changes from now on.
 
         Raises Unavailable if the inventory is not current, and ResourceExhausted if the client reads too slowly.
@@ -144,7 +146,7 @@ class ContainerEvents:
             try:
                 await self._send(container_id, removed)
             except Exception:
-                logger.exception("the events of container %s cannot be made", container_id)
+                logger.exception("the events of container %s cannot be created", container_id)
 
     async def _send(self, container_id: str, removed: Record | None) -> None:
         await self._wait_until_current()
@@ -153,7 +155,7 @@ class ContainerEvents:
             return  # It was removed since: the queue has that change, too.
         kinds = await self._kinds(record, removed=removed is not None)
         for kind in kinds:
-            event = Encoded((await self._event(kind, record)).SerializeToString())
+            event: Encoded[cri.ContainerEventResponse] = Encoded((await self._event(kind, record)).SerializeToString())
             for client in self._clients:
                 client.put(event)
 

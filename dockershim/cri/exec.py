@@ -44,9 +44,9 @@ class Execs:
 
 async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
     if not request.cmd or not request.cmd[0]:
-        raise InvalidArgument("cmd: a command is needed")
+        raise InvalidArgument("cmd: must not be empty")
     if request.timeout < 0:
-        raise InvalidArgument(f"timeout: {request.timeout} s is no time")
+        raise InvalidArgument("timeout: must not be negative")
     require(request.container_id, "container_id")
     container = await inventory.container(request.container_id)
     body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
@@ -55,7 +55,7 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
         created = await engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
     except DeadlineExceeded as error:
         # The command was not even begun. Of a probe that took too long a kubelet thinks that the container is not well.
-        raise Unavailable(f"the command was not begun: {error}") from error
+        raise Unavailable(f"the command was not started: {error}") from error
     command = _Command(engine, container.id, created["Id"])
     try:
         async with asyncio.timeout(request.timeout or None):
@@ -67,12 +67,12 @@ async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSync
         await asyncio.wait([killing], timeout=_END_SEEN)
         raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
     except asyncio.CancelledError:
-        await run_to_completion(command.kill(), "kill a command whose caller has gone")
+        await run_to_completion(command.kill(), "kill a command whose call was cancelled")
         raise
     except ShimError as error:
         if not await ended_under(inventory, container.id, error):
             raise
-        raise FailedPrecondition(f"container {container.id} ended before the command did") from error
+        raise FailedPrecondition(f"container {container.id} exited before the command completed") from error
     stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
     stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
     return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)
@@ -97,4 +97,4 @@ class _Command(EngineCommand):
                     if output is not None and len(output) < LONGEST_OUTPUT:
                         output += piece[: LONGEST_OUTPUT - len(output)]
         if not decoder.at_boundary:
-            raise Unavailable("the engine's connection was cut in the middle of the command's output")
+            raise Unavailable("the connection to the engine was closed before the end of the command's output")

@@ -20,21 +20,21 @@ from urllib.parse import quote
 import tenacity
 
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.common.measure import Pulls, measured
 from dockershim.common.own_files import with_own_thread
 from dockershim.common.single_flight import SingleFlight
 from dockershim.common.steps import step
+from dockershim.common.timed import Kind, timed
 from dockershim.common.wire import Encoded, in_chunks
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
-from dockershim.engine.messages import MessageStream, refine
+from dockershim.engine.pull_progress import MessageStream, refine
+from dockershim.engine_files.containerd import blob_bytes
+from dockershim.engine_files.image_layers import read_size, used_inodes
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, NotFound, ShimError
 from dockershim.state.image_records import ImageRecords
 from dockershim.stats.disk import DiskUsage
-from dockershim.stats.layers import read_layers
-from dockershim.stats.messages import to_cri_file_system, to_cri_layer
-from dockershim.stats.snapshots import blob_bytes, image_inodes
+from dockershim.stats.to_cri import to_cri_file_system, to_cri_layer
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.checks import require
 from dockershim.translate.image import ImageRecord, is_named, to_cri_image, to_cri_image_info
@@ -53,8 +53,7 @@ _REMOVE_ATTEMPTS: Final = 5
 class _ImageUsage:
     """``measured_at`` is in seconds of the monotonic clock, ``timestamp`` in nanoseconds since 1970, ``size`` in bytes.
 
-    ``layers`` are the folders of the image layers, whose inodes are to be counted; None if they cannot be read or
-    ``inodes`` are known.
+    ``inodes`` are those in use on the whole file system; None if this process does not see it.
     """
 
     folder: str
@@ -62,7 +61,6 @@ class _ImageUsage:
     timestamp: int
     size: int
     inodes: int | None
-    layers: frozenset[str] | None
 
 
 class ImageService:
@@ -70,7 +68,7 @@ class ImageService:
 
     ``records`` are the images of the engine in memory; the engine is asked only for what they lack.
     ``infra_image`` is the reference of the pods' infra image, which is pinned. ``pull_progress_deadline`` returns the
-    seconds that a pull may go without progress. ``pulls`` counts the pulls and the bytes that they download.
+    seconds that a pull may go without progress. ``received`` is called with the bytes that came from registries.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class ImageService:
         capabilities: Callable[[], Awaitable[Capabilities]],
         pull_progress_deadline: Callable[[], float],
         node_credentials: NodeCredentials,
-        pulls: Pulls | None = None,
+        received: Callable[[int], None] | None = None,
     ) -> None:
         self._engine = engine
         self._records = records
@@ -92,7 +90,7 @@ class ImageService:
         self._capabilities = capabilities
         self._pull_progress_deadline = pull_progress_deadline
         self._node_credentials = node_credentials
-        self._measure_pulls = pulls
+        self._received = received
         self._pulls: SingleFlight[tuple[str, Credentials | None], str] = SingleFlight("pull")
         self._removals: SingleFlight[str, None] = SingleFlight("remove image")
         self._usages: SingleFlight[None, _ImageUsage] = SingleFlight("image filesystem")
@@ -113,13 +111,15 @@ class ImageService:
         (await self._capabilities()).check_handler(request.image.runtime_handler, "image.runtime_handler")
         return api_pb2.PullImageResponse(image_ref=await self._pull_once(reference, credentials))
 
-    async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded:
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded[api_pb2.ListImagesResponse]:
         """ListImages: all images, or the one that the filter names in any form."""
         return Encoded(b"".join(await self._listed(request)))
 
-    async def stream_images(self, request: api_pb2.StreamImagesRequest) -> AsyncIterator[Encoded]:
+    async def stream_images(
+        self, request: api_pb2.StreamImagesRequest
+    ) -> AsyncIterator[Encoded[api_pb2.StreamImagesResponse]]:
         """StreamImages: the answer of ListImages at the begin of the call, in several messages."""
-        for chunk in in_chunks(await self._listed(request)):
+        for chunk in in_chunks(api_pb2.StreamImagesResponse, await self._listed(request)):
             yield chunk
 
     async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
@@ -162,16 +162,16 @@ class ImageService:
     async def image_fs_info(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
         """ImageFsInfo. Images: at most 30 seconds old, and newer than the last pull or removal by this server.
 
-        Their inodes are missing until all layers were counted. Containers: the sum of their writable layers.
+        Their inodes are those of the whole file system, as the kubelet and cri-dockerd count them. Containers: the sum
+        of their writable layers.
         """
         usage = self._usage
         if usage is None or time.monotonic() - usage.measured_at > _FS_INFO_LIFETIME:
             await self._records.available()
             usage = await self._usages.run(None, self._measure)
-        inodes = usage.inodes if usage.layers is None else self._disk.image_inodes(usage.layers)
         layers = self._disk.writable_layers()
         return api_pb2.ImageFsInfoResponse(
-            image_filesystems=[to_cri_file_system(usage.folder, usage.timestamp, usage.size, inodes)],
+            image_filesystems=[to_cri_file_system(usage.folder, usage.timestamp, usage.size, usage.inodes)],
             container_filesystems=[
                 to_cri_layer(layers, usage.folder)
                 if layers is not None
@@ -196,7 +196,7 @@ class ImageService:
 
     async def _pull(self, reference: Reference, credentials: Credentials | None) -> str:
         started = time.monotonic()
-        with measured(self._measure_pulls):
+        with timed(Kind.PULL):
             credentials = credentials or await self._node_credentials.find(reference.domain)
             headers = {"X-Registry-Auth": credentials.header()} if credentials else {}
             parameters = {"fromImage": reference.name, "tag": reference.version}
@@ -204,8 +204,8 @@ class ImageService:
                 messages = await self._follow(f"pull of {reference.normalized}", "/images/create", parameters, headers)
             with step("inspect the image"):
                 image_id = await self._arrived(reference)
-            if self._measure_pulls is not None and messages.unmeasured:
-                self._measure_pulls.received(await self._size_of(messages.unmeasured))
+            if self._received is not None and messages.unmeasured:
+                self._received(await self._size_of(messages.unmeasured))
         logger.info("pulled %s as %s in %.1f s", reference.normalized, image_id, time.monotonic() - started)
         return image_id
 
@@ -250,8 +250,8 @@ class ImageService:
             text = str(error) if str(error).startswith(what) else f"{what}: {error}"
             raise refine(type(error)(text)) from error
         finally:
-            if self._measure_pulls is not None:
-                self._measure_pulls.received(messages.downloaded)
+            if self._received is not None:
+                self._received(messages.downloaded)
 
     async def _size_of(self, layers: AbstractSet[str]) -> int:
         """The bytes of layers that came at once, by their short ids; 0 where only the engine sees them.
@@ -270,7 +270,7 @@ class ImageService:
         self.note_change()
         inspected = await self._records.inspect(reference.lookup)
         if inspected is None:
-            raise NotFound(f"{reference.normalized} was removed as soon as it had arrived; try again")
+            raise NotFound(f"{reference.normalized} was removed immediately after it was pulled; try again")
         return str(inspected["Id"])
 
     def note_change(self) -> None:
@@ -326,19 +326,15 @@ class ImageService:
     async def _measure(self) -> _ImageUsage:
         features = await self._capabilities()
         folder = await self._disk.folder(features)
-        layers = inodes = None
-        if features.containerd_store:
-            inodes = await with_own_thread(image_inodes, folder, features.storage_driver, features.containerd_namespace)
-        else:
-            layers = await with_own_thread(read_layers, Path(features.root_dir), features.storage_driver)
-        size = await self._ask_size() if layers is None else layers.size
+        size = None
+        if not features.containerd_store:
+            size = await with_own_thread(read_size, Path(features.root_dir), features.storage_driver)
         usage = _ImageUsage(
             folder=folder,
             measured_at=time.monotonic(),
             timestamp=time.time_ns(),
-            size=size,
-            inodes=inodes,
-            layers=None if layers is None else layers.folders,
+            size=await self._ask_size() if size is None else size,
+            inodes=await with_own_thread(used_inodes, folder),
         )
         self._usage = usage
         return usage

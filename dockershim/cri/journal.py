@@ -10,7 +10,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.state.failed_calls import FailedCalls
-from dockershim.state.inventory import Record, is_id
+from dockershim.state.inventory import Inventory, Record, is_id
 from dockershim.state.outage import Outage
 from dockershim.state.pods import Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
@@ -21,9 +21,9 @@ _WHOLE_ID: Final = 64
 class Journal:
     """The source of these facts for ``server``."""
 
-    def __init__(self, pods: Pods, outage: Outage, failed_calls: FailedCalls) -> None:
+    def __init__(self, pods: Pods, inventory: Inventory, outage: Outage, failed_calls: FailedCalls) -> None:
         self._pods = pods
-        self._inventory = pods.inventory
+        self._inventory = inventory
         self._outage = outage
         self._failed_calls = failed_calls
 
@@ -34,8 +34,8 @@ class Journal:
             return {"pod": f"{record.name.pod.namespace}/{record.name.pod.name}", "container": record.name.name}
         if record is not None:
             return {"pod": f"{record.name.namespace}/{record.name.name}"}
-        checkpoint = self._pods.checkpoints.by_id.get(subject_id)
-        return {"pod": f"{checkpoint.namespace}/{checkpoint.name}"} if checkpoint is not None else {}
+        pod = self._pods.peek(subject_id)
+        return {"pod": f"{pod.name.namespace}/{pod.name.name}"} if pod.exists else {}
 
     def is_done(self, rpc: str, subject_id: str) -> bool:
         """Whether a call that starts, stops or removes has nothing to do, as when a kubelet repeats it."""
@@ -50,7 +50,7 @@ class Journal:
             case "StopPodSandbox":
                 return not self._holds_anything(record, subject_id)
             case "RemovePodSandbox":
-                known = isinstance(record, SandboxRecord) or subject_id in self._pods.checkpoints.by_id
+                known = isinstance(record, SandboxRecord) or self._pods.peek(subject_id).exists
                 return not (known or self._is_pinned(subject_id))
             case _:
                 return False
@@ -72,7 +72,7 @@ class Journal:
         return running or self._is_pinned(record.id)
 
     def _is_pinned(self, sandbox_id: str) -> bool:
-        return is_id(sandbox_id) and self._pods.pins.is_pinned(sandbox_id)
+        return is_id(sandbox_id) and self._pods.peek(sandbox_id).is_pinned
 
     def _find(self, text: str) -> Record | None:
         if len(text) >= _WHOLE_ID:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import background
+from dockershim import cgroups
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cgroups import apply_files
 from dockershim.common.own_files import with_own_thread
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.single_flight import SingleFlight
@@ -27,6 +27,16 @@ logger = logging.getLogger(__name__)
 _RETRY: Final = 1.0
 
 
+class Cgroups(Protocol):
+    """The cgroups of containers: what is used here of ``dockershim.cgroups``, by a container's pid and id."""
+
+    def apply_files(self, pid: int, container_id: str, files: Mapping[str, str], /) -> None: ...
+
+    def read_files(self, pid: int, container_id: str, names: Collection[str], /) -> dict[str, str]: ...
+
+    def set_oom_score(self, pid: int, container_id: str, score: int, /) -> None: ...
+
+
 class Limits:
     """Writes the limits of a container's label into its cgroup, once for each start by us.
 
@@ -36,9 +46,16 @@ class Limits:
     """
 
     def __init__(
-        self, folder: Path, kept: KeptLimits, inventory: Inventory, kill: Callable[[str], Awaitable[None]]
+        self,
+        folder: Path,
+        kept: KeptLimits,
+        inventory: Inventory,
+        kill: Callable[[str], Awaitable[None]],
+        *,
+        cgroups: Cgroups = cgroups,
     ) -> None:
         self._folder = folder
+        self.cgroups = cgroups
         self._kept = kept
         self._inventory = inventory
         self._kill = kill
@@ -50,7 +67,7 @@ class Limits:
         self._starting: set[str] = set()
         self._writing = SingleFlight[str, None]("limits of a container")
         self._late: dict[str, asyncio.Task[None]] = {}
-        inventory.listen(self._heed)
+        inventory.listen(self._on_change)
 
     @contextlib.contextmanager
     def starting(self, record: ContainerRecord, files: Mapping[str, str]) -> Iterator[None]:
@@ -68,14 +85,20 @@ class Limits:
             yield
         finally:
             self._starting.discard(record.id)
-            self._heed(record.id, None, self._inventory.peek(record.id))
+            self._on_change(record.id, None, self._inventory.peek(record.id))
 
     async def write(self, record: ContainerRecord) -> None:
         """Write the limits of a running container if they are due.
 
         Raises FailedPrecondition if that fails, after killing the container: it must not run without its limits.
+        Raises Unavailable and EngineFailure if its process cannot be found out.
         """
-        if record.id in self._due and record.pid:
+        if record.id not in self._due:
+            return
+        if record.state == cri.CONTAINER_RUNNING and not record.pid:
+            # It could not be inspected, and is known from a list.
+            record = await self._inventory.refresh_container(record.id, until=has_process) or record
+        if record.pid:
             await self._writing.run(record.id, lambda: self._write(record))
 
     async def _write(self, record: ContainerRecord) -> None:
@@ -83,7 +106,7 @@ class Limits:
         if files is None:
             files = record.extra.cgroup_files
         try:
-            await with_own_thread(apply_files, record.pid, record.id, files)
+            await with_own_thread(self.cgroups.apply_files, record.pid, record.id, files)
         except FailedPrecondition:
             await self._kill(record.id)
             raise
@@ -102,9 +125,9 @@ class Limits:
             if self._inventory.peek(container_id) is None:
                 self._kept.forget(container_id)
         for container_id in self._due.keys() - self._starting:
-            self._heed(container_id, None, self._inventory.peek(container_id))
+            self._on_change(container_id, None, self._inventory.peek(container_id))
 
-    def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
+    def _on_change(self, container_id: str, before: Record | None, after: Record | None) -> None:
         if after is None:
             self._kept.forget(container_id)
         if container_id not in self._due or container_id in self._starting:
@@ -117,15 +140,17 @@ class Limits:
             task.add_done_callback(lambda _: self._late.pop(container_id))
 
     async def _write_late(self, record: ContainerRecord) -> None:
-        logger.warning("the start of container %s was cut short; it gets its limits now", record.id)
+        logger.warning("the start of container %s was interrupted; applying its limits now", record.id)
         while record.id in self._due:
             try:
                 await run_to_completion(self.write(record), f"limits of {record.id}")
             except FailedPrecondition as error:
-                logger.error("container %s was killed because it cannot get its limits: %s", record.id, error)
+                logger.error("container %s was killed because its limits cannot be applied: %s", record.id, error)
                 return
             except ShimError as error:
-                logger.warning("container %s cannot get its limits, and cannot be killed: %s", record.id, error)
+                logger.warning(
+                    "the limits of container %s cannot be applied, and it cannot be killed: %s", record.id, error
+                )
                 await asyncio.sleep(_RETRY)
 
     def _remember(self, container_id: str) -> None:
@@ -133,9 +158,14 @@ class Limits:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._folder / container_id).touch()
         except OSError as error:
-            logger.warning("if this process is killed now, container %s gets no limits: %s", container_id, error)
+            logger.warning("container %s will have no limits if this process is killed now: %s", container_id, error)
 
     def _forget(self, container_id: str) -> None:
         self._due.pop(container_id, None)
         with contextlib.suppress(OSError):
             (self._folder / container_id).unlink()
+
+
+def has_process(record: ContainerRecord) -> bool:
+    """Whether its process is known, or it has none any more."""
+    return bool(record.pid) or record.state == cri.CONTAINER_EXITED

@@ -15,9 +15,10 @@ import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.answers import when_answered
 from dockershim.common.steps import step
+from dockershim.engine_files.logs import log_path
 from dockershim.errors import FailedPrecondition, ShimError
-from dockershim.host_paths.service import HostPaths
-from dockershim.logs.service import ContainerLogs
+from dockershim.host_paths.server_side import HostPaths
+from dockershim.logs.container_logs import ContainerLogs
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.inventory import Inventory, Record
 from dockershim.translate.checks import require
@@ -57,7 +58,7 @@ class Logs:
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)
         if record.state != cri.CONTAINER_RUNNING:
-            raise FailedPrecondition(f"container {record.id} does not run")
+            raise FailedPrecondition(f"container {record.id} is not running")
         if not record.has_cri_log:
             raise FailedPrecondition(
                 f"container {record.id} has the engine's json-file as its log, which the engine rotates by max-size"
@@ -83,8 +84,8 @@ class LogKeeper:
         self._removing: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        self._taking_up = background.keep(self._take_up, owner="logs", name="take up the logs")
-        self._end_listening = self._inventory.listen(self._heed)
+        self._taking_up = background.keep(self._take_up, owner="logs", name="resume the logs")
+        self._end_listening = self._inventory.listen(self._on_change)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -95,11 +96,11 @@ class LogKeeper:
     async def prepare(self, record: ContainerRecord) -> None:
         """Right before the start: begin to copy the log, so that no line is missed.
 
-        The engine reports the path of its own log only after the start, but the path is the same in all versions.
+        The engine reports the path of its own log only after the start, but where it will be is known.
         """
         if record.has_cri_log:
             root = (await self._info.capabilities()).root_dir
-            await self._begin(record, f"{root}/containers/{record.id}/{record.id}-json.log")
+            await self._begin(record, log_path(root, record.id))
 
     async def begin(self, record: ContainerRecord) -> None:
         """Right after the start: copy or link the log, now that the engine reports its path."""
@@ -143,7 +144,7 @@ class LogKeeper:
         finally:
             self._removing.discard(record.id)
 
-    def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
+    def _on_change(self, container_id: str, before: Record | None, after: Record | None) -> None:
         if isinstance(before, ContainerRecord) and after is None and container_id not in self._removing:
             self._tasks.start(self._finish_removed(before), f"finish the log of {container_id}")
 
@@ -168,7 +169,7 @@ class LogKeeper:
         # Before the containers are listed: else the position of a container made meanwhile would look orphaned.
         known = await asyncio.to_thread(self._logs.known)
         containers = await when_answered(self._inventory.containers)
-        with step("take up the logs"):
+        with step("resume the logs"):
             await self._forget_orphans(known, [record.id for record in containers])
             logged = [record for record in containers if record.has_cri_log and record.engine_log_path]
             # All before the first finish: the last lines of a container that has ended may take a while.
@@ -182,7 +183,7 @@ class LogKeeper:
         try:
             await self._logs.forget_all_but(known, existing)
         except ShimError as error:
-            logger.warning("the log positions of removed containers are left: %s", error)
+            logger.warning("the log positions of removed containers cannot be removed: %s", error)
 
     async def _take_up_one(self, record: ContainerRecord) -> None:
         try:

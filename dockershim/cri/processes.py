@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dockershim.cgroups import read_cgroups
+from dockershim.cgroups import is_process_of
 
 _PROC = Path("/proc")
 
@@ -78,11 +78,7 @@ def _signal(processes: Mapping[int, _Process], container_id: str, number: signal
             handle = os.pidfd_open(pid)
             try:
                 # Looked at after the pidfd was opened: if the pid was reused in between, a signal to it has no effect.
-                if _read(pid).started == process.started and _is_of(pid, container_id):
+                if _read(pid).started == process.started and is_process_of(pid, container_id):
                     signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
-
-
-def _is_of(pid: int, container_id: str) -> bool:
-    return any(container_id in path for _, path in read_cgroups(pid))

@@ -9,7 +9,7 @@ from typing import Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition, InvalidArgument
-from dockershim.host_paths.service import HostPaths
+from dockershim.host_paths.server_side import HostPaths
 from dockershim.translate.security import SecurityContext, apparmor_profile_name, seccomp_profile_path
 
 #: A line each is ``<name> (<mode>)``.

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dockershim.common.answers import when_answered
-from dockershim.common.own_files import with_own_files
 from dockershim.cri.limits import Limits
-from dockershim.cri.stop_sandbox import SandboxEnd
+from dockershim.cri.sandbox_stop import SandboxEnd
 from dockershim.errors import ShimError
 from dockershim.state.inventory import is_id
 from dockershim.state.pods import Phase, Pod, Pods
@@ -26,7 +25,7 @@ _COLLECTION_DEADLINE: Final = 20.0
 async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
     """Reconcile when the engine answers. Calls are served meanwhile."""
     report = await when_answered(lambda: Reconciliation(pods, sandboxes, limits).run())
-    logger.info("reconciled: %s", str(report) or "nothing was half-made")
+    logger.info("reconciled: %s", str(report) or "found nothing to repair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,10 @@ class Reconciliation:
         found = await self._pods.on_engine()
         self._limits.take_up()
         # Before the checkpoints are read: a sandbox gets its checkpoint before its network.
-        remembered = await with_own_files(self._pods.cni.remembered)
+        remembered = await self._pods.remembered()
         known = self._pods.known_ids()
-        unfinished = [pod.id for pod in found if await self._mend(pod, _is_unfinished, self._sandboxes.remove)]
-        halfway = [pod.id for pod in found if await self._mend(pod, self._is_halfway, self._sandboxes.stop)]
+        unfinished = [pod.id for pod in found if await self._repair_if(pod, _is_unfinished, self._sandboxes.remove)]
+        halfway = [pod.id for pod in found if await self._repair_if(pod, self._is_halfway, self._sandboxes.stop)]
         orphaned = [key for key in sorted(remembered - known) if is_id(key) and await self._give_back(key)]
         await self._collect_garbage()
         here = {pod.id: pod for pod in await self._pods.on_engine()}
@@ -95,7 +94,7 @@ class Reconciliation:
             failed=tuple(self._failed),
         )
 
-    async def _mend(
+    async def _repair_if(
         self,
         pod: Pod,
         is_wrong: Callable[[Pod], Awaitable[bool]],
@@ -107,9 +106,9 @@ class Reconciliation:
             return await is_wrong(await self._pods.find(pod.id)) and await self._repair(pod.id, lambda: repair(pod.id))
 
     async def _is_halfway(self, pod: Pod) -> bool:
-        if not _is_ours(pod) or pod.checkpoint is None or pod.phase is not Phase.RUNNING:
+        if not _is_ours(pod) or not pod.has_checkpoint or pod.phase is not Phase.RUNNING:
             return False
-        return not await self._pods.inventory.containers(pod.id) and await pod.not_ready_reason() is not None
+        return not await pod.containers() and await pod.not_ready_reason() is not None
 
     async def _give_back(self, sandbox_id: str) -> bool:
         async with self._pods.locked(sandbox_id) as pod:
@@ -117,15 +116,17 @@ class Reconciliation:
 
     async def _tear_down(self, pod: Pod) -> None:
         # There is no record and no checkpoint: the pod's names come from the CNI cache.
-        await pod.tear_down()
-        self._pods.forget(pod.id)
+        try:
+            await pod.tear_down()
+        finally:
+            self._pods.forget(pod.id)
 
     async def _repair(self, sandbox_id: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Run a repair, and return whether it succeeded. A failure is logged and does not stop the next repair."""
         try:
             await work()
         except (ShimError, OSError) as error:
-            logger.warning("sandbox %s was left half-made and is not repaired: %s", sandbox_id, error)
+            logger.warning("sandbox %s is incomplete and cannot be repaired: %s", sandbox_id, error)
             self._failed.append(sandbox_id)
             return False
         return True
@@ -133,9 +134,9 @@ class Reconciliation:
     async def _collect_garbage(self) -> None:
         try:
             async with asyncio.timeout(_COLLECTION_DEADLINE):
-                await self._pods.cni.collect_garbage(self._pods.known_ids)
+                await self._pods.collect_garbage()
         except (ShimError, TimeoutError) as error:
-            logger.warning("the plugins' garbage is not collected: %s", str(error) or "they take too long")
+            logger.warning("the garbage collection of CNI plugins failed: %s", str(error) or "it timed out")
 
 
 async def _is_unfinished(pod: Pod) -> bool:
@@ -143,7 +144,7 @@ async def _is_unfinished(pod: Pod) -> bool:
 
 
 def _is_forgotten(pod: Pod) -> bool:
-    return _is_ours(pod) and pod.checkpoint is None and pod.phase is not Phase.STARTING
+    return _is_ours(pod) and not pod.has_checkpoint and pod.phase is not Phase.STARTING
 
 
 def _is_ours(pod: Pod) -> bool:

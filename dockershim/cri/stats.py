@@ -16,9 +16,9 @@ from dockershim.state.engine_info import EngineInfo
 from dockershim.state.inventory import Inventory, Record
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
-from dockershim.stats.messages import to_cri_layer
 from dockershim.stats.metrics import CATALOGUE
 from dockershim.stats.reader import Pod, PodReading, Reader, runs
+from dockershim.stats.to_cri import to_cri_layer
 from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord, SandboxRecord, has_labels, to_cri_metadata
 
@@ -48,9 +48,9 @@ class Statistics:
         self._reader = Reader(pins)
         #: Running sandboxes and containers that could not be read, which was logged.
         self._unread: set[str] = set()
-        inventory.listen(self._heed)
+        inventory.listen(self._on_change)
 
-    def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
+    def _on_change(self, record_id: str, before: Record | None, after: Record | None) -> None:
         """Close the files of a container that has ended or was restarted: then it has another cgroup and network."""
         if before is not None and (after is None or not runs(after) or after.pid != before.pid):
             self._reader.forget(record_id)
@@ -58,24 +58,28 @@ class Statistics:
 
     # -- containers ------------------------------------------------------------------------------------------
 
-    async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded:
+    async def container_stats(self, request: cri.ContainerStatsRequest) -> Encoded[cri.ContainerStatsResponse]:
         """ContainerStats. Raises NotFound."""
         require(request.container_id, "container_id")
         record = await self._inventory.container(request.container_id)
         return Encoded(b"".join(await self._container_items([record])))
 
-    async def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Encoded:
+    async def list_container_stats(
+        self, request: cri.ListContainerStatsRequest
+    ) -> Encoded[cri.ListContainerStatsResponse]:
         """ListContainerStats. A container that does not run has only its attributes and its writable layer."""
         return Encoded(b"".join(await self._listed_containers(request.filter)))
 
-    async def stream_container_stats(self, request: cri.StreamContainerStatsRequest) -> AsyncIterator[Encoded]:
+    async def stream_container_stats(
+        self, request: cri.StreamContainerStatsRequest
+    ) -> AsyncIterator[Encoded[cri.StreamContainerStatsResponse]]:
         """StreamContainerStats: the answer of ListContainerStats, in several messages."""
-        for chunk in in_chunks(await self._listed_containers(request.filter)):
+        for chunk in in_chunks(cri.StreamContainerStatsResponse, await self._listed_containers(request.filter)):
             yield chunk
 
     async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
         containers = [record for record in await self._inventory.containers() if _is_wanted(record, wanted)]
-        return await self._container_items(containers if wanted.id else _without_older(containers, _place))
+        return await self._container_items(_without_older(containers, _place))
 
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
@@ -91,24 +95,28 @@ class Statistics:
 
     # -- pods ------------------------------------------------------------------------------------------------
 
-    async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded:
+    async def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Encoded[cri.PodSandboxStatsResponse]:
         """PodSandboxStats. Raises NotFound."""
         require(request.pod_sandbox_id, "pod_sandbox_id")
         record = await self._inventory.sandbox(request.pod_sandbox_id)
         return Encoded(b"".join(await self._pod_items([record])))
 
-    async def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Encoded:
+    async def list_pod_sandbox_stats(
+        self, request: cri.ListPodSandboxStatsRequest
+    ) -> Encoded[cri.ListPodSandboxStatsResponse]:
         """ListPodSandboxStats. A sandbox that does not run has only its attributes and its containers."""
         return Encoded(b"".join(await self._listed_pods(request.filter)))
 
-    async def stream_pod_sandbox_stats(self, request: cri.StreamPodSandboxStatsRequest) -> AsyncIterator[Encoded]:
+    async def stream_pod_sandbox_stats(
+        self, request: cri.StreamPodSandboxStatsRequest
+    ) -> AsyncIterator[Encoded[cri.StreamPodSandboxStatsResponse]]:
         """StreamPodSandboxStats: the answer of ListPodSandboxStats, in several messages."""
-        for chunk in in_chunks(await self._listed_pods(request.filter)):
+        for chunk in in_chunks(cri.StreamPodSandboxStatsResponse, await self._listed_pods(request.filter)):
             yield chunk
 
     async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
         sandboxes = [record for record in await self._inventory.sandboxes() if _is_wanted_sandbox(record, wanted)]
-        return await self._pod_items(sandboxes if wanted.id else _without_older(sandboxes, _pod_of))
+        return await self._pod_items(_without_older(sandboxes, _pod_of))
 
     async def _pod_items(self, records: Sequence[SandboxRecord]) -> list[bytes]:
         """Each encoded as a response with one item: in all these responses the item is field 1."""
@@ -136,13 +144,17 @@ class Statistics:
         """ListMetricDescriptors: every metric that any pod or container may have."""
         return _DESCRIPTORS
 
-    async def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Encoded:
+    async def list_pod_sandbox_metrics(
+        self, request: cri.ListPodSandboxMetricsRequest
+    ) -> Encoded[cri.ListPodSandboxMetricsResponse]:
         """ListPodSandboxMetrics: of the sandboxes and containers that run."""
         return Encoded(b"".join(await self._metrics()))
 
-    async def stream_pod_sandbox_metrics(self, request: cri.StreamPodSandboxMetricsRequest) -> AsyncIterator[Encoded]:
+    async def stream_pod_sandbox_metrics(
+        self, request: cri.StreamPodSandboxMetricsRequest
+    ) -> AsyncIterator[Encoded[cri.StreamPodSandboxMetricsResponse]]:
         """StreamPodSandboxMetrics: the answer of ListPodSandboxMetrics, in several messages."""
-        for chunk in in_chunks(await self._metrics()):
+        for chunk in in_chunks(cri.StreamPodSandboxMetricsResponse, await self._metrics()):
             yield chunk
 
     async def _metrics(self) -> list[bytes]:
@@ -184,7 +196,7 @@ class Statistics:
                 found.append(unread(record))
                 if record.id not in self._unread:
                     self._unread.add(record.id)
-                    logger.exception("%s cannot be read: lists of statistics and metrics have none of it", record.id)
+                    logger.exception("%s cannot be read and is missing from statistics and metrics", record.id)
         return found
 
 
@@ -201,7 +213,7 @@ def _pod_of(record: SandboxRecord) -> Hashable:
 
 
 def _without_older(records: Iterable[R], key: Callable[[R], Hashable]) -> list[R]:
-    """Without those that run although a newer one of the same key runs, too.
+    """Without those that run although a newer one of the same key runs, too. One that is alone in the list stays.
 
     A kubelet has one series for the name of a container in a pod. With two of them it answers 500 to whoever reads its
     metrics, of all pods. No kubelet means to run two, but one that is mistaken does.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cgroups import limited_huge_pages
 from dockershim.errors import FailedPrecondition, ShimError, Unavailable, failure_of
-from dockershim.host_paths.service import HostPaths
-from dockershim.logs.service import ContainerLogs, Statistics
+from dockershim.host_paths.server_side import HostPaths
+from dockershim.interceptors import Chain
+from dockershim.logs.container_logs import ContainerLogs, Statistics
 from dockershim.network.pod_network import NodeNetwork
-from dockershim.nri.in_force import NRIInForce
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.failed_calls import FailedCalls
 from dockershim.state.follower import EngineFollower
@@ -34,13 +36,14 @@ class NodeStatus:
 
     def __init__(
         self,
+        *,
         info: EngineInfo,
         follower: EngineFollower,
         network: NodeNetwork,
         host_paths: HostPaths,
         logs: ContainerLogs,
         failed_calls: FailedCalls,
-        nri: NRIInForce,
+        chain: Chain,
         infra_image: str,
     ) -> None:
         self._info = info
@@ -49,7 +52,7 @@ class NodeStatus:
         self._host_paths = host_paths
         self._logs = logs
         self._failed_calls = failed_calls
-        self._nri = nri
+        self._chain = chain
         self._infra_image = infra_image
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
@@ -93,7 +96,7 @@ class NodeStatus:
             async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
                 return await self._info.capabilities()
         except TimeoutError:
-            raise Unavailable(f"the engine does not answer within {_FIRST_LOOK_DEADLINE:g} s") from None
+            raise Unavailable(f"the engine did not respond within {_FIRST_LOOK_DEADLINE:g} s") from None
 
     async def _log_statistics(self) -> Statistics | None:
         try:
@@ -109,18 +112,17 @@ class NodeStatus:
             "dockershim": __version__,
         }
         # Each is an object: crictl shows other JSON as a text.
-        told = {
+        told: dict[str, Mapping[str, Any]] = {
             "config": config,
             "failedCalls": {"last": [dataclasses.asdict(call) for call in self._failed_calls.newest_first()]},
             "hostPaths": {"hanging": self._host_paths.hanging},
-            "inventory": dataclasses.asdict(self._follower.counters),
+            "inventory": _in_camel_case(dataclasses.asdict(self._follower.counters)),
         }
         if logs is not None:
             told["logs"] = dataclasses.asdict(logs)
         if (outage := self._follower.outage.last) is not None:
             told["outage"] = dataclasses.asdict(outage)
-        if (events := self._nri.current) is not None:
-            told["nri"] = dataclasses.asdict(events.told())
+        told.update(self._chain.snapshot().shown())
         info = {key: json.dumps(value, sort_keys=True) for key, value in told.items()}
         if features is not None:
             info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)
@@ -145,6 +147,12 @@ class NodeStatus:
         if pod_cidr:
             self._network.set_pod_cidr(pod_cidr)
         return cri.UpdateRuntimeConfigResponse()
+
+
+def _in_camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """With the keys as Kubernetes writes them in JSON."""
+    words = ((key.split("_"), value) for key, value in fields.items())
+    return {first + "".join(map(str.capitalize, rest)): value for (first, *rest), value in words}
 
 
 def _condition(kind: str, reason: str, problem: ShimError | str | None) -> cri.RuntimeCondition:

@@ -28,7 +28,6 @@ from dockershim.network.netns import open_socket
 from dockershim.state.inventory import Inventory
 from dockershim.state.pods import Pod, Pods
 from dockershim.translate.checks import require
-from dockershim.translate.records import SandboxRecord
 from streaming import (
     CommandFailed,
     CommandStreams,
@@ -63,15 +62,16 @@ _END_SEEN = 2.0
 class Streaming:
     """The calls that return URLs."""
 
-    def __init__(self, server: Server, engine: Engine, pods: Pods) -> None:
+    def __init__(self, server: Server, engine: Engine, inventory: Inventory, pods: Pods) -> None:
         self._server = server
         self._engine = engine
+        self._inventory = inventory
         self._pods = pods
 
     async def exec(self, request: cri.ExecRequest) -> cri.ExecResponse:
         """Exec. Raises InvalidArgument, NotFound, FailedPrecondition, ResourceExhausted."""
         if not request.cmd or not request.cmd[0]:
-            raise InvalidArgument("cmd: a command is needed")
+            raise InvalidArgument("cmd: must not be empty")
         wanted = _wanted(request)
         container_id = await self._running_container(request.container_id)
         body = {
@@ -83,7 +83,7 @@ class Streaming:
             "DetachKeys": _EXEC_DETACH_KEYS,
         }
         with _shim_errors():
-            execute = partial(_exec, self._engine, self._pods.inventory, container_id, body)
+            execute = partial(_exec, self._engine, self._inventory, container_id, body)
             url = self._server.command_url("exec", execute, wanted)
         return cri.ExecResponse(url=url)
 
@@ -92,7 +92,7 @@ class Streaming:
         wanted = _wanted(request)
         container_id = await self._running_container(request.container_id)
         with _shim_errors():
-            attach = partial(_attach, self._engine, self._pods.inventory, container_id, wanted)
+            attach = partial(_attach, self._engine, self._inventory, container_id, wanted)
             url = self._server.command_url("attach", attach, wanted)
         return cri.AttachResponse(url=url)
 
@@ -109,9 +109,9 @@ class Streaming:
 
     async def _running_container(self, container_id: str) -> str:
         require(container_id, "container_id")
-        container = await self._pods.inventory.container(container_id)
+        container = await self._inventory.container(container_id)
         if container.state != cri.CONTAINER_RUNNING:
-            raise FailedPrecondition(f"container {container.id} does not run")
+            raise FailedPrecondition(f"container {container.id} is not running")
         return container.id
 
     async def _ready_sandbox(self, sandbox_id: str) -> str:
@@ -125,9 +125,9 @@ class Streaming:
 def _wanted(request: cri.ExecRequest | cri.AttachRequest) -> Wanted:
     """The streams of a request. api.proto says which may be combined. Raises InvalidArgument."""
     if not (request.stdin or request.stdout or request.stderr):
-        raise InvalidArgument("stdin, stdout, stderr: at least one of them has to be true")
+        raise InvalidArgument("stdin, stdout, stderr: at least one of them must be true")
     if request.tty and request.stderr:
-        raise InvalidArgument("tty: stderr has to be false with it; a terminal has one output")
+        raise InvalidArgument("tty: stderr must be false with a terminal, which has one output")
     return Wanted(request.stdin, request.stdout, request.stderr, request.tty)
 
 
@@ -152,7 +152,7 @@ async def _exec(
         try:
             return await _run(engine, command, bool(body["Tty"]), streams)
         except (asyncio.CancelledError, Disconnected):
-            await run_to_completion(command.terminate(), "end a command whose client has gone")
+            await run_to_completion(command.terminate(), "terminate a command whose client disconnected")
             raise
     except ShimError as error:
         raise CommandFailed(await _why(inventory, container_id, error)) from error
@@ -164,7 +164,7 @@ async def _why(inventory: Inventory, container_id: str, failure: ShimError) -> s
         ended = await ended_under(inventory, container_id, failure)
     except ShimError as error:
         return f"{failure}; {error}"
-    return f"container {container_id} has ended" if ended else str(failure)
+    return f"container {container_id} has exited" if ended else str(failure)
 
 
 async def _run(engine: Engine, command: EngineCommand, tty: bool, streams: CommandStreams) -> int:
@@ -224,7 +224,7 @@ async def _copy_output(read: Callable[[], Awaitable[bytes]], tty: bool, streams:
     while chunk := await read():
         await _deliver(decode(chunk), writers)
     if not decoder.at_boundary:
-        raise Unavailable("the engine's connection was cut in the middle of the output")
+        raise Unavailable("the connection to the engine was closed before the end of the output")
 
 
 def _terminal_output(chunk: bytes) -> Iterator[tuple[int, memoryview]]:
@@ -274,7 +274,7 @@ async def _attach(
         hangs_up = flags["stdin"] and (config["Tty"] or not config["StdinOnce"])
         await _check_ended(inventory, container_id, may_go_on=hangs_up and connection.finished_writing)
     except NotFound as error:
-        raise CommandFailed(f"container {container_id} has ended") from error
+        raise CommandFailed(f"container {container_id} has exited") from error
     except ShimError as error:
         raise CommandFailed(str(error)) from error
     return 0
@@ -288,7 +288,7 @@ async def _check_ended(inventory: Inventory, container_id: str, *, may_go_on: bo
         if may_go_on or container is None or container.state != cri.CONTAINER_RUNNING:
             return
         if asyncio.get_running_loop().time() > end:
-            raise Unavailable(f"the engine has ended the connection to container {container_id}, which still runs")
+            raise Unavailable(f"the engine closed the connection to container {container_id}, which is still running")
         await asyncio.sleep(0.05)
 
 
@@ -313,18 +313,18 @@ async def _connect(pods: Pods, sandbox_id: str, port: int) -> SocketStream:
 async def _network_of(pods: Pods, sandbox_id: str) -> Path | None:
     """The netns of a sandbox; None for the node's. Raises FailedPrecondition if the sandbox is not ready."""
     pod = await pods.find(sandbox_id)
-    record = await _check_ready(pod)
-    if record.host_network:
-        return None
-    return pods.pins.path(pod.id) if pod.is_pinned else Path(record.netns_path)
+    await _check_ready(pod)
+    netns = pod.netns
+    if netns is None and not pod.host_network:
+        raise FailedPrecondition(f"sandbox {pod.id} has no network namespace")
+    return netns
 
 
-async def _check_ready(pod: Pod) -> SandboxRecord:
-    """The record of a pod that is ready. Raises FailedPrecondition."""
+async def _check_ready(pod: Pod) -> None:
+    """Raises FailedPrecondition if the pod is not ready."""
     reason = await pod.not_ready_reason()
-    if pod.record is None or reason is not None:
+    if reason is not None:
         raise FailedPrecondition(f"sandbox {pod.id} is not ready: {reason}")
-    return pod.record
 
 
 async def _connect_to(netns: Path | None, family: socket.AddressFamily, address: str, port: int) -> SocketStream:

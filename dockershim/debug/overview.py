@@ -1,7 +1,7 @@
-"""The state of a node in one view: pods, containers, and what our own server tells of itself. Pure.
+"""The state of a node in one view: pods, containers, and what dockershim reports about itself. Pure.
 
-It is made of four answers of the CRI, whose number does not grow with the node. Another server's answers give the same
-view without the parts that only ours tells.
+It is made from the responses to four CRI calls, however many pods the node has. With another CRI server, the view does
+not have the parts that only dockershim reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.nri.in_force import NRIPlugins
+from dockershim.nri.view import NRIPlugins
 from dockershim.state.failed_calls import FailedCall
 from dockershim.state.outage import Absence
 
@@ -30,7 +30,7 @@ _NEEDED: Final = ("RuntimeReady", "NetworkReady")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the server has answered. What it did not answer is None, and ``problem`` says why."""
+    """The server's responses. A missing response is None, and ``problem`` has the reason."""
 
     status: cri.StatusResponse
     sandboxes: Sequence[cri.PodSandbox] | None = None
@@ -88,7 +88,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Resyncs(msgspec.Struct, frozen=True):
-    """How often everything was read anew since the start, by cause; when, for how many seconds the last time."""
+    """The number of resyncs since the start, by cause, and the time and the duration of the last one."""
 
     count: int
     causes: Mapping[str, int]
@@ -97,12 +97,12 @@ class Resyncs(msgspec.Struct, frozen=True):
 
 
 class Logs(msgspec.Struct, frozen=True, rename="camel"):
-    """Container logs in all: how many are copied, how many cannot be written now, bytes that are still to be copied."""
+    """All container logs: how many are copied, how many cannot be written, bytes not yet copied, bytes missing."""
 
     followed: int
     blocked: int
-    unread: int
-    missing: int
+    unread_bytes: int
+    missing_bytes: int
     bytes_per_second: int
 
 
@@ -111,8 +111,8 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 
     ``nri`` is None where NRI is off.
 
-    ``server`` is the version of our server, empty if another one has answered; then the parts behind ``problem`` are
-    None or empty. ``pods`` is None if they are not known, for which ``problem`` has the reason.
+    ``server`` is the version of dockershim, empty if it is another server; then the parts after ``problem`` are None
+    or empty. ``pods`` is None if they are unknown, and ``problem`` has the reason.
     """
 
     time: float
@@ -129,9 +129,9 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def missing(self) -> list[Condition]:
-        """The conditions without which no pod can be started: the engine has to answer, the network to be ready."""
+        """The conditions without which no pod can be started: RuntimeReady and NetworkReady, if they are false."""
         told = {condition.type: condition for condition in self.conditions}
-        needed = (told.get(kind, Condition(kind, False, "not told")) for kind in _NEEDED)
+        needed = (told.get(kind, Condition(kind, False, "not reported")) for kind in _NEEDED)
         return [condition for condition in needed if not condition.ok]
 
     @property
@@ -152,7 +152,7 @@ class _Capabilities(msgspec.Struct):
     engine: _Engine
 
 
-class _Counters(msgspec.Struct):
+class _Counters(msgspec.Struct, rename="camel"):
     resyncs: int
     causes: dict[str, int]
     resynced: float
@@ -203,7 +203,7 @@ def to_overview(answers: Answers, now: float) -> Overview:
 
 
 def _told(info: Mapping[str, str], key: str, kind: type[T]) -> T | None:
-    """What the server tells under this key; None if it tells nothing, or something else."""
+    """What the server reports under this key; None if there is nothing, or if it has another form."""
     if key not in info:
         return None
     try:

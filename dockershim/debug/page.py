@@ -1,4 +1,4 @@
-"""The page to look at, as one HTML text without scripts and without anything from elsewhere. Pure."""
+"""The debug page: one HTML text without scripts and without external resources. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dockershim.debug.sentences import of_logs, of_nri, of_outage, of_pods, of_r
 from dockershim.debug.starts import PLUGIN, PodStart, Span
 from dockershim.debug.words import age, ago, clock, cores, duration, rate, size
 
-#: So many of the newest starts are open when the page comes.
+#: The number of newest starts that are expanded when the page is loaded.
 _OPEN: Final = 3
-#: Seconds after which the page comes again, for those who ask for that.
+#: Seconds after which the page reloads, if that is enabled.
 REFRESH: Final = 5
 
 _STYLE: Final = """
@@ -57,7 +57,7 @@ def render(node: str, overview: Overview, starts: Sequence[PodStart]) -> str:
             "<meta name=viewport content='width=device-width, initial-scale=1'>",
             f"<title>{_text(node)}: dockershim</title><style>{_STYLE}</style></head><body>\n",
             *_head(node, overview),
-            *_phases(starts),
+            *_durations(starts),
             *_starts(starts, overview.time),
             *_failed_calls(overview),
             *_pods(overview),
@@ -81,9 +81,10 @@ def _table(*columns: str) -> str:
 def _head(node: str, overview: Overview) -> Iterator[str]:
     state = "<span class='state good'>ready</span>" if overview.is_ready else "<span class='state bad'>not ready</span>"
     yield f"<h1>{_text(node)} {state}</h1>\n"
-    yield f"<p>dockershim {_text(overview.server)}, Docker {_text(overview.engine) or 'not seen yet'}. "
-    yield f"As of {clock(overview.time)}; <a href='/?refresh'>again every {REFRESH} s</a>, <a href='/'>once</a>.</p>\n"
-    yield "<nav><a href='#phases'>Where time goes</a><a href='#starts'>Pod starts</a>"
+    yield f"<p>dockershim {_text(overview.server)}, Docker {_text(overview.engine) or '(unknown)'}. "
+    yield f"As of {clock(overview.time)}. Auto-refresh: <a href='/?refresh'>every {REFRESH} s</a>, "
+    yield "<a href='/'>off</a>.</p>\n"
+    yield "<nav><a href='#durations'>Durations</a><a href='#starts'>Pod starts</a>"
     yield "<a href='#failed'>Failed calls</a><a href='#pods'>Pods</a></nav>\n<table>\n"
     for condition in overview.conditions:
         problem = f"<span class=bad>no: {_text(condition.message)}</span>"
@@ -96,7 +97,7 @@ def _head(node: str, overview: Overview) -> Iterator[str]:
     said, wrong = map(_text, of_logs(overview.logs))
     between = ", " if said and wrong else ""
     yield f"<tr><th>Container logs</th><td>{said}{between}<span class=bad>{wrong}</span></td></tr>\n"
-    told = "none since the start"
+    told = "none since startup"
     if overview.outage is not None:
         told = _text(of_outage(overview.outage, overview.time))
         told = f"<span class=bad>{told}</span>" if overview.outage.seconds is None else told
@@ -113,16 +114,16 @@ def _head(node: str, overview: Overview) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """What all spans of one kind took: a call, a step of one, or a plugin that one ran."""
+class Durations:
+    """The durations of all spans of one kind: a call, a step of a call, or a plugin that a call ran."""
 
     name: str
     depth: int
     seconds: tuple[float, ...]
 
 
-def phases(starts: Iterable[PodStart]) -> list[Phase]:
-    """The calls of these starts, the longest in sum first; behind each its steps, and behind these their plugins."""
+def durations(starts: Iterable[PodStart]) -> list[Durations]:
+    """The calls of these starts, the longest in total first; each is followed by its steps, and these by plugins."""
     taken: dict[tuple[str, ...], list[float]] = {}
     for start in starts:
         for span in start.spans:
@@ -132,7 +133,7 @@ def phases(starts: Iterable[PodStart]) -> list[Phase]:
     def order(path: tuple[str, ...]) -> list[tuple[float, str]]:
         return [(-sums.get(path[: length + 1], 0.0), path[length]) for length in range(len(path))]
 
-    return [Phase(path[-1], len(path) - 1, tuple(taken[path])) for path in sorted(taken, key=order)]
+    return [Durations(path[-1], len(path) - 1, tuple(taken[path])) for path in sorted(taken, key=order)]
 
 
 def _path(span: Span, spans: Sequence[Span]) -> tuple[str, ...]:
@@ -146,40 +147,40 @@ def _path(span: Span, spans: Sequence[Span]) -> tuple[str, ...]:
     return span.call, *around, span.name
 
 
-def _phases(starts: Sequence[PodStart]) -> Iterator[str]:
-    yield f"<h2 id=phases>Where the time of the last pod starts went ({len(starts)})</h2>\n"
-    found = phases(starts)
+def _durations(starts: Sequence[PodStart]) -> Iterator[str]:
+    yield f"<h2 id=durations>Durations in the last pod starts ({len(starts)})</h2>\n"
+    found = durations(starts)
     if not found:
-        yield "<p>No pod was started since this server was.</p>\n"
+        yield "<p>No pod was started since startup.</p>\n"
         return
-    longest = max(sum(phase.seconds) for phase in found)
-    yield _table("Call, step, plugin", "Times ", "Median ", "Longest ", "In all ", "")
-    for phase in found:
-        whole = sum(phase.seconds)
-        bar = _bar(0.0, whole / longest if longest else 0.0, _fill(phase))
-        yield f"<tr><td class=d{phase.depth}>{_text(phase.name)}</td>"
-        numbers = (str(len(phase.seconds)), *map(duration, (median(phase.seconds), max(phase.seconds), whole)))
+    longest = max(sum(one.seconds) for one in found)
+    yield _table("Call, step, plugin", "Count ", "Median ", "Maximum ", "Total ", "")
+    for one in found:
+        whole = sum(one.seconds)
+        bar = _bar(0.0, whole / longest if longest else 0.0, _fill(one))
+        yield f"<tr><td class=d{one.depth}>{_text(one.name)}</td>"
+        numbers = (str(len(one.seconds)), *map(duration, (median(one.seconds), max(one.seconds), whole)))
         yield "".join(f"<td class=n>{number}</td>" for number in numbers) + f"<td class=bars>{bar}</td></tr>\n"
     yield "</table>\n"
 
 
-def _fill(shown: Phase | Span) -> str:
+def _fill(shown: Durations | Span) -> str:
     return "call" if shown.depth == 0 else "plugin" if shown.name.startswith(PLUGIN) else "step"
 
 
 def _starts(starts: Sequence[PodStart], now: float) -> Iterator[str]:
-    yield "<h2 id=starts>Pod starts, the newest first</h2>\n"
-    yield "<p class=faint>Between two calls it is the kubelet that is busy or waits. Darker bars are calls, lighter "
-    yield "ones their steps, orange ones plugins, red ones have failed.</p>\n"
+    yield "<h2 id=starts>Pod starts, newest first</h2>\n"
+    yield "<p class=faint>Gaps between calls are time spent in the kubelet. Dark blue: calls. Light blue: steps. "
+    yield "Orange: plugins. Red: failed.</p>\n"
     for number, start in enumerate(starts):
         failed = [span for span in start.spans if span.depth == 0 and span.code not in ("", "OK")]
         lasts = any(not span.code for span in start.spans)
         yield f"<details{' open' if number < _OPEN else ''}><summary><b>{_text(start.pod)}</b> "
-        yield f"{duration(start.end)}, of which {duration(in_calls(start))} in calls; {ago(start.begun, now)}"
-        yield f", try {start.tries}" if start.tries > 1 else ""
+        yield f"{duration(start.end)}, {duration(in_calls(start))} of it in calls, {ago(start.begun, now)}"
+        yield f", attempt {start.tries}" if start.tries > 1 else ""
         yield ", <span class=bad>failed</span>" if failed else ""
-        yield ", still busy" if lasts else ""
-        yield f"</summary>\n{_table('Call, step, plugin', 'From ', 'Took ', '')}"
+        yield ", in progress" if lasts else ""
+        yield f"</summary>\n{_table('Call, step, plugin', 'Start ', 'Duration ', '')}"
         # A step is noted at its end, a plugin before the step that runs it.
         for span in sorted(start.spans, key=lambda span: (span.begun, span.depth)):
             yield _span_row(span, start.end)
@@ -221,11 +222,11 @@ def _bar(begin: float, share: float, fill: str) -> str:
 
 
 def _failed_calls(overview: Overview) -> Iterator[str]:
-    yield "<h2 id=failed>Calls that failed last</h2>\n"
+    yield "<h2 id=failed>Failed calls, newest first</h2>\n"
     if not overview.failed_calls:
-        yield "<p>None since the start.</p>\n"
+        yield "<p>None since startup.</p>\n"
         return
-    yield _table("Pod, container", "Call", "Code", "Times ", "Last ", "Message")
+    yield _table("Pod, container", "Call", "Code", "Count ", "Last ", "Message")
     for call in overview.failed_calls:
         yield (
             f"<tr><td>{_text(f'{call.pod} {call.container}')}</td><td class=k>{_text(call.rpc)}</td>"
@@ -239,7 +240,7 @@ def _failed_calls(overview: Overview) -> Iterator[str]:
 def _pods(overview: Overview) -> Iterator[str]:
     yield "<h2 id=pods>Pods</h2>\n"
     if overview.pods is None:
-        yield "<p>Not known now.</p>\n"
+        yield "<p>Unknown.</p>\n"
         return
     yield _table("Pod, container", "Ready", "Containers ", "Restarts ", "CPUs ", "Memory ", "Logs ", "Age ")
     for pod in overview.pods:

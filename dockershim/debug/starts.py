@@ -1,4 +1,4 @@
-"""Takes note of the starts of pods: which calls they were, and on what steps and plugins these spent their time.
+"""Records the starts of pods: their calls, and the durations of the steps and plugins of each call.
 
 A start begins with RunPodSandbox, and goes on with the pulls for the pod, and with the first containers of each name
 that are created and started in it. Only these calls are watched, so all others cost nothing.
@@ -7,19 +7,15 @@ that are created and started in it. Only these calls are watched, so all others 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from google.protobuf.message import Message
+from dockershim.common.timed import Kind, Timed
+from dockershim.cri.calls import code_of_block
 
-import cni
-from dockershim.common.measure import measured
-from dockershim.cri.calls import code_of
-
-#: So much is kept. A pod has a few calls of a few steps.
+#: How many are kept. A pod start has a few calls with a few steps each.
 _MOST_STARTS: Final = 50
 _MOST_SPANS: Final = 100
 #: In characters. Kubernetes' names have 253 at most, references of images some more.
@@ -81,7 +77,7 @@ class PodStart:
 
     @property
     def is_only_failed(self) -> bool:
-        """Whether no sandbox came of it."""
+        """Whether all its calls of RunPodSandbox have failed."""
         return all(span.call == RUN_POD and span.code not in ("", "OK") for span in self.spans if span.depth == 0)
 
 
@@ -92,23 +88,19 @@ class _Watched:
     start: PodStart
     span: Span
 
-    def passed(self, name: str, depth: int, seconds: float, code: str) -> None:
+    def ended(self, part: Timed, name: str, depth: int) -> None:
         if self.span.seconds is None:
-            begun = time.monotonic() - self.start.clock - seconds
-            self.start.add(Span(self.span.call, name, depth, begun, seconds, code))
+            begun = part.begun - self.start.clock
+            self.start.add(Span(self.span.call, name, depth, begun, part.seconds, code_of_block(part)))
 
 
 _current: ContextVar[_Watched | None] = ContextVar("watched_call", default=None)
 
 
-def _ignore(response: Message) -> None:
-    pass
-
-
 class PodStarts:
     """The last 50 starts, and fewer if pods of one name start often: a kubelet repeats a start that fails."""
 
-    calls = CALLS
+    kinds: Final = (Kind.HANDLER, Kind.STEP, Kind.PLUGIN)
 
     def __init__(self) -> None:
         self._starts: list[PodStart] = []
@@ -122,30 +114,37 @@ class PodStarts:
             for one in reversed(self._starts)
         ]
 
-    @contextmanager
-    def recording(self, call: str, request: Any) -> Iterator[Callable[[Any], None]]:
-        """A block in which one of ``calls`` runs. Call what it gives with the response."""
-        start, subject = self._start_of(call, request)
+    def begin(self, block: Timed) -> Callable[[], None] | None:
+        """Subscribes to blocks of ``kinds``."""
+        if block.kind is Kind.HANDLER:
+            return self._begin_call(block) if block.labels[0] in CALLS else None
+        if (watched := _current.get()) is None:
+            return None
+
+        def end() -> None:
+            if block.kind is Kind.PLUGIN:
+                watched.ended(block, f"{PLUGIN}{' '.join(block.labels)}", 2)
+            elif block.error is None:
+                watched.ended(block, block.labels[0], 1)
+
+        return end
+
+    def _begin_call(self, block: Timed) -> Callable[[], None] | None:
+        (call,) = block.labels
+        start, subject = self._start_of(call, block.about)
         if start is None:
-            yield _ignore
-            return
+            return None
         span = Span(call, call, 0, time.monotonic() - start.clock, subject=subject[:_LONGEST_NAME])
         start.add(span)
         token = _current.set(_Watched(start, span))
-        code = "OK"
-        try:
-            yield lambda response: self._answered(start, span, response)
-        except BaseException as error:
-            code = code_of(error)
-            raise
-        finally:
-            _current.reset(token)
-            span.seconds, span.code = time.monotonic() - start.clock - span.begun, code
 
-    def step_passed(self, name: str, seconds: float) -> None:
-        """The listener for ``steps.listening``."""
-        if (watched := _current.get()) is not None:
-            watched.passed(name, 1, seconds, "OK")
+        def end() -> None:
+            _current.reset(token)
+            if block.result is not None:
+                self._answered(start, span, block.result)
+            span.seconds, span.code = time.monotonic() - start.clock - span.begun, code_of_block(block)
+
+        return end
 
     # -- Which start a call belongs to.
 
@@ -206,32 +205,3 @@ def _copy(span: Span, clock: float) -> Span:
     lasts = span.seconds is None
     seconds = time.monotonic() - clock - span.begun if lasts else span.seconds
     return Span(span.call, span.name, span.depth, span.begun, seconds, span.code, span.subject)
-
-
-class WatchedPlugins:
-    """Runs CNI plugins with another executor, and takes note of them as parts of the call that runs them."""
-
-    def __init__(self, executor: cni.Executor) -> None:
-        self._executor = executor
-
-    async def run(self, invocation: cni.Invocation) -> cni.Completion:
-        """See ``cni.Executor``."""
-        with measured(_Plugins(), invocation.command, invocation.plugin.name) as call:
-            completion = await self._executor.run(invocation)
-            if completion.exit_status:
-                call.code = "INTERNAL"
-        return completion
-
-
-class _Plugins:
-    """Tells the watched call of plugins that have ended."""
-
-    def code_of(self, error: BaseException) -> str:
-        return code_of(error)
-
-    def begun(self, *labels: str) -> None:
-        pass
-
-    def ended(self, code: str, seconds: float, *labels: str) -> None:
-        if (watched := _current.get()) is not None:
-            watched.passed(f"{PLUGIN}{' '.join(labels)}", 2, seconds, code)

@@ -1,4 +1,4 @@
-"""Numbers as people read them, for the terminal and the page. Pure."""
+"""Numbers for people, for the terminal and the page. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dockershim doctor``: what is wrong on this node, each with the command that mends it.
+"""``dockershim doctor``: checks a node for problems, and prints a fix for each.
 
 ``checks`` is the list of all checks. Each is a function of what it looks at, so that tests need no node. ``process``
 runs them where a hung mount or engine cannot hold up the command; ``pod`` runs a real pod; ``report`` prints. Nothing

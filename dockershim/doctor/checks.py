@@ -36,8 +36,8 @@ _POD_LOGS: Final = Path("/var/log/pods")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the command was asked: ``endpoint`` is where the server should be. ``config`` is what it should run with, as
-    far as the command was told; a server that runs has the rest."""
+    """The command's input: ``endpoint`` is where the server should listen. ``config`` is the configuration that this
+    command has; what it leaves out is read from the running server."""
 
     config: Config
     endpoint: str
@@ -46,7 +46,7 @@ class Question:
 
 
 class Node:
-    """What several checks need. Each thing is asked for once, in a thread of its own that may hang."""
+    """What several checks need. Each thing is read once, in a thread of its own that may hang."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -69,7 +69,7 @@ class Node:
         """What to look at."""
         try:
             running, _ = self.running
-        except Exception:  # a server that cannot be read is told by the check of the server itself
+        except Exception:  # the check of the server itself reports a server that cannot be read
             running = None
         return server.looked_at(self.question.config, running)
 
@@ -80,10 +80,10 @@ class Node:
 
     @property
     def features(self) -> Capabilities | None:
-        """What the engine can do; None if it does not answer."""
+        """The engine's features; None if it does not respond."""
         try:
             return self.engine.features
-        except Exception:  # the check of the engine itself tells what it was
+        except Exception:  # the check of the engine itself reports it
             return None
 
     @property
@@ -190,7 +190,7 @@ def _pins(at: Node) -> tuple[set[str], set[str], set[str] | None]:
     before = pins.pinned()
     if at.features is None:
         return before, before, None
-    # Asked anew: a pod that was made since the first answer has a pin as well.
+    # Read again: a pod that was created since the first answer has a pin as well.
     again = engine.ask(at.config)
     known = None if again.failure is not None else {*again.containers, *(one.id for one in at.server.sandboxes or ())}
     return before, pins.pinned(), known
@@ -262,12 +262,12 @@ def _findings(name: str, at: Node) -> list[Finding]:
     except NotInTime:
         findings.append(unanswered(name))
     except Exception as error:
-        # What is read may have any content; the other checks must be told all the same.
-        findings.append(fail(name, f"the check failed: {type(error).__name__}: {error}", "report this line as a bug"))
+        # What is read may have any content; the other checks must be reported all the same.
+        findings.append(fail(name, f"the check failed: {type(error).__name__}: {error}", "report this as a bug"))
     return findings
 
 
 def unanswered(name: str) -> Finding:
     """The finding for a check that does not end."""
-    found = "the check does not end: a mount, a device or a program hangs"
-    return fail(name, found, "look for processes in state D and what they wait for: ps -eo pid,stat,wchan:32,args")
+    found = "the check timed out: a mount, a device or a program hangs"
+    return fail(name, found, "find processes in state D and what blocks them: ps -eo pid,stat,wchan:32,args")

@@ -7,10 +7,10 @@ import io
 import sys
 from typing import Final
 
+from dockershim.doctor.check_process import examine
 from dockershim.doctor.checks import Question
 from dockershim.doctor.findings import ENGINE, Finding, Level, ok
 from dockershim.doctor.interrupts import Interrupts
-from dockershim.doctor.process import examine
 from dockershim.doctor.server import SERVER
 
 WELL: Final = 0
@@ -41,7 +41,7 @@ def doctor(question: Question, *, pod: bool, as_json: bool) -> int:
 def _run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> None:
     failed = {finding.title for finding in findings if finding.level is Level.FAIL}
     if causes := failed & {ENGINE, SERVER}:
-        findings.append(ok("pod", f"not tried, because of: {', '.join(sorted(causes))}"))
+        findings.append(ok("pod", f"skipped, because these checks failed: {', '.join(sorted(causes))}"))
         return
     from dockershim.doctor.pod import run_pod
 

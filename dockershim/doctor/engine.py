@@ -28,7 +28,7 @@ _DAEMON_JSON: Final = "/etc/docker/daemon.json"
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """``features`` is None if the engine could not be asked; ``failure`` says why. ``seconds`` it took to answer.
+    """``features`` is None if the engine did not respond; ``failure`` is the reason. ``seconds`` is its response time.
 
     ``containers`` are the ids of all containers, running or not; ``runtimes`` the paths of OCI runtimes, by name.
     """
@@ -62,7 +62,7 @@ async def _ask(config: Config) -> EngineAnswer:
     except ShimError as error:
         return EngineAnswer(failure=error)
     except TimeoutError:
-        return EngineAnswer(failure=DeadlineExceeded(f"no answer within {_DEADLINE:g} s"))
+        return EngineAnswer(failure=DeadlineExceeded(f"no response within {_DEADLINE:g} s"))
 
 
 def _object(answer: Any) -> dict[str, Any]:
@@ -87,27 +87,27 @@ def _ids(listed: Any) -> Iterator[str]:
 def check_engine(answer: EngineAnswer, endpoint: str, other_sockets: Iterable[str]) -> Iterator[Finding]:
     """``other_sockets`` are endpoints at which an engine may be instead."""
     if answer.failure is not None:
-        yield fail(ENGINE, str(answer.failure), _mend_of(answer.failure, endpoint, next(iter(other_sockets), None)))
+        yield fail(ENGINE, str(answer.failure), _fix_for(answer.failure, endpoint, next(iter(other_sockets), None)))
         return
     features = answer.features
     assert features is not None, "an engine that has answered has features"
     major, minor = features.api
     milliseconds = answer.seconds * 1000
-    found = f"Docker {features.version}, API {major}.{minor}, answers in {milliseconds:.0f} ms on {endpoint}"
+    found = f"Docker {features.version}, API {major}.{minor}, responds in {milliseconds:.0f} ms on {endpoint}"
     if answer.seconds > _SLOW:
         yield warn(ENGINE, f"{found}, which is slow", "journalctl -u docker.service -n 100")
     else:
         yield ok(ENGINE, found)
     yield _storage(features)
     if features.live_restore:
-        yield ok("live-restore", "on")
+        yield ok("live-restore", "enabled")
     else:
-        found = "off: a restart of the engine ends all containers"
+        found = "disabled: a restart of the engine stops all containers"
         edit = f'add "live-restore": true to {_DAEMON_JSON}, then: systemctl reload docker.service'
         yield warn("live-restore", found, edit)
 
 
-def _mend_of(failure: ShimError, endpoint: str, other: str | None) -> str:
+def _fix_for(failure: ShimError, endpoint: str, other: str | None) -> str:
     number = _errno_of(failure)
     if isinstance(failure, DeadlineExceeded):
         return "systemctl restart docker.service"
@@ -115,9 +115,9 @@ def _mend_of(failure: ShimError, endpoint: str, other: str | None) -> str:
         return "sudo dockershim doctor"
     if isinstance(failure, Unavailable) and number in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
         if other is not None:
-            return f"let the server use the socket that is there: --docker-endpoint={other}"
+            return f"configure the server to use the socket that exists: --docker-endpoint={other}"
         return "systemctl start docker.service"
-    if "or newer is needed" in str(failure):
+    if "or newer is required" in str(failure):
         return "install Docker 20.10 or newer"
     if "a newer dockershim" in str(failure):
         return "install a newer dockershim"
@@ -130,17 +130,17 @@ def _errno_of(failure: BaseException) -> int | None:
 
 
 def _storage(features: Capabilities) -> Finding:
-    store = "containerd's store" if features.containerd_store else "the engine's own store"
-    found = f"{features.storage_driver} in {store}, below {features.root_dir}"
+    store = "the containerd image store" if features.containerd_store else "the engine's own store"
+    found = f"{features.storage_driver} in {store}, in {features.root_dir}"
     if features.storage_driver not in _POOR_DRIVERS:
         return ok("image store", found)
     good = "overlayfs" if features.containerd_store else "overlay2"
-    edit = f'"storage-driver": "{good}" in {_DAEMON_JSON} (images are pulled anew), then: systemctl restart docker'
-    return warn("image store", f"{found}: slow, and needs much space", edit)
+    edit = f'"storage-driver": "{good}" in {_DAEMON_JSON} (images are pulled again), then: systemctl restart docker'
+    return warn("image store", f"{found}: slow, and needs much disk space", edit)
 
 
 def other_sockets(endpoint: str, environ_host: str, answers: Callable[[str], bool] = answers) -> list[str]:
-    """The usual endpoints, other than ``endpoint``, at which somebody answers."""
+    """The default endpoints, other than ``endpoint``, at which a server responds."""
     usual = dict.fromkeys((environ_host, *_USUAL_SOCKETS))
     return [name for name in usual if name.startswith("unix:///") and name != endpoint and answers(name[7:])]
 
@@ -150,13 +150,11 @@ def check_cgroups(features: Capabilities, wanted: str) -> Iterator[Finding]:
     found = f"v{features.cgroup_version}, driver {features.cgroup_driver}"
     missing = [name for name in features.missing_limits if name in _NEEDED_LIMITS]
     if wanted not in ("", features.cgroup_driver):
-        edit = f"leave --cgroup-driver out of the server's flags, or set it to {features.cgroup_driver}"
+        edit = f"remove --cgroup-driver from the server's flags, or set it to {features.cgroup_driver}"
         yield fail("cgroups", f"{found}, but --cgroup-driver is {wanted}", edit)
     elif missing:
-        found = f"{found}; the kernel cannot limit {', '.join(missing)}"
-        yield warn(
-            "cgroups", found, "boot with cgroup_enable=memory and the other controllers on the kernel's command line"
-        )
+        found = f"{found}; the kernel does not support limits of {', '.join(missing)}"
+        yield warn("cgroups", found, "enable the controllers on the kernel command line, such as cgroup_enable=memory")
     else:
         yield ok("cgroups", found)
 
@@ -164,29 +162,30 @@ def check_cgroups(features: Capabilities, wanted: str) -> Iterator[Finding]:
 def check_runtimes(runtimes: Mapping[str, str], wanted: str, executable: Callable[[str], bool]) -> Iterator[Finding]:
     """``wanted`` is --oci-runtime, empty for none; ``executable`` tells of a path whether a program is there."""
     if wanted and wanted not in runtimes:
-        found = f"--oci-runtime is {wanted}, and the engine has no such runtime at a path"
+        found = f"--oci-runtime is {wanted}, but the engine has no runtime with this name and a path"
         edit = f'"runtimes": {{"{wanted}": {{"path": "/usr/lib/dockershim/dockershim-runc"}}}} in {_DAEMON_JSON}'
         yield warn("OCI runtimes", found, f"{edit}, then: systemctl reload docker.service")
     gone = {name: path for name, path in sorted(runtimes.items()) if not executable(path)}
     for name, path in gone.items():
-        found = f"{path} of the runtime {name} is no program: its pods do not start, and end only after 10 s"
-        yield fail("OCI runtimes", found, f"put the program back: {path}, with mode 755")
+        found = f"{path} of the runtime {name} is not an executable: its pods cannot start, and need 10 s to stop"
+        yield fail("OCI runtimes", found, f"restore {path} with mode 755")
     if runtimes and not gone and (not wanted or wanted in runtimes):
         yield ok("OCI runtimes", ", ".join(f"{name} at {path}" for name, path in sorted(runtimes.items())))
 
 
 def check_lsms(features: Capabilities, kernel: Iterable[str]) -> Iterator[Finding]:
-    """``kernel`` are the security modules that the kernel has turned on."""
+    """``kernel`` are the security modules that are enabled in the kernel."""
     active = set(kernel) & {"apparmor", "selinux"}
     engines = {name for name in ("apparmor", "selinux") if getattr(features, name)}
     if not active - engines:
         yield ok("security modules", f"kernel: {_list(active)}; engine: {_list(engines)}")
     if "apparmor" in active - engines:
-        found = "the kernel has AppArmor, but the engine starts containers without it"
+        found = "AppArmor is enabled in the kernel, but the engine starts containers without it"
         yield warn("security modules", found, "apt-get install apparmor && systemctl restart docker.service")
     if "selinux" in active - engines:
         edit = f'add "selinux-enabled": true to {_DAEMON_JSON}, then: systemctl restart docker.service'
-        yield warn("security modules", "the kernel has SELinux, but the engine starts containers without it", edit)
+        found = "SELinux is enabled in the kernel, but the engine starts containers without it"
+        yield warn("security modules", found, edit)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CNI_PLUGINS: Final = "CNI plugins"
 RUNTIME_READY: Final = "RuntimeReady"
 NETWORK_READY: Final = "NetworkReady"
 
-#: A finding that is a consequence of others: mending those mends it.
+#: Findings that are consequences of others: fixing those fixes them.
 _FOLLOWS: Final[Mapping[str, tuple[str, ...]]] = {
     RUNTIME_READY: (ENGINE,),
     NETWORK_READY: (CNI_CONFIGURATION, CNI_PLUGINS),
@@ -36,15 +36,15 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. ``mend`` is the one command or edit that mends it; empty if all is well.
+    """One line of the report. ``fix`` is a command or an edit that fixes the problem; empty if there is none.
 
     ``seconds`` is how long a step of the pod took; None for all else.
     """
 
     level: Level
     title: str
-    found: str
-    mend: str = ""
+    message: str
+    fix: str = ""
     seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -55,16 +55,16 @@ class Finding:
         return fields
 
 
-def ok(title: str, found: str, seconds: float | None = None) -> Finding:
-    return Finding(Level.OK, clean(title), clean(found), "", _rounded(seconds))
+def ok(title: str, message: str, seconds: float | None = None) -> Finding:
+    return Finding(Level.OK, clean(title), clean(message), "", _rounded(seconds))
 
 
-def warn(title: str, found: str, mend: str) -> Finding:
-    return Finding(Level.WARN, clean(title), clean(found), clean(mend))
+def warn(title: str, message: str, fix: str) -> Finding:
+    return Finding(Level.WARN, clean(title), clean(message), clean(fix))
 
 
-def fail(title: str, found: str, mend: str, seconds: float | None = None) -> Finding:
-    return Finding(Level.FAIL, clean(title), clean(found), clean(mend), _rounded(seconds))
+def fail(title: str, message: str, fix: str, seconds: float | None = None) -> Finding:
+    return Finding(Level.FAIL, clean(title), clean(message), clean(fix), _rounded(seconds))
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -91,4 +91,4 @@ def _as_consequence(finding: Finding, failed: set[str]) -> Finding:
     causes = [title for title in _FOLLOWS.get(finding.title, ()) if title in failed]
     if finding.level is not Level.FAIL or not causes:
         return finding
-    return dataclasses.replace(finding, level=Level.WARN, mend=f"mend {causes[0]} first: this follows from it")
+    return dataclasses.replace(finding, level=Level.WARN, fix=f"fix {causes[0]} first: this is a consequence of it")

@@ -1,4 +1,4 @@
-"""The kubelet's configuration beside ours. Only files are read: the kubelet need not run."""
+"""The kubelet's configuration, compared with ours. Only files are read: the kubelet need not run."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def read_kubelet(configuration: Path = CONFIGURATION, flag_files: tuple[Path, ..
 def _parse(content: str | None) -> Mapping[str, Any]:
     """Raises ValueError with the reason."""
     if content is None:
-        raise ValueError("cannot be read, or is no short file")
+        raise ValueError("cannot be read, or is too large")
     try:
         document = yaml.safe_load(content)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueError(f"not YAML: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"invalid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(document, dict):
-        raise ValueError("not a YAML mapping")
+        raise ValueError("must be a YAML mapping")
     return document
 
 
@@ -108,10 +108,10 @@ def _fails_on_swap(flags: Mapping[str, Setting], document: Mapping[str, Any]) ->
 def check_kubelet(kubelet: Kubelet | None, endpoint: str, features: Capabilities | None) -> Iterator[Finding]:
     """``endpoint`` is the server's; ``features`` the engine's, None if it could not be asked."""
     if kubelet is None:
-        yield ok("kubelet", f"no configuration of a kubelet at {CONFIGURATION}")
+        yield ok("kubelet", f"no kubelet configuration at {CONFIGURATION}")
         return
     if kubelet.problem:
-        yield fail("kubelet", kubelet.problem, f"mend the file {CONFIGURATION}, {_RESTART}")
+        yield fail("kubelet", kubelet.problem, f"fix the file {CONFIGURATION}, {_RESTART}")
         return
     yield _endpoint(kubelet.endpoint, endpoint)
     if features is not None:
@@ -122,12 +122,12 @@ def _endpoint(setting: Setting | None, endpoint: str) -> Finding:
     title = "kubelet's endpoint"
     if setting is None:
         edit = f"set containerRuntimeEndpoint: {endpoint} in {CONFIGURATION}, {_RESTART}"
-        return warn(title, "no file of the kubelet names the runtime's socket", edit)
+        return warn(title, "not set in any file of the kubelet", edit)
     found = f"{setting.value} ({setting.source})"
     if _plain(setting.value) == _plain(endpoint):
         return ok(title, found)
     edit = f"set it to {endpoint} in {setting.source}, {_RESTART}"
-    return fail(title, f"{found}, but the server's is {endpoint}", edit)
+    return fail(title, f"{found}, but the server listens on {endpoint}", edit)
 
 
 def _plain(endpoint: str) -> str:
@@ -138,7 +138,7 @@ def _plain(endpoint: str) -> str:
 def _driver(setting: Setting | None, engines: str) -> Finding:
     title = "kubelet's cgroup driver"
     if setting is None:
-        return ok(title, f"not set: a kubelet since 1.31 asks for the engine's, which is {engines}")
+        return ok(title, f"not set: kubelet 1.31 and newer use the engine's, which is {engines}")
     found = f"{setting.value} ({setting.source})"
     if setting.value == engines:
         return ok(title, found)
@@ -152,7 +152,8 @@ def check_swap(swaps: str, kubelet: Kubelet | None) -> Iterator[Finding]:
     if not areas:
         yield ok("swap", "off")
     elif kubelet is None or not kubelet.fail_swap_on:
-        yield ok("swap", f"on: {', '.join(areas[:4])}; the kubelet {'may use it' if kubelet else 'is not there'}")
+        whose = "failSwapOn is false" if kubelet else "there is no kubelet"
+        yield ok("swap", f"on: {', '.join(areas[:4])}; {whose}")
     else:
-        found = f"on: {', '.join(areas[:4])}; the kubelet does not start with it (failSwapOn)"
+        found = f"on: {', '.join(areas[:4])}; the kubelet does not start with swap unless failSwapOn is false"
         yield fail("swap", found, "swapoff -a (and remove it from /etc/fstab)")

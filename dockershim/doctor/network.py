@@ -28,7 +28,7 @@ _LISTEN: Final = "0A"  # the kernel's number of TCP_LISTEN in /proc/net/tcp
 
 @dataclass(frozen=True, slots=True)
 class PodNetwork:
-    """The network that the server would choose; None with the reason in ``lack``. ``damaged`` are files before it."""
+    """The network that the server would choose; None with the reason in ``lack``. ``damaged`` are invalid files."""
 
     network: cni.NetworkList | None
     damaged: Sequence[str] = ()
@@ -44,7 +44,7 @@ def choose(config: Config) -> PodNetwork | None:
         return PodNetwork(cni.NetworkList.parse(raw, "kubenet"))
     network, damaged = cni.find_network(config.cni_conf_dir)
     problems = [str(error) for error in damaged]
-    lack = "" if network is not None else "; ".join(problems) or f"no configuration in {config.cni_conf_dir}"
+    lack = "" if network is not None else "; ".join(problems) or f"no network configuration in {config.cni_conf_dir}"
     return PodNetwork(network, problems, lack)
 
 
@@ -53,10 +53,10 @@ def check_configuration(found: PodNetwork | None, folder: Path) -> Iterator[Find
         yield ok(CNI_CONFIGURATION, "not used: pods use the engine's own bridge (--network-plugin=docker)")
         return
     if found.network is None:
-        yield fail(CNI_CONFIGURATION, found.lack, f"install a pod network, which puts a *.conflist into {folder}")
+        yield fail(CNI_CONFIGURATION, found.lack, f"install a pod network, which writes a *.conflist file to {folder}")
         return
     for problem in found.damaged:
-        yield warn(CNI_CONFIGURATION, f"left out: {problem}", "mend or remove that file")
+        yield warn(CNI_CONFIGURATION, f"ignored: {problem}", "fix or remove the file")
     network = found.network
     types = ", ".join(plugin.type for plugin in network.plugins)
     yield ok(
@@ -92,9 +92,9 @@ def _plugin_problem(name: str, folders: Sequence[Path]) -> Finding | None:
     if places:
         return fail(CNI_PLUGINS, f"{places[0]} is not executable", f"chmod 755 {shlex.quote(str(places[0]))}")
     if (_DEBIANS_PLUGINS / name).is_file():
-        edit = f"let the server look there, too: --cni-bin-dir={','.join(map(str, [*folders, _DEBIANS_PLUGINS]))}"
+        edit = f"add the directory of the plugin: --cni-bin-dir={','.join(map(str, [*folders, _DEBIANS_PLUGINS]))}"
     else:
-        edit = f"copy the plugin into {folders[0]} (Debian: apt-get install containernetworking-plugins)"
+        edit = f"install the plugin in {folders[0]} (Debian: apt-get install containernetworking-plugins)"
     return fail(CNI_PLUGINS, f"{name} is not in {', '.join(map(str, folders))}", edit)
 
 
@@ -126,21 +126,22 @@ def check_sysctls(sysctls: Path, *, ipv6: bool) -> Iterator[Finding]:
     if number(sysctls / "net/ipv4/ip_forward") == 1:
         yield ok("IPv4 forwarding", "on")
     else:
-        found = "off: pods reach neither other nodes nor the world"
-        yield fail("IPv4 forwarding", found, "sysctl -w net.ipv4.ip_forward=1 (and in /etc/sysctl.d, to keep it)")
+        found = "disabled: pods can reach neither other nodes nor external addresses"
+        yield fail("IPv4 forwarding", found, "sysctl -w net.ipv4.ip_forward=1 (and in /etc/sysctl.d)")
     if ipv6 and number(sysctls / "net/ipv6/conf/all/forwarding") != 1:
         # No failure: the bridge plugin turns it on with the first pod.
-        found = "off, and pods get IPv6 addresses"
+        found = "disabled, but pods get IPv6 addresses"
         yield warn("IPv6 forwarding", found, "sysctl -w net.ipv6.conf.all.forwarding=1 (and in /etc/sysctl.d)")
     elif ipv6:
         yield ok("IPv6 forwarding", "on")
     calls = number(sysctls / "net/bridge/bridge-nf-call-iptables")
-    title, effect = "bridge netfilter", "services may not work between pods of this node"
+    title, effect = "bridge netfilter", "Services may not work between pods on this node"
     if calls is None:
-        edit = "modprobe br_netfilter (and a line br_netfilter in /etc/modules-load.d/kubernetes.conf)"
+        edit = "modprobe br_netfilter (and add br_netfilter to /etc/modules-load.d/kubernetes.conf)"
         yield warn(title, f"the module br_netfilter is not loaded: {effect}", edit)
     elif calls == 0:
-        yield warn(title, f"off: {effect}", "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and in /etc/sysctl.d)")
+        edit = "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and in /etc/sysctl.d)"
+        yield warn(title, f"disabled: {effect}", edit)
     else:
         yield ok(title, "on")
 
@@ -152,7 +153,7 @@ def check_forward(rules: str | None, found: PodNetwork | None) -> Iterator[Findi
     types = [plugin.type for plugin in found.network.plugins]
     if "-P FORWARD DROP" in rules and types[0] in _ROUTED and "firewall" not in types:
         edit = f'add the plugin {{"type": "firewall"}} to {found.network.source or "the network"}'
-        yield warn("FORWARD policy", "DROP, as Docker sets it, and no plugin lets the packets of pods through", edit)
+        yield warn("FORWARD policy", "DROP, which Docker sets, and no CNI plugin accepts the pods' packets", edit)
     else:
         yield ok("FORWARD policy", "DROP" if "-P FORWARD DROP" in rules else "ACCEPT")
 
@@ -163,16 +164,16 @@ def check_streaming(config: Config, pid: int | None, proc: Path = Path("/proc"))
     host, _, port = config.streaming_bind_addr.rpartition(":")
     problem = _bind_problem(host.strip("[]"), int(port))
     if problem == errno.EADDRINUSE and not _is_listener(int(port), pid, proc):
-        found = f"another program listens on {config.streaming_bind_addr}"
-        yield fail(title, found, f"end it (ss -ltnp sport = :{port} shows it), or choose {flag}=127.0.0.1:0")
+        found = f"{config.streaming_bind_addr} is in use by another program"
+        yield fail(title, found, f"stop it (ss -ltnp sport = :{port} shows it), or set {flag}=127.0.0.1:0")
     elif problem not in (None, errno.EADDRINUSE):
         found = f"{config.streaming_bind_addr}: {os.strerror(problem or 0)}"
-        yield fail(title, found, f"choose {flag}=127.0.0.1:0, or an address of this node")
+        yield fail(title, found, f"set {flag} to 127.0.0.1:0 or to an address of this node")
     elif not _is_loopback(host.strip("[]")) and config.streaming_tls_cert is None:
-        found = f"{config.streaming_bind_addr} can be reached from outside, and without TLS"
-        yield warn(title, found, f"{flag}=127.0.0.1:0, or --streaming-tls-cert with --streaming-tls-key")
+        found = f"{config.streaming_bind_addr} is reachable from other machines without TLS"
+        yield warn(title, found, f"set {flag}=127.0.0.1:0, or --streaming-tls-cert and --streaming-tls-key")
     else:
-        yield ok(title, f"{config.streaming_bind_addr}{', served by the server' if problem else ''}")
+        yield ok(title, f"{config.streaming_bind_addr}{', used by the server' if problem else ''}")
 
 
 def _is_loopback(host: str) -> bool:

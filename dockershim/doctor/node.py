@@ -36,11 +36,11 @@ def check_propagation(mounts: Iterable[Mount], folders: Iterable[Path]) -> Itera
         if not shared.get(point, True):
             private.append((folder, point))
     for folder, point in private:
-        found = f"{folder} is not shared: volumes that are mounted later do not reach pods"
+        found = f"{folder} is not shared: volumes that are mounted later are not visible in pods"
         edit = f"mount --make-rshared {point}"
         yield fail(title, found, edit) if folder == KUBELET else warn(title, found, edit)
     if not private:
-        yield ok(title, f"{', '.join(map(str, folders))} shared")
+        yield ok(title, f"{', '.join(map(str, folders))}: shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Space:
 
 
 def measure(folder: Path) -> Space | None:
-    """The space below a folder, or below the nearest parent that exists. None if it cannot be told."""
+    """The space of a folder's file system, or of its nearest parent that exists. None if it cannot be read."""
     for place in (folder, *folder.parents):
         try:
             found = os.statvfs(place)
@@ -75,7 +75,7 @@ def check_space(places: Mapping[str, tuple[Path, Space | None]]) -> Iterator[Fin
     by_device: dict[int, list[str]] = {}
     for what, (folder, space) in places.items():
         if space is None:
-            yield warn("disk space", f"{what} {folder}: cannot be told", f"df {shlex.quote(str(folder))}")
+            yield warn("disk space", f"{what} {folder}: unknown", f"df {shlex.quote(str(folder))}")
         else:
             by_device.setdefault(space.device, []).append(what)
     for names in by_device.values():
@@ -89,15 +89,15 @@ def _space(where: str, path: str, space: Space, *, has_images: bool) -> Finding:
     title = "disk space"
     bytes_left = space.free / space.size if space.size else 1.0
     inodes_left = space.free_inodes / space.inodes if space.inodes else 1.0
-    found = f"{where}: {_mebibytes(space.free)} of {_mebibytes(space.size)} free, {inodes_left:.0%} of inodes"
+    found = f"{where}: {_mebibytes(space.free)} of {_mebibytes(space.size)} and {inodes_left:.0%} of inodes free"
     if space.read_only:
         return fail(title, f"{where}: read-only", f"mount -o remount,rw $(findmnt -nT {path} -o TARGET)")
     left = min(bytes_left, inodes_left)
     if left >= _SCARCE:
         return ok(title, found)
-    what_takes_it = f"du -x{' --inodes' if inodes_left < bytes_left else ''} --max-depth=3 {path} | sort -n | tail"
-    mend = "docker image prune --all" if has_images else what_takes_it
-    return fail(title, found, mend) if left < _FULL else warn(title, found, mend)
+    usage = f"du -x{' --inodes' if inodes_left < bytes_left else ''} --max-depth=3 {path} | sort -n | tail"
+    fix = "docker image prune --all" if has_images else usage
+    return fail(title, found, fix) if left < _FULL else warn(title, found, fix)
 
 
 def _mebibytes(size: int) -> str:
@@ -109,13 +109,11 @@ def check_inotify(sysctls: Path, problem: int | None) -> Iterator[Finding]:
     title, folder = "inotify", "fs.inotify.max_user_"
     instances = number(sysctls / "fs/inotify/max_user_instances")
     watches = number(sysctls / "fs/inotify/max_user_watches")
-    found = f"{instances} instances and {watches} watches for each user"
+    found = f"{instances} instances and {watches} watches per user"
     if problem == errno.EMFILE:
-        yield fail(title, f"all of {found} are in use", f"sysctl -w {folder}instances=8192 (and in /etc/sysctl.d)")
+        yield fail(title, f"no instances left of {found}", f"sysctl -w {folder}instances=8192 (and in /etc/sysctl.d)")
     elif problem == errno.ENOSPC:
-        yield fail(
-            title, f"all watches are in use: {found}", f"sysctl -w {folder}watches=524288 (and in /etc/sysctl.d)"
-        )
+        yield fail(title, f"no watches left of {found}", f"sysctl -w {folder}watches=524288 (and in /etc/sysctl.d)")
     elif instances is not None and instances < _INSTANCES:
         yield warn(title, f"only {found}", f"sysctl -w {folder}instances=8192 (and in /etc/sysctl.d)")
     elif watches is not None and watches < _WATCHES:
@@ -135,7 +133,7 @@ def try_to_watch(path: Path = Path("/proc/self")) -> int | None:
 
 
 def kernel_lsms(sys: Path = Path("/sys")) -> list[str]:
-    """The security modules that this kernel has turned on, of AppArmor and SELinux."""
+    """The security modules that are enabled in this kernel, of AppArmor and SELinux."""
     found = (text(sys / "kernel/security/lsm") or "").strip().split(",")
     if (text(sys / "module/apparmor/parameters/enabled") or "").startswith("Y"):
         found.append("apparmor")

@@ -22,7 +22,7 @@ _PATIENCE: Final = 1.0
 
 
 def text(path: Path, limit: int = SHORT) -> str | None:
-    """A file's text, whatever its bytes are; None if it does not exist, cannot be read, or is longer than ``limit``."""
+    """A file's text; None if it does not exist, cannot be read, or is longer than ``limit``. Never fails to decode."""
     try:
         return read_bounded(path, limit).decode(errors="replace")
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def is_program(path: str) -> bool:
 
 
 def answers(path: str) -> bool:
-    """Whether somebody accepts connections on a unix socket, within a second."""
+    """Whether a unix socket accepts a connection within a second."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_PATIENCE)
         try:

@@ -30,7 +30,7 @@ _REMOVAL_CALL: Final = 15.0
 _AGAIN: Final = 0.3
 #: Seconds between two looks whether a call has ended.
 _PAUSE: Final = 0.002
-_MEND: Final = "journalctl -u dockershim.service -n 50"
+_FIX: Final = "journalctl -u dockershim.service -n 50"
 #: Repositories whose images have a shell, by their last part; and those that only wait.
 _WITH_SHELL: Final = ("busybox", "alpine", "debian", "ubuntu")
 _WAITING: Final = ("pause",)
@@ -50,7 +50,7 @@ class Run:
     def step(
         self, request: Message, response: type[Response], tell: Callable[[Response], str] = lambda _: ""
     ) -> Response:
-        """One call, with its time. ``tell`` makes words of the answer, or raises ValueError. Raises StepFailed."""
+        """One call, with its time. ``tell`` describes the response, or raises ValueError. Raises StepFailed."""
         title = f"pod: {request.DESCRIPTOR.name.removesuffix('Request')}"
         began = time.monotonic()
         try:
@@ -58,7 +58,7 @@ class Run:
             told = tell(answer)
         except (grpc.RpcError, ValueError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else str(error)
-            self.findings.append(fail(title, why, _MEND, time.monotonic() - began))
+            self.findings.append(fail(title, why, _FIX, time.monotonic() - began))
             raise StepFailed from error
         self.findings.append(ok(title, told or "done", time.monotonic() - began))
         return answer
@@ -83,7 +83,7 @@ def run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> N
         except StepFailed:
             pass  # its finding is there
         except grpc.RpcError as error:
-            run.findings.append(fail("pod: list", reason(error), _MEND))
+            run.findings.append(fail("pod: list", reason(error), _FIX))
         finally:
             run.findings.append(_remove(channel, run.name))
 
@@ -103,7 +103,7 @@ def _live(run: Run) -> None:
         _run_container(run, sandbox, config, image, has_shell=has_shell)
     else:
         run.findings.append(
-            ok("pod: container", "left out: the node has no busybox, alpine, debian, ubuntu or pause image")
+            ok("pod: container", "skipped: the node has no busybox, alpine, debian, ubuntu or pause image")
         )
 
 
@@ -131,28 +131,29 @@ def _run_container(run: Run, sandbox: str, config: cri.PodSandboxConfig, image: 
 
 def _address(answer: cri.PodSandboxStatusResponse) -> str:
     if not answer.status.network.ip:
-        raise ValueError("the pod has no address")
+        raise ValueError("the pod has no IP address")
     return f"address {', '.join([answer.status.network.ip, *(one.ip for one in answer.status.network.additional_ips)])}"
 
 
 def _running(answer: cri.ContainerStatusResponse) -> str:
     if answer.status.state != cri.CONTAINER_RUNNING:
-        raise ValueError(f"it has ended with {answer.status.exit_code}: {answer.status.reason} {answer.status.message}")
+        status = answer.status
+        raise ValueError(f"the container exited with {status.exit_code}: {status.reason} {status.message}")
     return "running"
 
 
 def _said(answer: cri.ExecSyncResponse) -> str:
     if answer.stdout != _SAID:
         raise ValueError(
-            f"echo ended with {answer.exit_code} and printed {answer.stdout[:80]!r} {answer.stderr[:200]!r}"
+            f"echo exited with {answer.exit_code} and printed {answer.stdout[:80]!r} {answer.stderr[:200]!r}"
         )
-    return "a command ran"
+    return "ran a command"
 
 
 def choose_image(tags: Sequence[str]) -> tuple[str, bool]:
     """An image of the node that is safe to run, and whether it has a shell; empty if there is none.
 
-    Others are not run: nobody knows what their programs do.
+    Other images are not run, because what their programs do is unknown.
     """
     for wanted in (*_WITH_SHELL, *_WAITING):
         for tag in sorted(tags):
@@ -172,15 +173,15 @@ def _remove(channel: grpc.Channel, name: str) -> Finding:
                 looks += 1
                 # An interrupted start may appear once more, before the server undoes it.
                 if looks > 1:
-                    return ok("pod: removal", "stopped and removed, nothing is left", time.monotonic() - began)
+                    return ok("pod: removal", "the pod was stopped and removed", time.monotonic() - began)
             for sandbox in left:
                 looks = 0
                 _stop_and_remove(channel, sandbox.id)
         except grpc.RpcError as error:
             problem = reason(error)
         time.sleep(_AGAIN)
-    mend = f"crictl rmp --force $(crictl pods --quiet --label {LABEL}={name})"
-    return fail("pod: removal", problem or "the pod is still there", mend, time.monotonic() - began)
+    fix = f"crictl rmp --force $(crictl pods --quiet --label {LABEL}={name})"
+    return fail("pod: removal", problem or "the pod still exists", fix, time.monotonic() - began)
 
 
 def _sweep(channel: grpc.Channel) -> None:

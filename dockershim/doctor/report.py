@@ -16,25 +16,25 @@ _STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red
 
 
 def print_report(findings: Sequence[Finding], stream: TextIO) -> None:
-    """A line for each finding, and one with its mend. Colours only on a terminal, and not with NO_COLOR."""
+    """A line for each finding, and one with its fix. Colours only on a terminal, and not with NO_COLOR."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     width = max((len(finding.title) for finding in findings), default=0)
     for finding in findings:
         took = f" ({finding.seconds * 1000:.0f} ms)" if finding.seconds is not None else ""
         line = Text.assemble(
-            (f"{finding.level:4}", _STYLES[finding.level]), f"  {finding.title:{width}}  {finding.found}{took}"
+            (f"{finding.level:4}", _STYLES[finding.level]), f"  {finding.title:{width}}  {finding.message}{took}"
         )
         # Not wrapped: a command that is cut into two lines cannot be copied.
         console.print(line, soft_wrap=True)
-        if finding.mend:
-            console.print(Text.assemble(" " * 6, ("mend: ", "bold"), finding.mend), soft_wrap=True)
+        if finding.fix:
+            console.print(Text.assemble(" " * 6, ("fix: ", "bold"), finding.fix), soft_wrap=True)
     counts = Counter(finding.level for finding in findings)
     words = ((Level.FAIL, "failed"), (Level.WARN, "warnings"), (Level.OK, "ok"))
     console.print(Text(", ".join(f"{counts[level]} {word}" for level, word in words)), soft_wrap=True)
 
 
 def print_json(findings: Sequence[Finding], stream: TextIO) -> None:
-    """``{"result": worst level, "findings": [{"level", "title", "found", "mend", "seconds"?}]}``."""
+    """``{"result": worst level, "findings": [{"level", "title", "message", "fix", "seconds"?}]}``."""
     document = {"result": worst(findings), "findings": [finding.to_json() for finding in findings]}
     stream.write(json.dumps(document, indent=2) + "\n")
 

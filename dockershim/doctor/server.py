@@ -1,4 +1,4 @@
-"""Our own server: whether it answers, what it says of itself, and what its process may do."""
+"""The dockershim server: whether it responds, its status, and the privileges of its process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SERVER: Final = "server"
 #: Seconds, of one call and of all.
 _DEADLINE: Final = 4.0
 _ALL_CALLS: Final = 7.0
-_MENDS: Final[Mapping[str, str]] = {
+_FIXES: Final[Mapping[str, str]] = {
     RUNTIME_READY: "systemctl restart docker.service",
     NETWORK_READY: "journalctl -u dockershim.service -n 50",
-    "CgroupDriverMatches": "leave --cgroup-driver out of the flags, then: systemctl restart dockershim.service",
+    "CgroupDriverMatches": "remove --cgroup-driver from the flags, then: systemctl restart dockershim.service",
 }
-_QUEUE_FULL: Final = "its queue of connections is full"
-_MENDS_OF_CONNECTING: Final[Mapping[str, str]] = {
+_QUEUE_FULL: Final = "its listen queue is full"
+_FIXES_OF_CONNECTING: Final[Mapping[str, str]] = {
     _QUEUE_FULL: "systemctl restart dockershim.service",
     os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
@@ -61,9 +61,9 @@ _USEFUL: Final = ((24, "CAP_SYS_RESOURCE", "OOM scores below the server's own, a
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What the server on the CRI socket says; ``failure`` is why it says nothing. ``seconds`` Version took.
+    """What the server on the CRI socket reports; ``failure`` is why there is nothing. ``seconds`` Version took.
 
-    ``pid`` is its process, also if it hangs; None if nobody listens.
+    ``pid`` is its process, also if it hangs; None if there is no listener.
     """
 
     version: cri.VersionResponse | None = None
@@ -76,7 +76,7 @@ class ServerAnswer:
 
     @property
     def info(self) -> Mapping[str, Any] | None:
-        """What only our server tells; None if another one answers."""
+        """What only dockershim reports; None if it is another server."""
         try:
             info = json.loads(self.status.info["config"]) if self.status is not None else None
         except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ def ask(endpoint: str) -> ServerAnswer:
 
 
 def peer(endpoint: str) -> tuple[int | None, str]:
-    """The process that listens on ``unix:///path``, None if it is not visible; and why nobody can be reached there."""
+    """The process that listens on ``unix:///path``, None if it is not visible; and why a connection is impossible."""
     try:
         pid = listener(endpoint.removeprefix("unix://"))
     except (TimeoutError, BlockingIOError):
@@ -135,20 +135,20 @@ def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
     """Whether a server answers, and whether it is ours."""
     if answer.failure:
         if answer.pid is None:
-            mend = _MENDS_OF_CONNECTING.get(answer.failure, "systemctl start dockershim.service")
-            yield fail(SERVER, f"nobody answers on {endpoint}: {answer.failure}", mend)
+            fix = _FIXES_OF_CONNECTING.get(answer.failure, "systemctl start dockershim.service")
+            yield fail(SERVER, f"no server responds on {endpoint}: {answer.failure}", fix)
         else:
-            found = f"process {answer.pid} holds {endpoint} and does not answer ({answer.failure})"
+            found = f"process {answer.pid} listens on {endpoint} but does not respond ({answer.failure})"
             yield fail(SERVER, found, "systemctl restart dockershim.service")
         return
     if answer.info is None:
-        found = f"what answers on {endpoint} is no dockershim"
-        yield fail(SERVER, found, "name our socket: dockershim doctor --container-runtime-endpoint=unix:///path")
+        found = f"the server on {endpoint} is not dockershim"
+        yield fail(SERVER, found, "set its endpoint: dockershim doctor --container-runtime-endpoint=unix:///path")
         return
     milliseconds = answer.seconds * 1000
-    behind = f", in front of Docker {answer.version.runtime_version}" if answer.version is not None else ""
+    behind = f" with Docker {answer.version.runtime_version}" if answer.version is not None else ""
     version = answer.info["dockershim"]
-    yield ok(SERVER, f"dockershim {version}{behind}, answers in {milliseconds:.0f} ms on {endpoint}")
+    yield ok(SERVER, f"dockershim {version}{behind}, responds in {milliseconds:.0f} ms on {endpoint}")
     yield from _conditions(answer.status or cri.StatusResponse())
     yield from _hanging(answer.status or cri.StatusResponse())
 
@@ -158,8 +158,8 @@ def _conditions(status: cri.StatusResponse) -> Iterator[Finding]:
         if condition.status:
             yield ok(condition.type, "true")
         else:
-            mend = _MENDS.get(condition.type, "journalctl -u dockershim.service -n 50")
-            yield fail(condition.type, condition.message or condition.reason or "false", mend)
+            fix = _FIXES.get(condition.type, "journalctl -u dockershim.service -n 50")
+            yield fail(condition.type, condition.message or condition.reason or "false", fix)
 
 
 def _hanging(status: cri.StatusResponse) -> Iterator[Finding]:
@@ -168,25 +168,25 @@ def _hanging(status: cri.StatusResponse) -> Iterator[Finding]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return
     for path in list(paths)[:5] if isinstance(paths, list | dict) else ():
-        found = f"{path} does not answer: pods that mount it cannot start"
+        found = f"{path} does not respond: pods that mount it cannot start"
         yield fail("hanging host path", found, f"umount --force --lazy {shlex.quote(str(path))}")
 
 
 def check_flags(running: Config | None, ours: Config, flags: Sequence[str]) -> Iterator[Finding]:
-    """Whether this command looks at what the server uses. ``running`` is None if the server's is not known."""
+    """Whether this command and the server have the same configuration. ``running`` is None if it is not known."""
     if running is None:
         return
     differing = [key for key in _LOOKED_AT if getattr(running, key) != getattr(ours, key)]
     if not differing:
-        yield ok("configuration", "the server runs with what this command looks at")
+        yield ok("configuration", "the same as that of the server")
         return
-    found = f"the server runs with other values of {', '.join(differing)}"
-    mend = f"dockershim doctor {shlex.join(flags)}" if flags else "give this command the environment of the server"
-    yield warn("configuration", found, mend)
+    found = f"the server has different values of {', '.join(differing)}"
+    fix = f"dockershim doctor {shlex.join(flags)}" if flags else "run this command in the environment of the server"
+    yield warn("configuration", found, fix)
 
 
 def looked_at(ours: Config, running: Config | None) -> Config:
-    """What this command looks at: the values that it was given itself, and else those of the running server."""
+    """What this command looks at: the values that are set for it, and otherwise those of the running server."""
     if running is None:
         return ours
     default = Config()
@@ -214,9 +214,9 @@ def running_config(
 def check_privileges(status: str, who: str, euid: int) -> Iterator[Finding]:
     """``status`` is /proc/<pid>/status of ``who``, in words; ``euid`` is this command's user."""
     if euid == 0:
-        yield ok("root", "this command runs as root")
+        yield ok("root", "running as root")
     else:
-        yield fail("root", f"this command runs as user {euid} and cannot see everything", "sudo dockershim doctor")
+        yield fail("root", f"running as user {euid}, so some checks are incomplete", "sudo dockershim doctor")
     effective = _effective(status)
     if effective is None:
         return
@@ -225,9 +225,9 @@ def check_privileges(status: str, who: str, euid: int) -> Iterator[Finding]:
     edit = "remove CapabilityBoundingSet= and User= from the unit (systemctl edit dockershim.service)"
     for level, rows in ((fail, missing), (warn, lacking)):
         for _, name, use in rows:
-            yield level("privileges", f"{who} has no {name}, which it needs for {use}", edit)
+            yield level("privileges", f"{who} does not have {name}, which is required for {use}", edit)
     if not missing and not lacking:
-        yield ok("privileges", f"{who} has the capabilities that the server needs")
+        yield ok("privileges", f"{who} has the required capabilities")
 
 
 def _effective(status: str) -> int | None:
@@ -244,10 +244,10 @@ def privileges_of(pid: int | None, proc: Path = Path("/proc")) -> tuple[str, str
     """/proc/<pid>/status of the server, or of this process if it does not run; and who that is."""
     of_server = text(proc / str(pid) / "status", SHORT) if pid is not None else None
     if of_server is not None:
-        return of_server, f"the server ({pid})"
+        return of_server, f"the server (process {pid})"
     if os.geteuid() != 0:
         return "", ""  # that it is not root is enough
-    return text(proc / "self/status", SHORT) or "", "this command, as the server does not run,"
+    return text(proc / "self/status", SHORT) or "", "this command (the server is not running)"
 
 
 def check_mount_namespace(servers: str | None, machines: str | None) -> Iterator[Finding]:
@@ -255,10 +255,10 @@ def check_mount_namespace(servers: str | None, machines: str | None) -> Iterator
     if servers is None or machines is None:
         return
     if servers == machines:
-        yield ok("mount namespace", "the server is in the machine's own")
+        yield ok("mount namespace", "the server runs in the host's mount namespace")
         return
-    found = "the server has one of its own: the engine and CNI daemons do not see its pins of network namespaces"
-    edit = "remove PrivateTmp=, ProtectSystem= and the like from the unit (systemctl edit dockershim.service)"
+    found = "the server has its own, so pinned network namespaces are not visible to the engine and to CNI daemons"
+    edit = "remove PrivateTmp=, ProtectSystem= and similar from the unit (systemctl edit dockershim.service)"
     yield fail("mount namespace", found, edit)
 
 

@@ -1,4 +1,4 @@
-"""What is left on the node: checkpoints, pins, stuck pods, hook servers, and what cri-dockerd has left."""
+"""State on the node: checkpoints, pins, stuck pods, hook servers, and what cri-dockerd has left behind."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def check_checkpoints(root: Path) -> Iterator[Finding]:
         yield fail(title, f"cannot be read: {error}", f"ls -l {root}")
         return
     if damaged:
-        found = f"{damaged} were damaged and set aside; the networks of those pods may be left"
-        yield warn(title, found, f"look at them, then: rm -r {shlex.quote(str(root / 'damaged'))}")
+        found = f"{damaged} damaged, moved aside; the networks of these pods may not have been released"
+        yield warn(title, found, f"examine them, then: rm -r {shlex.quote(str(root / 'damaged'))}")
     for problem in problems[:_SHOWN]:
         place = root / "sandbox" / problem.file_name
-        yield warn(title, f"{place}: {problem.error}", "systemctl restart dockershim.service (it sets the file aside)")
+        yield warn(title, f"{place}: {problem.error}", "systemctl restart dockershim.service (it moves the file aside)")
     if not damaged and not problems:
         yield ok(title, f"{len(loaded)} in {root / 'sandbox'}")
 
@@ -44,7 +44,7 @@ def check_checkpoints(root: Path) -> Iterator[Finding]:
 def check_stuck(
     sandboxes: Sequence[cri.PodSandbox] | None, containers: Sequence[cri.Container] | None, now: float
 ) -> Iterator[Finding]:
-    """Pods that nobody removes; ``now`` in seconds since 1970. None: the server could not be asked."""
+    """Pods that are not removed; ``now`` in seconds since 1970. None: the server did not respond."""
     if sandboxes is None or containers is None:
         return
     used = {container.pod_sandbox_id for container in containers}
@@ -59,7 +59,7 @@ def check_stuck(
         yield ok("stuck pods", f"none of {len(sandboxes)} pods")
         return
     names = (f"{one.metadata.namespace}/{one.metadata.name}" for one in stuck[:_SHOWN])
-    found = f"{len(stuck)} are not ready, have no containers, and are there for more than an hour: {', '.join(names)}"
+    found = f"{len(stuck)} not ready and without containers for more than an hour: {', '.join(names)}"
     yield warn("stuck pods", found, f"crictl rmp --force {shlex.join(one.id[:13] for one in stuck[:_SHOWN])}")
 
 
@@ -73,32 +73,33 @@ def check_pins(before: Collection[str], after: Collection[str], known: Collectio
         return
     lost = sorted((set(before) & set(after)) - set(known))
     if lost:
-        found = f"{len(lost)} of {len(after)} are of pods that are gone: {', '.join(one[:13] for one in lost[:_SHOWN])}"
-        yield warn("network namespaces", found, "systemctl restart dockershim.service (it removes them at its start)")
+        ids = ", ".join(one[:13] for one in lost[:_SHOWN])
+        found = f"{len(lost)} of {len(after)} pinned belong to pods that no longer exist: {ids}"
+        yield warn("network namespaces", found, "systemctl restart dockershim.service (it removes them on startup)")
     else:
-        yield ok("network namespaces", f"{len(after)} pinned, each of a pod")
+        yield ok("network namespaces", f"{len(after)} pinned, all of existing pods")
 
 
 def check_hooks(reading: Reading, reachable: Mapping[str, bool], folder: Path) -> Iterator[Finding]:
-    """``reachable`` tells by name whether a hook server answers."""
+    """``reachable`` has whether each hook server responds, by its name."""
     title = "hook servers"
     for problem in reading.problems[:_SHOWN]:
-        yield warn(title, problem, f"mend or remove that file in {folder}")
+        yield warn(title, problem, f"fix or remove the file in {folder}")
     for server in reading.servers:
         if reachable[server.name]:
-            yield ok(title, f"{server.name} answers on {server.endpoint}")
+            yield ok(title, f"{server.name} responds on {server.endpoint}")
         elif server.policy is FailurePolicy.FAIL:
-            found = f"{server.name}: nobody answers on {server.endpoint}, and its policy is Fail: no pod can start"
+            found = f"{server.name} does not respond on {server.endpoint}; its policy is Fail, so no pod can start"
             yield fail(title, found, f"start it, or: rm {shlex.quote(str(folder / server.name))}")
         else:
-            found = f"{server.name}: nobody answers on {server.endpoint}"
+            found = f"{server.name} does not respond on {server.endpoint}"
             yield warn(title, found, f"start it, or: rm {shlex.quote(str(folder / server.name))}")
     if not reading.servers and not reading.problems:
-        yield ok(title, "none are configured")
+        yield ok(title, "none configured")
 
 
 def reachable(servers: Iterable[HookServer]) -> dict[str, bool]:
-    """Whether each hook server answers, by name."""
+    """Whether each hook server responds, by name."""
     return {server.name: answers(server.endpoint) for server in servers}
 
 
@@ -108,13 +109,13 @@ def check_cri_dockerd(
     """``units`` are active, ``sockets`` answer and are not ours, ``checkpoints`` is the number of its files."""
     title = "cri-dockerd"
     if units:
-        found = f"{', '.join(units)} still active: two shims then manage the same pods"
+        found = f"{', '.join(units)} still active, so two servers manage the same pods"
         yield warn(title, found, f"systemctl disable --now {' '.join(units)}")
     elif sockets:
-        found = f"it still serves on {', '.join(map(str, sockets))}: two shims then manage the same pods"
-        yield warn(title, found, f"end the process that listens there (ss -lxp src {sockets[0]})")
+        found = f"still listening on {', '.join(map(str, sockets))}, so two servers manage the same pods"
+        yield warn(title, found, f"stop the process that listens there (ss -lxp src {sockets[0]})")
     if checkpoints and not adopts:
-        found = f"{checkpoints} checkpoints in {CRI_DOCKERD_ROOT} are not read: pods that the engine loses stay unknown"
+        found = f"{checkpoints} checkpoints in {CRI_DOCKERD_ROOT} are not read: pods lost by the engine are not listed"
         yield warn(title, found, f"add --adopt-from={CRI_DOCKERD_ROOT} to the server's flags")
     elif not units and not sockets:
-        yield ok(title, "nothing of it is active")
+        yield ok(title, "not active")

@@ -8,7 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
-from dockershim.dumps.process import serve
+from dockershim.dumps.dump_process import serve
 
 
 def main() -> None:

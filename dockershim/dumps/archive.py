@@ -75,7 +75,7 @@ class Target:
 
 
 def _exists(location: str) -> Problem:
-    return Problem(Kind.EXISTS, f"location: {location!r} exists, and is not replaced; remove it or choose another name")
+    return Problem(Kind.EXISTS, f"location: {location!r} already exists; remove it or choose another name")
 
 
 def _size(path: Path) -> int:

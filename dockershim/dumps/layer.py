@@ -50,7 +50,7 @@ def write_layer(upper: str, target: str, hidden: Collection[str] = ()) -> list[s
 
 
 def _too_deep() -> Problem:
-    return Problem(Kind.STATE, "the container's folders are nested too deeply to be written")
+    return Problem(Kind.STATE, "the container's directories are nested too deeply")
 
 
 class _Writer:
@@ -134,7 +134,7 @@ def _opened(name: str, here: int, inode: tuple[int, int]) -> Iterator[int]:
     try:
         opened = os.fstat(fd)
         if (opened.st_dev, opened.st_ino) != inode:
-            raise OSError(errno.EAGAIN, "the container's files change while they are read")
+            raise OSError(errno.EAGAIN, "the container's files changed while they were read")
         yield fd
     finally:
         os.close(fd)

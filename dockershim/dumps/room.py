@@ -21,5 +21,5 @@ def check_room(place: str | os.PathLike[str] | int, size: int, what: str) -> Non
     free = disk.f_bavail * disk.f_frsize
     kept = min(disk.f_blocks * disk.f_frsize // _PART, _MOST)
     if free - size < kept and disk.f_blocks:  # one without blocks does not tell its size
-        reason = f"no room for {size} bytes: the disk has {free} free, and {kept} of them are left for others"
+        reason = f"{size} bytes do not fit on the disk: {free} are free, and {kept} of them are reserved"
         raise Problem(Kind.FULL, f"{what}: {reason}")

@@ -13,18 +13,18 @@ import contextlib
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from dockershim.common import spans
-from dockershim.common.measure import Calls, measured
+from dockershim.common.timed import Kind, Timed, timed
 from dockershim.common.tls import check_certificates, load_pair
 from dockershim.engine.errors import error_from_response
 from dockershim.engine.kinds import kind_of_call
@@ -82,11 +82,70 @@ class Shortened:
     left_out: int = 0
 
 
+class Content(Protocol):
+    """The bytes of an answer while they come: of aiohttp.StreamReader what is used."""
+
+    def iter_any(self) -> AsyncIterator[bytes]: ...
+
+    async def readany(self) -> bytes: ...
+
+
+class Response(Protocol):
+    """An answer whose head has come: of aiohttp.ClientResponse what is used. Leaving its block releases it."""
+
+    status: int
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def content(self) -> Content: ...
+
+    async def read(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+    async def __aenter__(self) -> Response: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+class Session(Protocol):
+    """Sends requests: of aiohttp.ClientSession what is used, with the exceptions that it raises."""
+
+    async def request(self, method: str, url: str, **options: Any) -> Response:
+        """``options`` are ``params``, ``json``, ``data`` and ``headers`` of aiohttp.ClientSession.request."""
+
+    async def close(self) -> None: ...
+
+
+#: Makes a session for an endpoint and its TLS, and the beginning of its URLs. Each session connects anew.
+Connect = Callable[[str, ssl.SSLContext | None], tuple[Session, str]]
+
+
+def connect(endpoint: str, tls: ssl.SSLContext | None) -> tuple[Session, str]:
+    """Connect by aiohttp."""
+    parts = urlsplit(endpoint)
+    connector: aiohttp.BaseConnector
+    if parts.scheme == "unix":
+        connector, base = aiohttp.UnixConnector(path=parts.path, limit=0), "http://engine"
+    else:
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls or False)
+        base = f"{'https' if tls else 'http'}://{parts.netloc}"
+    session: Any = aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
+        auto_decompress=False,
+        read_bufsize=256 * 1024,
+    )
+    return session, base
+
+
 class Engine:
     """The API of one Docker Engine. ``endpoint`` is ``unix:///path``, ``tcp://host:port`` or ``https://host:port``.
 
     ``request_timeout`` returns the default deadline in seconds. Each call asks it, so that a reload of the
-    configuration takes effect. ``calls`` measures each call by its kind.
+    configuration takes effect. ``connect`` makes what sends the requests.
     """
 
     def __init__(
@@ -95,20 +154,14 @@ class Engine:
         *,
         request_timeout: Callable[[], float],
         tls: TLS | None = None,
-        calls: Calls | None = None,
+        connect: Connect = connect,
     ) -> None:
         self.endpoint = endpoint
         #: None for an endpoint without TLS.
         self.tls = _tls_context(endpoint, tls)
         self._request_timeout = request_timeout
-        self._calls = calls
-        connector, self._base = _connector(endpoint, self.tls)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
-            auto_decompress=False,
-            read_bufsize=256 * 1024,
-        )
+        self._connect = connect
+        self._session, self._base = connect(endpoint, self.tls)
         self._api: tuple[int, int] | None = None
         self._newest_offered = ""
         self._negotiating = asyncio.Lock()
@@ -136,23 +189,23 @@ class Engine:
             async with self.deadline("GET /version", _CONNECT_TIMEOUT):
                 version = (await self._answer("GET", self._base + "/version", "GET /version", self._whole)).json
         if not isinstance(version, dict):
-            raise EngineFailure(f"what answers at {self.endpoint} is no Docker Engine: it has no version")
+            raise EngineFailure(f"the server at {self.endpoint} is not a Docker Engine: it reports no version")
         offered = _parse_api(version.get("ApiVersion"))
         lowest = _parse_api(version.get("MinAPIVersion", "1.12"))
         if offered < OLDEST_API:
             raise FailedPrecondition(
-                f"the engine at {self.endpoint} speaks API {offered[0]}.{offered[1]};"
-                " Docker 20.10 (API 1.41) or newer is needed"
+                f"the engine at {self.endpoint} has API {offered[0]}.{offered[1]};"
+                " Docker 20.10 (API 1.41) or newer is required"
             )
         if lowest > NEWEST_API:
             raise FailedPrecondition(
-                f"the engine at {self.endpoint} speaks no API below {lowest[0]}.{lowest[1]};"
-                " a newer dockershim is needed"
+                f"the engine at {self.endpoint} supports no API older than {lowest[0]}.{lowest[1]};"
+                " a newer dockershim is required"
             )
         self._newest_offered = str(version["ApiVersion"])
         return min(offered, NEWEST_API)
 
-    def _notice_version(self, response: aiohttp.ClientResponse, known: str, what: str) -> None:
+    def _notice_version(self, response: Response, known: str, what: str) -> None:
         """Negotiate again if the answer's header shows that the engine was replaced while no call was under way.
 
         The new engine may refuse the API version in use with 400, as it does a bad request. It has carried out
@@ -163,7 +216,7 @@ class Engine:
             return
         self._api = None
         if response.status == 400:
-            raise Unavailable(f"{what}: the engine is another one now, of API {newest}; the same call may work again")
+            raise Unavailable(f"{what}: the engine was replaced by one with API {newest}; retry the call")
 
     @contextlib.asynccontextmanager
     async def deadline(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
@@ -180,7 +233,7 @@ class Engine:
         except TimeoutError as error:
             if reason := self._waiting[timeout]:
                 raise Unavailable(f"{what}: {reason}") from error
-            raise DeadlineExceeded(f"{what}: no answer from the engine within {limit:g} s") from error
+            raise DeadlineExceeded(f"{what}: no response from the engine within {limit:g} s") from error
         finally:
             del self._waiting[timeout]
 
@@ -193,12 +246,9 @@ class Engine:
                 self._waiting[timeout] = reason
                 timeout.reschedule(now)
 
-    @contextlib.contextmanager
-    def counted(self, method: str, path: str) -> Iterator[None]:
-        """Measure and trace a block as one call."""
-        kind = kind_of_call(method, path)
-        with measured(self._calls, kind), spans.outside(kind, {"url.path": path}):
-            yield
+    def counted(self, method: str, path: str) -> Timed:
+        """A block that is timed as one call."""
+        return timed(Kind.ENGINE, kind_of_call(method, path), about=path)
 
     async def version(self) -> str:
         """The engine's own version, as ``28.5.2``."""
@@ -232,7 +282,7 @@ class Engine:
     ) -> list[T]:
         """Like ``get``, for a list of any length: its objects with the fields of ``kind`` only, a TypedDict."""
 
-        async def read(response: aiohttp.ClientResponse) -> list[T]:
+        async def read(response: Response) -> list[T]:
             return await self._listed(response, kind)
 
         return await self._get(path, params, deadline, read)
@@ -242,7 +292,7 @@ class Engine:
         path: str,
         params: Mapping[str, str] | None,
         deadline: float | None,
-        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        read: Callable[[Response], Awaitable[T]],
     ) -> T:
         with self.counted("GET", path):
             async with self.deadline(f"GET {path}", deadline):
@@ -278,7 +328,7 @@ class Engine:
         self,
         method: str,
         path: str,
-        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        read: Callable[[Response], Awaitable[T]],
         *,
         params: Mapping[str, str] | None = None,
         body: JSON = None,
@@ -288,24 +338,22 @@ class Engine:
             return await self._answer(method, await self._url(path), what, read, params=params, body=body)
         except EngineFailure as error:
             if await self._is_leaving():
-                raise Unavailable(f"{error}; the engine is going away") from error
+                raise Unavailable(f"{error}; the engine is shutting down") from error
             raise
 
     async def _is_leaving(self) -> bool:
         """Whether the engine is shutting down: it then refuses new connections and fails calls with various errors."""
-        connector, base = _connector(self.endpoint, self.tls)
+        # A new connection: the engine may serve existing ones until it ends.
+        session, base = self._connect(self.endpoint, self.tls)
         try:
-            async with (
-                asyncio.timeout(_CONNECT_TIMEOUT),
-                # A new connection: the engine may serve existing ones until it ends.
-                aiohttp.ClientSession(connector=connector) as session,
-                session.get(f"{base}/_ping"),
-            ):
+            async with asyncio.timeout(_CONNECT_TIMEOUT), await session.request("GET", f"{base}/_ping"):
                 return False
         except aiohttp.ClientConnectorError:
             return True
         except (aiohttp.ClientError, TimeoutError):
             return False
+        finally:
+            await session.close()
 
     async def _url(self, path: str) -> str:
         major, minor = await self.api_version()
@@ -316,14 +364,14 @@ class Engine:
         method: str,
         url: str,
         what: str,
-        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        read: Callable[[Response], Awaitable[T]],
         *,
         params: Mapping[str, str] | None = None,
         body: JSON = None,
     ) -> T:
         known = self._newest_offered
         with self._border(what):
-            async with self._session.request(
+            async with await self._session.request(
                 method, url, params=params, json=body, headers=spans.carried()
             ) as response:
                 if response.status >= 400:
@@ -334,7 +382,7 @@ class Engine:
                 self._notice_version(response, known, what)
                 return answer
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> Shortened:
+    async def _whole(self, response: Response) -> Shortened:
         content, is_all = await _read_up_to(_SHORT, response)
         if is_all:
             return Shortened(json.loads(content) if content.strip() else None)
@@ -348,7 +396,7 @@ class Engine:
         async with self._long_answers:
             return Shortened(msgspec.json.decode(documents[0]), is_long=True, left_out=shortener.left_out)
 
-    async def _listed(self, response: aiohttp.ClientResponse, kind: Any) -> list[Any]:
+    async def _listed(self, response: Response, kind: Any) -> list[Any]:
         content, is_all = await _read_up_to(_SHORT_LIST, response)
         items: list[Any]
         if is_all:
@@ -373,7 +421,7 @@ class Engine:
         json: JSON = None,
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[Response]:
         """A call whose answer is read as it comes, from ``response.content``; leaving the block closes it.
 
         It has no deadline: its reader detects a stall. Raises the same errors as the other calls.
@@ -385,7 +433,7 @@ class Engine:
 
     async def _open(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
-    ) -> aiohttp.ClientResponse:
+    ) -> Response:
         what = f"{method} {path}"
         url = await self._url(path)
         known = self._newest_offered
@@ -409,12 +457,12 @@ class Engine:
             yield
         except aiohttp.ClientConnectorError as error:
             self._api = None
-            raise Unavailable(f"the engine at {self.endpoint} cannot be reached: {error.os_error}") from error
+            raise Unavailable(f"cannot connect to the engine at {self.endpoint}: {error.os_error}") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
             self._api = None
             raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
         except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError, msgspec.DecodeError, Malformed) as error:
-            raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
+            raise EngineFailure(f"{what}: unexpected response from the engine: {error}") from error
 
 
 def _tls_context(endpoint: str, tls: TLS | None) -> ssl.SSLContext | None:
@@ -424,14 +472,7 @@ def _tls_context(endpoint: str, tls: TLS | None) -> ssl.SSLContext | None:
     return (tls or TLS()).context()
 
 
-def _connector(endpoint: str, tls: ssl.SSLContext | None) -> tuple[aiohttp.BaseConnector, str]:
-    parts = urlsplit(endpoint)
-    if parts.scheme == "unix":
-        return aiohttp.UnixConnector(path=parts.path, limit=0), "http://engine"
-    return aiohttp.TCPConnector(limit=0, ssl=tls or False), f"{'https' if tls else 'http'}://{parts.netloc}"
-
-
-async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+async def _read_up_to(limit: int, response: Response) -> tuple[bytes, bool]:
     """The answer, or its first bytes if it is longer than ``limit``; and whether that is all."""
     content = bytearray()
     async for chunk in response.content.iter_any():
@@ -441,7 +482,7 @@ async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> tuple[byt
     return bytes(content), True
 
 
-async def _pieces(content: bytes, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _pieces(content: bytes, response: Response) -> AsyncIterator[bytes]:
     """What has been read of an answer, and the rest of it."""
     for at in range(0, len(content), _PIECE):
         yield content[at : at + _PIECE]
@@ -454,7 +495,7 @@ async def _pieces(content: bytes, response: aiohttp.ClientResponse) -> AsyncIter
     yield bytes(piece)
 
 
-async def _read_error(response: aiohttp.ClientResponse) -> bytes:
+async def _read_error(response: Response) -> bytes:
     content, is_all = await _read_up_to(_LONGEST_ERROR, response)
     if not is_all:
         response.close()
@@ -476,4 +517,4 @@ def _parse_api(text: object) -> tuple[int, int]:
         major, minor = str(text).split(".")
         return int(major), int(minor)
     except ValueError as error:
-        raise EngineFailure(f"the engine names no API version but {text!r}") from error
+        raise EngineFailure(f"invalid API version of the engine: {text!r}") from error

@@ -68,11 +68,11 @@ def from_cri(auth: api_pb2.AuthConfig, registry: str) -> Credentials | None:
         username, password = _decode_basic(auth.auth)
     if not (username or auth.identity_token or auth.registry_token):
         if password:
-            raise InvalidArgument("auth.password: needs username beside it")
+            raise InvalidArgument("auth.password: requires auth.username")
         return None
     if auth.server_address and _domain(auth.server_address) != registry:
         raise InvalidArgument(
-            f"auth.server_address: {quoted(auth.server_address)} is not the image's registry, {registry!r}"
+            f"auth.server_address: {quoted(auth.server_address)}: must be the image's registry, {registry!r}"
         )
     return Credentials(username, password, auth.identity_token, auth.registry_token, auth.server_address)
 
@@ -88,10 +88,10 @@ def _decode_basic(text: str) -> tuple[str, str]:
     try:
         decoded = base64.b64decode(text, validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise InvalidArgument("auth.auth: not the base64 of a text") from error
+        raise InvalidArgument("auth.auth: must be base64-encoded text") from error
     username, colon, password = decoded.partition(":")
     if not (username and colon):
-        raise InvalidArgument("auth.auth: not the base64 of user:password")
+        raise InvalidArgument("auth.auth: must be user:password, base64-encoded")
     # Old docker clients padded the password.
     return username, password.rstrip("\0")
 
@@ -124,7 +124,8 @@ class NodeCredentials:
                     found = await self._find_in(path, registry)
                 except _UNUSABLE as error:
                     # Not its repr: that of an error in a text's encoding has the text, and so the password.
-                    logger.warning("no credentials for %s from %s: %s: %s", registry, path, type(error).__name__, error)
+                    kind = type(error).__name__
+                    logger.warning("cannot get credentials for %s from %s: %s: %s", registry, path, kind, error)
                     continue
                 if found is not None:
                     return found
@@ -149,14 +150,14 @@ class NodeCredentials:
                 stderr=asyncio.subprocess.DEVNULL,
             )
         except FileNotFoundError as error:
-            raise ValueError(f"{program} is in no folder of PATH") from error
+            raise ValueError(f"{program} is not in PATH") from error
         except PermissionError as error:
-            raise ValueError(f"{program} is there but not executable") from error
+            raise ValueError(f"{program} is not executable") from error
         try:
             async with asyncio.timeout(self._helper_timeout):
                 output, _ = await process.communicate(server.encode())
         except TimeoutError as error:
-            raise TimeoutError(f"{program} did not answer in {self._helper_timeout:g} s") from error
+            raise TimeoutError(f"{program} timed out after {self._helper_timeout:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()

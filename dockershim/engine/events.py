@@ -118,4 +118,4 @@ def _read_texts(text: str, at: int) -> tuple[dict[str, str], int]:
 
 
 def _not_an_event(line: bytes) -> EngineFailure:
-    return EngineFailure(f"the engine sent an event that is none: {line[:200]!r}")
+    return EngineFailure(f"invalid event from the engine: {line[:200]!r}")

@@ -45,7 +45,7 @@ class FrameDecoder:
                 self._stream, missing = _HEADER.unpack_from(data, at)
                 if self._stream > SYSTEM_ERROR:
                     self._header, self._missing = data[at : at + _HEADER.size], 0
-                    raise EngineFailure(f"the engine sent a frame of stream {self._stream}, which does not exist")
+                    raise EngineFailure(f"the engine sent a frame of the unknown stream {self._stream}")
                 at += _HEADER.size
             if piece := view[at : at + missing]:
                 at += len(piece)

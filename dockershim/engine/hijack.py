@@ -19,7 +19,7 @@ import h11
 from dockershim.engine.client import Engine
 from dockershim.engine.errors import error_from_response
 from dockershim.errors import EngineFailure, ShimError, Unavailable
-from streaming import Disconnected, SocketStream
+from loopio import Disconnected, SocketStream
 
 _LONGEST_ANSWER = 64 * 1024
 #: Bytes of the socket's send buffer; the kernel takes at most net.core.wmem_max, and doubles it. A Unix socket becomes
@@ -94,7 +94,7 @@ async def _connect(engine: Engine) -> SocketStream:
             return stream
         return (await loop.create_connection(SocketStream, parts.hostname or "", parts.port or 0, ssl=engine.tls))[1]
     except (OSError, socket.gaierror) as error:
-        raise Unavailable(f"the engine at {engine.endpoint} cannot be reached: {error}") from error
+        raise Unavailable(f"cannot connect to the engine at {engine.endpoint}: {error}") from error
 
 
 async def _change_protocols(stream: SocketStream, target: str, body: bytes, what: str) -> bytes:
@@ -115,7 +115,7 @@ async def _change_protocols(stream: SocketStream, target: str, body: bytes, what
             event = http.next_event()
             if event is h11.NEED_DATA:
                 if not (data := await stream.read()):
-                    raise Unavailable(f"{what}: the connection to the engine was lost before the answer")
+                    raise Unavailable(f"{what}: the connection to the engine was lost before its response")
                 http.receive_data(data)
             elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                 return http.trailing_data[0]
@@ -124,7 +124,7 @@ async def _change_protocols(stream: SocketStream, target: str, body: bytes, what
     except Disconnected as error:
         raise Unavailable(f"{what}: the connection to the engine was lost: {error}") from error
     except h11.RemoteProtocolError as error:
-        raise EngineFailure(f"{what}: the engine's answer is not what its API says: {error}") from error
+        raise EngineFailure(f"{what}: unexpected response from the engine: {error}") from error
 
 
 async def _refusal(stream: SocketStream, http: h11.Connection, status: int, what: str) -> ShimError:
@@ -140,4 +140,4 @@ async def _refusal(stream: SocketStream, http: h11.Connection, status: int, what
             break
     if status >= 400:
         return error_from_response(status, bytes(content), what)
-    return EngineFailure(f"{what}: the engine answers {status} instead of changing protocols")
+    return EngineFailure(f"{what}: the engine responded with {status} instead of switching protocols")

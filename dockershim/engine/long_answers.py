@@ -1,6 +1,6 @@
 """Shortens long JSON of the engine piece by piece, before it is parsed. Sans-IO.
 
-Whoever makes an image chooses how many labels and variables it has, and how long they are, and the engine repeats them
+The author of an image chooses how many labels and variables it has, and how long they are, and the engine repeats them
 in each answer about the image and its containers. So an answer has no length that is surely enough. What grows are flat
 objects and arrays: their entries are strings, numbers, or empty. The machine drops entries there, and nothing else:
 
@@ -158,7 +158,7 @@ class Shortener:
     def finish(self) -> None:
         """To be called after the last byte. Raises Malformed if it comes too early."""
         if self._open or not self._has_begun or self._data:
-            raise Malformed("it ends in the middle")
+            raise Malformed("it is truncated")
 
     def _step(self) -> bool:
         """Take what comes next; False if that is not all there yet."""
@@ -182,7 +182,7 @@ class Shortener:
 
     def _begin(self, text: bytes) -> None:
         if self._has_begun and not self._open:
-            raise Malformed("more follows its end")
+            raise Malformed("there is data after its end")
         around = self._open[-1] if self._open else None
         muted = around is not None and (around.muted or (around.closing == b"]" and self._length > _LONGEST_LEFT))
         if around is not None and not muted:
@@ -192,14 +192,14 @@ class Shortener:
         elif muted:
             self.left_out += len(text)
         elif text != b"[":
-            raise Malformed("it is not an array")
+            raise Malformed("it must be an array")
         self._has_begun = True
         begun = _Collection(text[-1], muted=muted)
         if len(self._open) < self._around:
             begun.tokens = _AROUND
         self._open.append(begun)
         if len(self._open) > _DEEPEST:
-            raise Malformed("it is too deep")
+            raise Malformed("it is nested too deeply")
 
     def _end(self) -> None:
         ended = self._open.pop()
@@ -263,7 +263,7 @@ class Shortener:
         is_text = not in_object or (named is not None and self._data.startswith(b'"', named.end()))
         begin = named.end() if named is not None and is_text else self._at
         if not self._open or self._data[begin] != _QUOTE or (not is_text and self._data.startswith(b'""', begin)):
-            raise Malformed("what is long in it is not a text")
+            raise Malformed("a long value in it must be a string")
         self._dropping = _Part.TEXT if is_text else _Part.NAME
         self.left_out += begin + 1 - self._at
         self._at = begin + 1

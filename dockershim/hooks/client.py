@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Set
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Set
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import grpc
 
 import background
 from dockershim.common import spans
+from dockershim.common.timed import Kind, timed
 from dockershim.errors import HookFailure
 from dockershim.hooks.config import Hook, HookServer
 
@@ -34,12 +35,33 @@ _OPTIONS: Final = (
 _DIAL_AGAIN: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-class HookClients:
-    """A connection for each endpoint, made at its first call."""
+class Channel(Protocol):
+    """A connection to a hook server: of grpc.aio.Channel what is used, with the exceptions that it raises."""
 
-    def __init__(self, timeout: Callable[[], float]) -> None:
+    def unary_unary(
+        self, method: str, *, request_serializer: type[bytes], response_deserializer: type[bytes]
+    ) -> Callable[..., Awaitable[bytes]]: ...
+
+    async def close(self, grace: float | None = None) -> None: ...
+
+
+#: Makes a connection to an endpoint, the path of a unix socket.
+Dial = Callable[[str], Channel]
+
+
+def dial(endpoint: str) -> Channel:
+    """Connect by gRPC, at the first call."""
+    channel: Any = grpc.aio.insecure_channel(f"unix:{quote(endpoint)}", options=_OPTIONS)
+    return channel  # type: ignore[no-any-return]
+
+
+class HookClients:
+    """A connection for each endpoint, made at its first call, by ``dial``."""
+
+    def __init__(self, timeout: Callable[[], float], dial: Dial = dial) -> None:
         self._timeout = timeout
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._dial = dial
+        self._channels: dict[str, Channel] = {}
         self._closing = background.Tasks("hooks")
 
     async def call(self, server: HookServer, hook: Hook, request: bytes) -> bytes:
@@ -47,7 +69,7 @@ class HookClients:
         channel = self._channel(server.endpoint)
         ask = channel.unary_unary(f"/{_SERVICE}/{hook}Hook", request_serializer=bytes, response_deserializer=bytes)
         try:
-            with spans.outside(f"hook {hook}", {"server.address": server.endpoint}):
+            with timed(Kind.HOOK, hook, about=server.endpoint):
                 return await ask(request, timeout=self._timeout(), metadata=tuple(spans.carried().items()))
         except grpc.aio.AioRpcError as error:
             if error.code() in _DIAL_AGAIN and self._channels.get(server.endpoint) is channel:
@@ -70,11 +92,10 @@ class HookClients:
         self.keep_only(set())
         await self._closing.wait()
 
-    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+    def _channel(self, endpoint: str) -> Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = grpc.aio.insecure_channel(f"unix:{quote(endpoint)}", options=_OPTIONS)
-            self._channels[endpoint] = channel
+            channel = self._channels[endpoint] = self._dial(endpoint)
         return channel
 
     def _drop(self, endpoint: str) -> None:

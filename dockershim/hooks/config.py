@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from cni import read_bounded
 
@@ -76,7 +76,7 @@ def read_folder(folder: Path, before: Reading) -> Reading:
     except (FileNotFoundError, NotADirectoryError):
         return Reading()
     except OSError as error:
-        return Reading(before.servers, (f"{folder}: {error.strerror}; the hook servers stay as they were",))
+        return Reading(before.servers, (f"{folder}: {error.strerror}; the hook servers are unchanged",))
     for name in names:
         try:
             servers.append(_read_file(folder, name))
@@ -85,7 +85,7 @@ def read_folder(folder: Path, before: Reading) -> Reading:
         except ConfigError as error:
             previous = known.get(name)
             servers += [previous] if previous else []
-            problems.append(f"{error}; {'its earlier content stays in force' if previous else 'it is left out'}")
+            problems.append(f"{error}; {'its earlier content remains in effect' if previous else 'it is ignored'}")
     problems += [
         f"{folder / file.name}: runtime-hooks: unknown hook {hook!r:.80}" for file in servers for hook in file.unknown
     ]
@@ -103,20 +103,28 @@ def _read_file(folder: Path, name: str) -> HookServer:
         raise ConfigError(f"{folder / name}: {error}") from error
 
 
+class _File(msgspec.Struct, rename=lambda name: name.replace("_", "-")):
+    """Null is as good as absent."""
+
+    remote_endpoint: str | None = None
+    failure_policy: str | None = None
+    runtime_hooks: list[str] | None = None
+
+
 def parse(name: str, content: bytes) -> HookServer:
     """The hook server of one file. Unknown keys are ignored. Raises ConfigError."""
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        file = msgspec.json.decode(content, type=_File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError("not a JSON object")
-    asked = _texts(document, "runtime-hooks")
+    asked = file.runtime_hooks or ()
     known = {hook.value: hook for hook in Hook}
     return HookServer(
         name=name,
-        endpoint=_endpoint(_text(document, "remote-endpoint")),
-        policy=_policy(_text(document, "failure-policy")),
+        endpoint=_endpoint(file.remote_endpoint or ""),
+        policy=_policy(file.failure_policy or ""),
         hooks=frozenset(known[name] for name in asked if name in known),
         unknown=tuple(name for name in asked if name not in known),
     )
@@ -125,12 +133,8 @@ def parse(name: str, content: bytes) -> HookServer:
 def _endpoint(text: str) -> str:
     if not text.startswith("/") or "\0" in text:
         raise ConfigError(f"remote-endpoint: {text!r:.200} is not the path of a socket")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise ConfigError("remote-endpoint: not a text in UTF-8") from None
-    if size > _LONGEST_SOCKET:
-        raise ConfigError(f"remote-endpoint: {size} bytes, and a socket's path has at most {_LONGEST_SOCKET}")
+    if (size := len(text.encode())) > _LONGEST_SOCKET:
+        raise ConfigError(f"remote-endpoint: {size} bytes, at most {_LONGEST_SOCKET} are allowed")
     return text
 
 
@@ -138,22 +142,4 @@ def _policy(text: str) -> FailurePolicy:
     try:
         return FailurePolicy(text)
     except ValueError:
-        raise ConfigError(f"failure-policy: {text!r:.80} is none of Fail, Ignore and empty") from None
-
-
-def _text(document: Mapping[str, Any], key: str) -> str:
-    value = document.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ConfigError(f"{key}: not a text")
-    return value
-
-
-def _texts(document: Mapping[str, Any], key: str) -> list[str]:
-    value = document.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{key}: not a list of texts")
-    return value
+        raise ConfigError(f"failure-policy: {text!r:.80} must be Fail, Ignore or empty") from None

@@ -5,34 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cni import FolderWatch
 from dockershim.hooks.config import HookServer, Reading, read_folder
+from dockershim.interceptors import Chain, Place
+from loopio import FolderWatch
 
 if TYPE_CHECKING:
-    from dockershim.hooks.client import HookClients
+    from dockershim.hooks.client import Dial, HookClients
     from dockershim.hooks.points import Hooks
     from dockershim.state.pods import Pods
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class HooksInForce:
-    """``current`` is None while no hook server is configured."""
-
-    current: Hooks | None = None
-
-
 @asynccontextmanager
 async def hook_servers(
-    hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]
+    chain: Chain, pods: Pods, folder: Path, timeout: Callable[[], float], dial: Dial | None = None
 ) -> AsyncIterator[None]:
-    """Keep ``hooks`` in sync with ``folder``. ``timeout`` returns how many seconds a hook server may take to answer."""
-    in_force = _InForce(hooks, pods, folder, timeout)
+    """Have calls pass the hook servers of ``folder``, as it is at any time. An empty folder leaves the chain empty.
+
+    ``timeout`` returns how many seconds a hook server may take to answer; ``dial`` connects to one, by default by gRPC.
+    """
+    in_force = _InForce(chain.place(), pods, folder, timeout, dial)
     async with FolderWatch(folder, in_force.read, in_force.apply):
         in_force.apply()
         try:
@@ -42,11 +38,12 @@ async def hook_servers(
 
 
 class _InForce:
-    def __init__(self, hooks: HooksInForce, pods: Pods, folder: Path, timeout: Callable[[], float]) -> None:
-        self._hooks = hooks
+    def __init__(self, place: Place, pods: Pods, folder: Path, timeout: Callable[[], float], dial: Dial | None) -> None:
+        self._place = place
         self._pods = pods
         self._folder = folder
         self._timeout = timeout
+        self._dial = dial
         self._reading = Reading()
         self._made: tuple[Hooks, HookClients] | None = None
 
@@ -66,22 +63,26 @@ class _InForce:
             hooks, clients = self._made = self._made or self._make()
             hooks.servers = servers
             clients.keep_only({server.endpoint for server in servers})
-            self._hooks.current = hooks
+            self._place.take(hooks)
             logger.info("hook servers: %s", "; ".join(map(_line, servers)))
-        elif self._made is not None and self._hooks.current is not None:
-            self._hooks.current = None
-            self._made[1].keep_only(set())
+        elif self._made is not None and self._place.member is not None:
+            hooks, clients = self._made
+            self._place.leave()
+            # A call that has begun goes on with these hooks, but not with servers that were taken out of the folder.
+            hooks.servers = ()
+            clients.keep_only(set())
             logger.info("hook servers: none")
 
     def _make(self) -> tuple[Hooks, HookClients]:
         # Imported only here, so that a node without hook servers does not pay for them.
-        from dockershim.hooks.client import HookClients
+        from dockershim.hooks.client import HookClients, dial
         from dockershim.hooks.points import Hooks
 
-        clients = HookClients(self._timeout)
+        clients = HookClients(self._timeout, self._dial or dial)
         return Hooks(self._pods, clients), clients
 
     async def close(self) -> None:
+        self._place.leave()
         if self._made is not None:
             await self._made[1].close()
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 
-from dockershim.host_paths.process import Process
+from dockershim.host_paths.path_process import Process
 
 
 def main() -> None:

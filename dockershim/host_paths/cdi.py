@@ -18,7 +18,7 @@ _MOST_FILES: Final = 4096
 _LONGEST_FILE: Final = 1024 * 1024
 _MOST_READ: Final = 64 * 1024 * 1024
 _LONGEST_ANSWER: Final = 3 * 1024 * 1024
-_LONG_ANSWER: Final = "its CDI specifications of these devices are longer than {} characters"
+_LONG_ANSWER: Final = "its CDI specifications of these devices must be no longer than {} characters"
 #: Mappings and lists inside of each other; a specification has five.
 _DEEPEST: Final = 16
 #: The names that CDI's own library and so the other runtimes read; a ``.yml`` is none.
@@ -50,7 +50,7 @@ def find(folder: str, devices: Sequence[tuple[str, str]], touch: Touch) -> list[
             found.append(Found(path, problem=error.strerror or str(error)))
         else:
             length += len(text)
-            _bound(length, _MOST_READ, "its CDI specifications are longer than {} characters together")
+            _bound(length, _MOST_READ, "its CDI specifications must be no longer than {} characters in total")
             if not _may_have(text, devices):
                 continue
             # Before a long time goes into YAML that may be none.
@@ -70,7 +70,7 @@ def _files(folder: str, touch: Touch) -> list[str]:
             files = [entry.path for entry in islice(named, _MOST_FILES + 1) if not entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    _bound(len(files), _MOST_FILES, "it has more than {} CDI specifications")
+    _bound(len(files), _MOST_FILES, "it must have no more than {} CDI specifications")
     return sorted(files)
 
 
@@ -106,9 +106,9 @@ def yaml_to_json(text: str) -> str:
         value = _build(yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ValueError(f"is no YAML: {error.problem or error.context}{line}") from None
+        raise ValueError(f"is not valid YAML: {error.problem or error.context}{line}") from None
     except yaml.reader.ReaderError as error:
-        raise ValueError(f"is no YAML: {error.reason} at character {error.position}") from None
+        raise ValueError(f"is not valid YAML: {error.reason} at character {error.position}") from None
     return json.dumps(value)
 
 
@@ -120,14 +120,14 @@ def _build(events: Iterator[Any]) -> Any:
             case "DocumentEndEvent":
                 break
             case "AliasEvent":
-                raise ValueError(f"has an alias in line {event.start_mark.line + 1}; write out what it stands for")
+                raise ValueError(f"has an alias in line {event.start_mark.line + 1}; aliases are not supported")
             case "ScalarEvent":
                 _no_tag(event)
                 levels[-1].append(None if event.style in (None, "") and event.value in _NULLS else event.value)
             case "SequenceStartEvent" | "MappingStartEvent":
                 _no_tag(event)
                 if len(levels) > _DEEPEST:
-                    raise ValueError(f"has more than {_DEEPEST} levels in line {event.start_mark.line + 1}")
+                    raise ValueError(f"is nested more than {_DEEPEST} levels deep in line {event.start_mark.line + 1}")
                 levels.append([])
             case "SequenceEndEvent":
                 ended = levels.pop()
@@ -140,15 +140,15 @@ def _build(events: Iterator[Any]) -> Any:
 
 def _no_tag(event: Any) -> None:
     if event.tag is not None:
-        raise ValueError(f"has a tag in line {event.start_mark.line + 1}; remove it")
+        raise ValueError(f"has a tag in line {event.start_mark.line + 1}; tags are not supported")
 
 
 def _mapping(items: list[Any], line: int) -> dict[str, Any]:
     keys, values = items[::2], items[1::2]
     if not all(isinstance(key, str) for key in keys):
-        raise ValueError(f"has a key that is no text before line {line}")
+        raise ValueError(f"has a key that is not a string before line {line}")
     if len(set(keys)) != len(keys):
-        raise ValueError(f"has a key twice before line {line}")
+        raise ValueError(f"has a duplicate key before line {line}")
     return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
 

@@ -140,7 +140,7 @@ def read(path: str, limit: int, touch: Touch) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file")
+            raise OSError(errno.EINVAL, "is not a regular file")
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes")

@@ -30,7 +30,7 @@ def main() -> None:
         # Not for writing: that would keep anybody from mounting the disk read-only.
         lock = os.open(positions / ".lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        sys.exit(f"no container logs: the folder of their positions {str(positions)!r}: {error.strerror}")
+        sys.exit(f"cannot copy container logs: directory of positions {str(positions)!r}: {error.strerror}")
     fcntl.flock(lock, fcntl.LOCK_EX)
     with socket.socket(fileno=0) as control, contextlib.suppress(BrokenPipeError):
         LogFollower(control, positions).run()

@@ -23,7 +23,7 @@ BATCH: Final = 256 * 1024
 MOST_REMOVED: Final = 80 * 1024 * 1024
 #: Seconds between two reports of missing bytes in one log.
 REPORT_AGAIN: Final = 60.0
-_NO_LINES: Final = "what the engine wrote are no lines of a log"
+_NO_LINES: Final = "the engine's lines are invalid"
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Copying:
             lost = self._sources.lost_at_least(dropped.source)
             # After a loss of power the engine's file may end before the position: then nothing was dropped.
             if lost or not rebooted:
-                self._report_missing(lost, "the engine dropped them meanwhile", at_least=True)
+                self._report_missing(lost, "the engine removed them in the meantime", at_least=True)
 
     def _place_behind(self, tail: bytes) -> Place | None:
         sources = Sources(self._source)
@@ -184,7 +184,7 @@ class Copying:
     def scan(self, made: int = 0) -> None:
         """Open the engine's new files; events have reported ``made`` of them since the last scan. Raises OSError."""
         if lost := self._sources.scan(made):
-            self._report_missing(lost, "the engine rotates faster than is read", at_least=True)
+            self._report_missing(lost, "the engine rotated faster than its files could be read", at_least=True)
         # The next step writes the position. A process that starts before that finds out itself that the files are gone.
         if lost := self._sources.drop_removed(MOST_REMOVED):
             self._report_missing(lost, "they were written faster than they could be copied")
@@ -195,7 +195,7 @@ class Copying:
             newest, _ = self._sources.end()
             self.scan()
             if not self._sources.has_name(newest):
-                self._report_missing(0, "the engine has removed files before they were seen", at_least=True)
+                self._report_missing(0, "the engine removed files before they could be opened", at_least=True)
 
     def copy_batch(self) -> int:
         """Copy a batch; return how many bytes of the engine's files it had. Raises OSError: try again later."""
@@ -275,7 +275,7 @@ class Copying:
     def give_up(self) -> None:
         """The container is gone and copying ends: report the bytes that were not copied."""
         if unread := self._sources.unread():
-            self._report_missing(unread, "they could not be written before their removal")
+            self._report_missing(unread, "they could not be written before its removal")
 
     def close(self) -> None:
         self._report_all()

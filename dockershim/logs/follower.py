@@ -244,22 +244,20 @@ class LogFollower:
         """
         blocked = [container.problem for container in self._containers.values() if container.problem]
         if not blocked and self._is_complaining:
-            self._log("INFO", "all logs are written again")
+            self._log("INFO", "all container logs can be written again")
             self._is_complaining = False
         if blocked and now - self._complained >= COMPLAIN:
-            self._log("WARNING", f"the logs of {len(blocked)} containers cannot be written now: {blocked[0]}")
+            self._log("WARNING", f"cannot write the logs of {len(blocked)} containers: {blocked[0]}")
             self._complained, self._is_complaining = now, True
 
     def _log_watches(self, now: float) -> None:
         """Log once that there are too few watches, and once that there are enough again, at least a minute later."""
         why = next((container.unwatched for container in self._containers.values() if container.unwatched), "")
         if why and self._logged_unwatched is None:
-            self._log(
-                "WARNING", f"the engine's files are looked at every {POLL:g} s where they cannot be watched: {why}"
-            )
+            self._log("WARNING", f"polling the engine's log files that cannot be watched every {POLL:g} s: {why}")
             self._logged_unwatched = now
         elif not why and self._logged_unwatched is not None and now - self._logged_unwatched >= COMPLAIN:
-            self._log("INFO", "all of the engine's files are watched again")
+            self._log("INFO", "all log files of the engine are watched again")
             self._logged_unwatched = None
 
     # -- The server's requests.
@@ -352,7 +350,7 @@ class LogFollower:
             if waiting.do == "forget":
                 self._remove_position(container.id, waiting.request)
             else:
-                self._answer(waiting.request, "its log is not followed any more")
+                self._answer(waiting.request, "its log is no longer followed")
         container.waiting.clear()
 
     def _remove_position(self, container_id: str, request: int) -> None:

@@ -1,11 +1,11 @@
-"""Counts and times the calls at the server's borders: see ``dockershim.common.measure``."""
+"""Counts and times the calls at the server's borders, and steps: see ``dockershim.common.timed``."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import contextlib
+from collections.abc import Callable, Container, Iterator
 from typing import Final, TypeVar
 
-import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -16,9 +16,8 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
-import cni
-from dockershim.common.measure import measured
-from dockershim.cri.calls import OPEN_ENDED, code_of
+from dockershim.common.timed import Kind, Timed, subscribed
+from dockershim.cri.calls import OPEN_ENDED, code_of_block
 from dockershim.metrics.families import FAMILIES
 
 M = TypeVar("M", bound=MetricWrapperBase)
@@ -49,65 +48,58 @@ class CountedCalls:
         self._in_flight = Gauge(*_described(f"dockershim_{thing}s_in_flight"), registry=registry)
         self._untimed = untimed
 
-    def code_of(self, error: BaseException) -> str:
-        return code_of(error)
+    def begin(self, call: Timed) -> Callable[[], None]:
+        """Subscribes to the calls."""
+        labels, in_flight = call.labels, _of(self._in_flight, call.labels)
+        in_flight.inc()
 
-    def begun(self, *labels: str) -> None:
-        _of(self._in_flight, labels).inc()
+        def end() -> None:
+            in_flight.dec()
+            self._total.labels(*labels, code_of_block(call)).inc()
+            if not labels or labels[0] not in self._untimed:
+                _of(self._duration, labels).observe(call.seconds)
 
-    def ended(self, code: str, seconds: float, *labels: str) -> None:
-        _of(self._in_flight, labels).dec()
-        self._total.labels(*labels, code).inc()
-        if not labels or labels[0] not in self._untimed:
-            _of(self._duration, labels).observe(seconds)
-
-
-class CountedPulls(CountedCalls):
-    """Pulls of images, with the number of bytes that they download."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__("image_pull", registry, buckets=_PULL_SECONDS)
-        self._bytes = Counter(*_described("dockershim_image_pull_bytes_total"), registry=registry)
-
-    def received(self, count: int) -> None:
-        self._bytes.inc(count)
-
-
-class CountedPlugins:
-    """Runs CNI plugins with another executor, and counts them."""
-
-    def __init__(self, executor: cni.Executor, registry: CollectorRegistry) -> None:
-        self._executor = executor
-        self._calls = CountedCalls("cni_call", registry)
-
-    async def run(self, invocation: cni.Invocation) -> cni.Completion:
-        """See ``cni.Executor``. A plugin that reports a failure raises nothing here, but counts as failed."""
-        with measured(self._calls, invocation.command, invocation.plugin.name) as call:
-            completion = await self._executor.run(invocation)
-            if completion.exit_status:
-                call.code = grpc.StatusCode.INTERNAL.name
-        return completion
+        return end
 
 
 class Instruments:
     """All instruments, with a registry of their own."""
 
     def __init__(self) -> None:
-        # Else each series gets a second one with its creation time, which nobody needs.
+        # Without this, each series has a second one with its creation time, which is not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.rpcs = CountedCalls("rpc", self.registry, untimed=(OPEN_ENDED,))
-        self.engine = CountedCalls("engine_call", self.registry)
-        self.plugins = CountedPlugins(cni.SubprocessExecutor(), self.registry)
-        self.pulls = CountedPulls(self.registry)
+        self._calls = {
+            Kind.RPC: CountedCalls("rpc", self.registry, untimed=(OPEN_ENDED,)),
+            Kind.ENGINE: CountedCalls("engine_call", self.registry),
+            Kind.PLUGIN: CountedCalls("cni_call", self.registry),
+            Kind.PULL: CountedCalls("image_pull", self.registry, buckets=_PULL_SECONDS),
+        }
+        self._pull_bytes = Counter(*_described("dockershim_image_pull_bytes_total"), registry=self.registry)
         self._steps = Histogram(
-            *_described("dockershim_phase_duration_seconds"), registry=self.registry, buckets=_SECONDS
+            *_described("dockershim_step_duration_seconds"), registry=self.registry, buckets=_SECONDS
         )
 
-    def step_passed(self, name: str, seconds: float) -> None:
-        """The listener for ``steps.listening``."""
-        self._steps.labels(name).observe(seconds)
+    @contextlib.contextmanager
+    def subscribed(self) -> Iterator[None]:
+        """For the length of a block, count and time all that this process does."""
+        with contextlib.ExitStack() as stack:
+            for kind, calls in self._calls.items():
+                stack.enter_context(subscribed(calls.begin, kind))
+            stack.enter_context(subscribed(self._begin_step, Kind.STEP))
+            yield
+
+    def received(self, count: int) -> None:
+        """So many more bytes of layers came from registries."""
+        self._pull_bytes.inc(count)
+
+    def _begin_step(self, step: Timed) -> Callable[[], None]:
+        def end() -> None:
+            if step.error is None:
+                self._steps.labels(*step.labels).observe(step.seconds)
+
+        return end
 
 
 def _described(name: str) -> tuple[str, str, tuple[str, ...]]:

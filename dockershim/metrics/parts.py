@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import streaming
 from dockershim.cri.events import ContainerEvents
-from dockershim.logs.service import ContainerLogs
+from dockershim.logs.container_logs import ContainerLogs
 from dockershim.network.pod_network import PodNetwork
+from dockershim.state.checkpoints import Checkpoints
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
+from dockershim.state.inventory import Inventory
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 
@@ -20,6 +22,8 @@ class Parts:
     """The parts of a server. ``network`` is who gives new pods their network."""
 
     pods: Pods
+    inventory: Inventory
+    checkpoints: Checkpoints
     follower: EngineFollower
     info: EngineInfo
     watchdog: Watchdog

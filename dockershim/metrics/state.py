@@ -17,10 +17,9 @@ import streaming
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import NetworkFailure, ShimError, failure_of
-from dockershim.logs.service import Statistics
+from dockershim.logs.container_logs import Statistics
 from dockershim.metrics.families import FAMILIES
 from dockershim.metrics.parts import Parts
-from dockershim.state.pods import Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 #: The log process answers between two batches. If it takes longer, it counts as stopped.
@@ -45,7 +44,7 @@ class State(Collector):
         self._values: dict[str, Values] = {}
 
     async def read(self) -> None:
-        """Ask all parts. The log metrics are left out if the log process does not answer in time."""
+        """Read all parts. The log metrics are left out if the log process does not respond in time."""
         parts = self._parts
         try:
             logs = await parts.logs.statistics(_LOG_DEADLINE)
@@ -54,7 +53,7 @@ class State(Collector):
         self._values = {
             **_process(),
             **_engine(parts, await failure_of(parts.network.check())),
-            **_inventory(parts, await _sandboxes(parts.pods)),
+            **_inventory(parts, await _sandboxes(parts)),
             **_logs(logs, parts.logs.restarts),
             **_streams(parts.streams),
         }
@@ -102,18 +101,18 @@ def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values
         **_alone(
             engine_up=parts.watchdog.failure is None,
             engine_events_total=parts.follower.counters.events,
-            network_up=network_failure is None,
+            network_ready=network_failure is None,
         ),
     }
 
 
-async def _sandboxes(pods: Pods) -> Values:
+async def _sandboxes(parts: Parts) -> Values:
     """The number of sandboxes that are ready, and that are not."""
     found: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
-    for record in pods.inventory.snapshot():
+    for record in parts.inventory.snapshot():
         if isinstance(record, SandboxRecord):
             try:
-                is_ready = await pods.not_ready_reason(record) is None
+                is_ready = await parts.pods.of(record).not_ready_reason() is None
             except NetworkFailure:
                 is_ready = False
             found["ready" if is_ready else "not_ready",] += 1
@@ -121,9 +120,9 @@ async def _sandboxes(pods: Pods) -> Values:
 
 
 def _inventory(parts: Parts, sandboxes: Values) -> dict[str, Values]:
-    pods, counters = parts.pods, parts.follower.counters
+    counters = parts.follower.counters
     containers: Counter[Labels] = Counter({(state,): 0 for state in _STATES.values()})
-    for record in pods.inventory.snapshot():
+    for record in parts.inventory.snapshot():
         if isinstance(record, ContainerRecord):
             containers[_STATES[record.state],] += 1
     return {
@@ -132,15 +131,15 @@ def _inventory(parts: Parts, sandboxes: Values) -> dict[str, Values]:
         "dockershim_inventory_resyncs_total": {(cause,): count for cause, count in counters.causes.items()},
         **_alone(
             inventory_images=parts.images.size,
-            inventory_current=parts.follower.is_current,
-            inventory_resync_duration_seconds=counters.resync_seconds,
-            inventory_resync_timestamp_seconds=counters.resynced,
+            inventory_synced=parts.follower.is_current,
+            inventory_last_resync_duration_seconds=counters.resync_seconds,
+            inventory_last_resync_timestamp_seconds=counters.resynced,
             inventory_repairs_total=counters.repairs,
-            inventory_comparison_timestamp_seconds=counters.compared,
+            inventory_last_comparison_timestamp_seconds=counters.compared,
             event_clients=parts.events.clients,
             event_backlog=parts.events.backlog,
-            checkpoints=len(pods.checkpoints.by_id),
-            damaged_checkpoints=pods.checkpoints.damaged(),
+            checkpoints=len(parts.checkpoints.by_id),
+            damaged_checkpoints=parts.checkpoints.damaged(),
         ),
     }
 

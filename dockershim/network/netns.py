@@ -59,14 +59,12 @@ def _is_namespace(path: Path) -> bool:
 class Pins:
     """The pinned network namespaces of one server: one file for each sandbox, in a ``folder`` that others use too.
 
-    A pin is named ``dockershim-<hash of the server's folder state>-<sandbox id>``. Earlier versions pinned at
-    ``<state>/netns/<id>``; a pod that they made keeps that pin to its end.
+    A pin is named ``dockershim-<hash of the server's folder state>-<sandbox id>``.
     """
 
     def __init__(self, state: Path, folder: Path = FOLDER) -> None:
         self._folder = folder
         self._prefix = f"dockershim-{hashlib.sha256(bytes(state.resolve())).hexdigest()[:8]}-"
-        self._earlier = state / "netns"
 
     def share(self) -> None:
         """Let pods that mount the folder see later pins. Raises OSError.
@@ -90,20 +88,12 @@ class Pins:
 
     def path(self, sandbox_id: str) -> Path:
         """The path where a sandbox's namespace is pinned or would be."""
-        now, earlier = self._places(sandbox_id)
-        return earlier if _is_namespace(earlier) else now
-
-    def is_place(self, sandbox_id: str, path: Path) -> bool:
-        """Whether this server, or an earlier version, pins the sandbox's namespace at this path."""
-        return path in self._places(sandbox_id)
-
-    def _places(self, sandbox_id: str) -> tuple[Path, Path]:
-        return self._folder / f"{self._prefix}{sandbox_id}", self._earlier / sandbox_id
+        return Path(f"{self.beginning}{sandbox_id}")
 
     def pinned(self) -> set[str]:
         """The ids of the sandboxes that this server has pinned, even if only in part. Raises OSError."""
-        here = {name for name in names_in(self._folder) if name.startswith(self._prefix)}
-        return {name.removeprefix(self._prefix) for name in here} | names_in(self._earlier)
+        prefix = self._prefix
+        return {name.removeprefix(prefix) for name in names_in(self._folder) if name.startswith(prefix)}
 
     def is_pinned(self, sandbox_id: str) -> bool:
         """Whether the pin exists and is a namespace."""
@@ -145,6 +135,25 @@ class Pins:
         """Whether the namespace at ``netns`` is the one that is pinned. Raises OSError."""
         return _identity(netns) == _identity(self.path(sandbox_id))
 
+    # What is in a namespace. Callers reach the functions of this module through the pins, so that a test, which has no
+    # namespaces, can stand in for all of them at once.
+
+    def addresses(self, netns: Path, interface: str) -> tuple[str, ...]:
+        """See ``addresses``."""
+        return addresses(netns, interface)
+
+    def restore_link(self, netns: Path, interface: str, addresses: Sequence[str]) -> bool:
+        """See ``restore_link``."""
+        return restore_link(netns, interface, addresses)
+
+    def end_processes(self, netns: Path) -> int:
+        """See ``end_processes``."""
+        return end_processes(netns)
+
+    def release_others(self, netns: Path) -> list[str]:
+        """See ``release_others``."""
+        return release_others(netns)
+
     def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
         """Pin a new namespace in place of a lost one, with the same interface, which is down, and its addresses.
 
@@ -159,14 +168,14 @@ class Pins:
 
     def unpin(self, sandbox_id: str) -> None:
         """Remove a pin, even a partial one. Does nothing if there is none."""
-        for target in self._places(sandbox_id):
-            while _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
-                pass
-            if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
-                # Those two mean "no mount point" and "does not exist".
-                _check(-1, target)
-            with contextlib.suppress(FileNotFoundError):
-                target.unlink()
+        target = self.path(sandbox_id)
+        while _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+            pass
+        if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
+            # Those two mean "no mount point" and "does not exist".
+            _check(-1, target)
+        with contextlib.suppress(FileNotFoundError):
+            target.unlink()
 
 
 def _propagates(folder: int) -> bool:
@@ -211,14 +220,14 @@ def _add_link(interface: str, addresses: Sequence[str]) -> None:
             route.link("add", ifname=interface, kind="veth", peer="stand-in")
             index = route.link_lookup(ifname=interface)[0]
         except NetlinkError as error:
-            raise OSError(error.code, f"no interface {interface} can be made: {error}") from error
+            raise OSError(error.code, f"cannot create interface {interface}: {error}") from error
         try:
             _allow_ipv6(interface)
             for address in addresses:
                 route.addr("add", index=index, address=address)
         except (NetlinkError, OSError) as error:
             route.link("del", index=index)
-            raise OSError(errno.EIO, f"interface {interface} cannot have {', '.join(addresses)}: {error}") from error
+            raise OSError(errno.EIO, f"cannot assign {', '.join(addresses)} to {interface}: {error}") from error
 
 
 def _loopback_up() -> None:
@@ -232,7 +241,7 @@ def _set_sysctl(name: str, value: str) -> None:
     try:
         Path("/proc/sys", *name.split(".")).write_text(value)
     except OSError as error:
-        raise InvalidArgument(f"config.linux.sysctls[{name}]: {value!r} cannot be set: {error.strerror}") from error
+        raise InvalidArgument(f"config.linux.sysctls[{name}]: cannot set {value!r}: {error.strerror}") from error
 
 
 def _allow_ipv6(interface: str) -> None:
@@ -268,7 +277,7 @@ def addresses(netns: Path, interface: str) -> tuple[str, ...]:
     try:
         return _in_a_thread(lambda: _read_addresses(netns, interface), f"netns {netns.name}")
     except Exception as error:
-        raise OSError(errno.EIO, f"cannot read the addresses of {interface}: {error}", str(netns)) from error
+        raise OSError(errno.EIO, f"cannot read the IP addresses of {interface}: {error}", str(netns)) from error
 
 
 def _read_addresses(netns: Path, interface: str) -> tuple[str, ...]:

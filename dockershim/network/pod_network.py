@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,7 +14,7 @@ import cni
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_files, with_own_thread
 from dockershim.errors import FailedPrecondition, NetworkFailure, Unsupported, disk_error
-from dockershim.network.netns import Pins, addresses, names_in, restore_link
+from dockershim.network.netns import Pins, names_in
 from dockershim.network.readiness import PATIENCE, Readiness
 from dockershim.translate.names import SandboxName
 from dockershim.translate.network import (
@@ -136,11 +137,11 @@ class EngineNetwork(_OfTheEngine):
     async def set_up(self, sandbox_id: str, config: cri.PodSandboxConfig, given: Sequence[str] = ()) -> tuple[str, ...]:
         if to_bandwidth(config.annotations):
             raise Unsupported(
-                "annotations kubernetes.io/ingress-bandwidth, egress-bandwidth: the engine's bridge shapes no traffic;"
-                " remove them, or let CNI plugins make the pods' network (--network-plugin)"
+                "annotations kubernetes.io/ingress-bandwidth, egress-bandwidth: the engine's bridge does not support"
+                " traffic shaping; remove them, or use CNI plugins (--network-plugin=cni)"
             )
         if not given:
-            raise NetworkFailure("the engine gave the pod no address on its default bridge")
+            raise NetworkFailure("the engine assigned no IP address to the pod on its default bridge")
         return by_preference(given)
 
     async def addresses(self, sandbox: SandboxRecord) -> tuple[str, ...]:
@@ -175,7 +176,7 @@ class KubenetSource:
         self._mtu = mtu
         self._hairpin_mode = hairpin_mode
         self.network: cni.NetworkList | None = None
-        self.reason = "kubenet has no pod CIDR: give --pod-cidr, or wait for the kubelet to send one"
+        self.reason = "kubenet has no pod CIDR: set --pod-cidr, or wait until the kubelet sends one"
 
     def set_pod_cidrs(self, cidrs: Sequence[str]) -> None:
         if cidrs:
@@ -240,12 +241,12 @@ class CNINetwork:
         try:
             result = await self._runtime.add(network, attachment)
         except cni.CacheError as error:
-            raise disk_error(f"the network of the pod cannot be remembered: {error}", error.__cause__) from error
+            raise disk_error(f"cannot store the network of the pod: {error}", error.__cause__) from error
         except cni.CNIError as error:
             raise NetworkFailure(f"CNI network {network.name!r}: {error}") from error
         found = self._addresses_of(result)
         if not found:
-            raise NetworkFailure(f"CNI network {network.name!r} gave the pod no address")
+            raise NetworkFailure(f"CNI network {network.name!r} assigned no IP address to the pod")
         self._known[sandbox_id] = found
         return found
 
@@ -264,7 +265,7 @@ class CNINetwork:
         try:
             to_delete = await self._to_delete(sandbox_id, name, to_port_mappings(ports))
         except cni.CNIError as error:
-            raise NetworkFailure(f"the cached attachments of the pod cannot be read: {error}") from error
+            raise NetworkFailure(f"cannot read the cached attachments of the pod: {error}") from error
         failures = []
         for attachment in to_delete:
             try:
@@ -285,12 +286,12 @@ class CNINetwork:
             attachments = self._runtime.cached_attachments()
             left = self._pins.pinned() | names_in(self._locks)
         except (cni.CNIError, OSError) as error:
-            raise NetworkFailure(f"the cached attachments of pods cannot be read: {error}") from error
+            raise NetworkFailure(f"cannot read the cached attachments of pods: {error}") from error
         return left | {cached.attachment.container_id for cached in attachments if self._is_ours(cached)}
 
     def _is_ours(self, cached: cni.CachedAttachment) -> bool:
         netns = cached.attachment.netns
-        return netns is not None and self._pins.is_place(cached.attachment.container_id, Path(netns))
+        return netns is not None and self._pins.path(cached.attachment.container_id) == Path(netns)
 
     async def collect_garbage(self, known: Callable[[], Collection[str]]) -> None:
         """Have plugins that support GC (spec 1.1.0) remove what belongs to none of the ``known`` sandboxes.
@@ -338,7 +339,7 @@ class CNINetwork:
             except NetworkFailure as error:
                 logger.debug("sandbox %s is not detached in %s: %s", added.attachment.container_id, way.value, error)
             except OSError as error:
-                logger.warning("rules of sandbox %s may be left: %s", added.attachment.container_id, error)
+                logger.warning("rules of sandbox %s may be left behind: %s", added.attachment.container_id, error)
             else:
                 return
         await self._detach_by(last, added)
@@ -361,7 +362,7 @@ class CNINetwork:
         if way is Way.RESTORED_LINK:
             assert attachment.netns is not None
             netns, addresses = Path(attachment.netns), _addresses_in(added)
-            if not await with_own_thread(restore_link, netns, attachment.ifname, addresses):
+            if not await with_own_thread(self._pins.restore_link, netns, attachment.ifname, addresses):
                 raise NetworkFailure("its interface is there")
         await self._delete(added.network, attachment, level)
 
@@ -380,8 +381,9 @@ class CNINetwork:
         capability_args: dict[str, object] | None = None,
         like: cni.Attachment | None = None,
     ) -> cni.Attachment:
-        # The folder of the locks may not exist yet.
-        self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The folder of the locks may not exist yet. On a full disk the network is torn down without a lock.
+        with contextlib.suppress(OSError):
+            self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cni.Attachment(
             container_id=sandbox_id,
             netns=str(self._pins.path(sandbox_id)) if self._pins.is_pinned(sandbox_id) else None,
@@ -408,7 +410,7 @@ class CNINetwork:
         try:
             attachments = self._runtime.cached_attachments(sandbox.id)
         except cni.CNIError as error:
-            raise NetworkFailure(f"the addresses of sandbox {sandbox.id} cannot be read: {error}") from error
+            raise NetworkFailure(f"cannot read the IP addresses of sandbox {sandbox.id}: {error}") from error
         for cached in attachments:
             if cached.finished and cached.result is not None and (found := self._addresses_of(cached.result)):
                 return found
@@ -416,7 +418,7 @@ class CNINetwork:
             # A successful ADD by dockershim is in the cache; without an entry the network is incomplete.
             return ()
         try:
-            return by_preference(addresses(Path(sandbox.netns_path), INTERFACE))
+            return by_preference(self._pins.addresses(Path(sandbox.netns_path), INTERFACE))
         except OSError as error:
             logger.warning("%s", error)
             return ()

@@ -47,9 +47,9 @@ class Readiness:
             examination = self._under_way(network)
             done, _ = await asyncio.wait([examination], timeout=max(0.0, end - time.monotonic()))
             if not done:
-                raise FailedPrecondition(f"the plugins of CNI network {network.name!r} do not answer")
+                raise FailedPrecondition(f"the plugins of CNI network {network.name!r} do not respond")
             if (failure := examination.exception()) is not None:
-                told = f"CNI network {network.name!r} cannot be examined; the log has the cause"
+                told = f"CNI network {network.name!r} cannot be checked; see the log for details"
                 raise FailedPrecondition(told) from failure
 
     def _under_way(self, network: cni.NetworkList) -> asyncio.Task[None]:

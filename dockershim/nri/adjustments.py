@@ -135,7 +135,7 @@ class _Result:
             except AdjustmentError as error:
                 if not update.ignore_failure:
                     raise
-                logger.info("an update of container %.80s is left out: %s", update.container_id, error)
+                logger.info("ignoring an update of container %.80s: %s", update.container_id, error)
 
     def _update_one(self, plugin: str, update: api.ContainerUpdate) -> None:
         resources = update.linux.resources
@@ -199,7 +199,7 @@ class CreateResult(_Result):
 
     def _check_not_new(self, plugin: str, field: str, container_id: str) -> None:
         if container_id == self._container_id:
-            raise BadReply(f"plugin {plugin!r}: {field}: {container_id!r:.80} is the container that is being made")
+            raise BadReply(f"plugin {plugin!r}: {field}: {container_id!r:.80} is the container being created")
 
     def _adjust(self, plugin: str, change: api.ContainerAdjustment) -> None:
         """In the order of NRI, so that of several conflicts the same one is told."""

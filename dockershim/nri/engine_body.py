@@ -136,11 +136,11 @@ def _mounts(adjustment: api.ContainerAdjustment) -> Iterator[api.Mount]:
 def _to_node(device: api.LinuxDevice, where: Where, nodes: Mapping[DeviceNumber, str]) -> DeviceNode:
     at = where(api.Devices, f"linux.devices[{device.path}]", container_path(device.path))
     if device.type not in _NODE_TYPES:
-        raise Unsupported(f"{at}.type: the engine makes no {device.type} nodes; {REMEDY}")
+        raise Unsupported(f"{at}.type: the engine cannot create {device.type} device nodes; {REMEDY}")
     host_path = nodes.get(_number(device))
     if host_path is None:
         number = f"{device.type} {device.major}:{device.minor}"
-        raise FailedPrecondition(f"{at}: the host has no node of the device {number}, which the engine could copy")
+        raise FailedPrecondition(f"{at}: device {number} has no node on the host that the engine could copy")
     return DeviceNode(
         where=at,
         path=device.path,
@@ -159,7 +159,7 @@ def _to_bind(mount: api.Mount, where: Where) -> BindMount:
     target = container_path(mount.destination)
     at = where(api.Mounts, f"mounts[{mount.destination}]", target)
     if mount.type not in ("", "bind", "none") or (mount.type != "bind" and not {"bind", "rbind"} & set(mount.options)):
-        raise Unsupported(f"{at}.type: {mount.type!r:.80}; the engine binds what is on the host, and makes tmpfs")
+        raise Unsupported(f"{at}.type: {mount.type!r:.80}is not supported, only bind and tmpfs are")
     if not mount.source.startswith("/"):
         raise InvalidArgument(f"{at}.source: {mount.source!r:.200} is not an absolute path")
     return to_bind_mount(at, mount.source, target, mount.options, REMEDY)
@@ -218,7 +218,7 @@ def _refuse_unserved(adjustment: api.ContainerAdjustment, where: Where) -> None:
     linux = adjustment.linux
     for name in filter(lambda key: not is_removal(key), sorted(linux.net_devices)):
         at = where(api.LinuxNetDevices, f"linux.net_devices[{name}]", name)
-        raise Unsupported(f"{at}: the engine moves no network devices; {REMEDY}")
+        raise Unsupported(f"{at}: the engine cannot move network devices; {REMEDY}")
     for is_set, field, name in (
         (linux.rdt.HasField("clos_id"), api.RdtClosID, "rdt.clos_id"),
         (linux.rdt.HasField("schemata"), api.RdtSchemata, "rdt.schemata"),
@@ -230,7 +230,7 @@ def _refuse_unserved(adjustment: api.ContainerAdjustment, where: Where) -> None:
     for rule in linux.resources.devices:
         if not rule.allow:
             # No plugin owns them: those of several add up.
-            raise Unsupported(f"linux.resources.devices: the engine can allow devices, and deny none; {REMEDY}")
+            raise Unsupported(f"linux.resources.devices: the engine can allow devices, but not deny them; {REMEDY}")
 
 
 #: A member of config.json, what names its field in errors, and its value.
@@ -250,13 +250,13 @@ def _members(adjustment: api.ContainerAdjustment, where: Where) -> list[_Member]
         at = where(api.IoPriority, "linux.io_priority", "")
         kind = api.IOPrioClass.Name(getattr(linux.io_priority, "class"))
         if kind == "IOPRIO_CLASS_NONE":
-            raise InvalidArgument(f"{at}.class: a priority needs one")
+            raise InvalidArgument(f"{at}.class: must be set with a priority")
         found.append(("ioPriority", at, {"class": kind, "priority": linux.io_priority.priority}))
     if (scheduler := linux.scheduler).ListFields():
         at = where(api.LinuxSched, "linux.scheduler", "")
         policy = api.LinuxSchedulerPolicy.Name(scheduler.policy)
         if policy == "SCHED_NONE":
-            raise InvalidArgument(f"{at}.policy: the other fields need one")
+            raise InvalidArgument(f"{at}.policy: must be set with other fields")
         numbers = {name: getattr(scheduler, name) for name in _SCHEDULER_NUMBERS if getattr(scheduler, name)}
         flags = [api.LinuxSchedulerFlag.Name(flag) for flag in scheduler.flags]
         found.append(("scheduler", at, {"policy": policy, **numbers, "flags": flags}))
@@ -321,7 +321,7 @@ def _change_mounts(body: dict[str, Any], adjustment: api.ContainerAdjustment, wh
     }
     for target in sorted((removed - put).intersection(_ENGINES_MOUNTS)):
         at = where(api.Mounts, f"mounts[-{target}]", target)
-        raise Unsupported(f"{at}: the engine makes this mount in every container; {REMEDY}")
+        raise Unsupported(f"{at}: the engine creates this mount in every container; {REMEDY}")
     tmpfs = [mount for mount in _mounts(adjustment) if mount.type == "tmpfs"]
     gone = removed | {container_path(mount.destination) for mount in tmpfs}
     host_config["Mounts"] = [mount for mount in host_config["Mounts"] if mount["Target"] not in gone]
@@ -340,7 +340,7 @@ def _tmpfs_options(mount: api.Mount, where: Where) -> str:
         name, has_value, _ = option.partition("=")
         if name not in (_TMPFS_VALUES if has_value else _TMPFS_FLAGS):
             at = where(api.Mounts, f"mounts[{mount.destination}].options", container_path(mount.destination))
-            raise Unsupported(f"{at}: {option!r:.80} is none that the engine gives a tmpfs; {REMEDY}")
+            raise Unsupported(f"{at}: {option!r:.80} is not an option that the engine supports for a tmpfs; {REMEDY}")
     asked = list(mount.options)
     return ",".join((*asked, *(yes for yes, no in _TMPFS_DEFAULTS if no not in asked and yes not in asked)))
 
@@ -382,7 +382,7 @@ def _change_rlimits(body: dict[str, Any], rlimits: Iterable[api.POSIXRlimit], wh
         numbers = {"Soft": limit.soft, "Hard": limit.hard}
         for which, number in numbers.items():
             if _MOST < number < _INFINITE:
-                raise InvalidArgument(f"{at}.{which.lower()}: {number} is above {_MOST}, and not infinite")
+                raise InvalidArgument(f"{at}.{which.lower()}: {number} must be at most {_MOST}, or infinite")
         ulimits[name] = {"Name": name, **{which: _signed(number) for which, number in numbers.items()}}
     if ulimits:
         body["HostConfig"]["Ulimits"] = list(ulimits.values())
@@ -402,12 +402,12 @@ def _change_cgroup(
     if features.cgroup_driver == "systemd":
         parts = path.split(":")
         if len(parts) != _SYSTEMD_PARTS:
-            raise InvalidArgument(f"{at}: {path!r:.200} is no slice:prefix:name of the systemd driver")
+            raise InvalidArgument(f"{at}: {path!r:.200} is not a slice:prefix:name of the systemd driver")
         parent = parts[0]
     else:
         parent = posixpath.dirname(path.rstrip("/"))
     if parent.strip("/") == "":
-        raise InvalidArgument(f"{at}: {path!r:.200} has no parent, below which the engine makes a cgroup")
+        raise InvalidArgument(f"{at}: {path!r:.200} must have a parent, below which the engine creates a cgroup")
     check_cgroup_parent(parent, features.cgroup_driver, at)
     body["HostConfig"]["CgroupParent"] = to_cgroup_parent(parent, features.cgroup_driver)
     return msgspec.structs.replace(extra, cgroup_parent=lost_cgroup_parent(parent, features.cgroup_driver))
@@ -419,15 +419,15 @@ def _change_seccomp(body: dict[str, Any], policy: api.LinuxSeccomp, where: Where
         raise FailedPrecondition(f"{at}: the engine was built without seccomp")
     if not policy.default_action:
         # The engine would take it for no profile at all.
-        raise InvalidArgument(f"{at}.default_action: an action is missing")
+        raise InvalidArgument(f"{at}.default_action: must not be empty")
     if features.api < _API_WHOLE_SECCOMP:
         newer = [name for name in ("flags", "listener_path", "listener_metadata") if getattr(policy, name)]
         if policy.HasField("default_errno"):
             newer.append("default_errno")
         for name in newer:
-            raise Unsupported(f"{at}.{name}: needs Docker 23 or newer")
+            raise Unsupported(f"{at}.{name}: requires Docker 23 or newer")
         if body["HostConfig"]["Privileged"]:
-            raise Unsupported(f"{at}: a policy for a privileged container needs Docker 23 or newer")
+            raise Unsupported(f"{at}: a policy for a privileged container requires Docker 23 or newer")
     profile = msgspec.json.encode(_profile(policy)).decode()
     kept = [option for option in body["HostConfig"]["SecurityOpt"] if not option.startswith("seccomp=")]
     body["HostConfig"]["SecurityOpt"] = [*kept, f"seccomp={profile}"]
@@ -476,7 +476,7 @@ def _change_namespaces(body: dict[str, Any], namespaces: Iterable[api.LinuxNames
         if kind == "mount" and namespace.type == kind and not namespace.path:
             continue  # Every container has its own.
         if kind not in _MODES:
-            raise Unsupported(f"{at}: the engine has no such choice for a container; {REMEDY}")
+            raise Unsupported(f"{at}: the engine does not support this for a container; {REMEDY}")
         if namespace.path and not is_removal(namespace.type):
             raise Unsupported(f"{at}.path: the engine joins namespaces of containers, not those of a path; {REMEDY}")
         mode, own = _MODES[kind]

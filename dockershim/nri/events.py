@@ -13,18 +13,17 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 import background
-from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import FailedPrecondition, HookFailure, NetworkFailure, ShimError
-from dockershim.nri import messages
+from dockershim.nri import to_nri
 from dockershim.nri.adjustments import CreateResult, StopResult, UpdateResult
-from dockershim.nri.in_force import GonePlugin, NRIPlugins
-from dockershim.nri.messages import Node
 from dockershim.nri.plugin import Plugin, Rejected
 from dockershim.nri.replies import check_update
+from dockershim.nri.to_nri import Node
 from dockershim.nri.validator import Rules, validate
-from dockershim.state.inventory import Record
+from dockershim.nri.view import GonePlugin, NRIPlugins
+from dockershim.state.inventory import Inventory, Record
 from dockershim.state.pods import Phase, Pod, Pods
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
@@ -72,10 +71,12 @@ class Events:
     A method that may stop a CRI call raises HookFailure if a plugin refuses; all others only log that.
     """
 
-    def __init__(self, pods: Pods, node: Callable[[], Node], actions: Actions, rules: Rules | None) -> None:
+    def __init__(
+        self, pods: Pods, inventory: Inventory, node: Callable[[], Node], actions: Actions, rules: Rules | None
+    ) -> None:
         """``rules`` say what the operator allows; None if everything is."""
         self._pods = pods
-        self._inventory = pods.inventory
+        self._inventory = inventory
         self._node = node
         self._actions = actions
         self._rules = rules
@@ -95,7 +96,7 @@ class Events:
         self._background = background.Tasks("nri")
         #: Containers that are being evicted.
         self._evicted: set[str] = set()
-        self._unlisten = self._inventory.listen(self._heed)
+        self._unlisten = self._inventory.listen(self._on_change)
 
     async def close(self) -> None:
         """End what is under way in the background."""
@@ -164,9 +165,11 @@ class Events:
         made, node = set(), self._node()
         for record in self._inventory.snapshot():
             if isinstance(record, ContainerRecord):
-                made.add(messages.known_as(record))
-                if record.state in (cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING):
-                    yield messages.to_container(record, node)
+                made.add(to_nri.known_as(record))
+                # One whose start was refused has had its end already, though it waits to be started.
+                is_told = record.id in self._stopped
+                if record.state in (cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING) and not is_told:
+                    yield to_nri.to_container(record, node)
         yield from (one.container for one in self._creations.values() if one.container_id not in made)
 
     # -- pods ------------------------------------------------------------------------------------------------
@@ -194,8 +197,8 @@ class Events:
             return
         request = api.UpdatePodSandboxRequest(
             pod=await self._describe(pod),
-            overhead_linux_resources=messages.to_nri_resources(overhead),
-            linux_resources=messages.to_nri_resources(resources),
+            overhead_linux_resources=to_nri.to_nri_resources(overhead),
+            linux_resources=to_nri.to_nri_resources(resources),
         )
         await self._tell(api.UPDATE_POD_SANDBOX, request, api.UpdatePodSandboxResponse)
 
@@ -211,15 +214,17 @@ class Events:
             return
         for container in self._inventory.peek_containers(pod.id):
             await self.stop_container(container)
-        if pod.id in self._stopped or not self._may_describe(pod):
-            return
+        if pod.id in self._stopped or not self._pods.peek(pod.id).exists:
+            return  # told, or removed since the caller has read it
         self._stopped.add(pod.id)
         request = api.StopPodSandboxRequest(pod=await self._describe(pod))
         await self._note(api.STOP_POD_SANDBOX, request, api.StopPodSandboxResponse)
+        if self._pods.peek(pod.id).phase is Phase.REMOVED:
+            self.forget_pod(pod.id)  # by somebody else, meanwhile
 
     async def remove_pod_sandbox(self, pod: Pod) -> None:
         """The pod and its containers are about to be removed."""
-        if self._quiet() or not self._may_describe(pod):
+        if self._quiet() or not pod.exists:
             return
         request = api.RemovePodSandboxRequest(pod=await self._describe(pod))
         await self._note(api.REMOVE_POD_SANDBOX, request, api.RemovePodSandboxResponse)
@@ -236,21 +241,12 @@ class Events:
             await self.stop_pod_sandbox(pod)
             await self.remove_pod_sandbox(pod)
 
-    def _may_describe(self, pod: Pod) -> bool:
-        return pod.record is not None or pod.checkpoint is not None
-
     async def _describe(self, pod: Pod) -> api.PodSandbox:
-        record, checkpoint = pod.record, pod.checkpoint
-        if record is None:
-            return messages.to_lost_pod(checkpoint or Checkpoint(sandbox_id=pod.id, name="", namespace=""))
         try:
-            addresses = await pod.network.addresses(record) if record.running else ()
+            addresses = await pod.addresses()
         except NetworkFailure:
             addresses = ()
-        netns = ""
-        if not record.host_network:
-            netns = str(self._pods.pins.path(pod.id)) if pod.is_pinned else record.netns_path
-        return messages.to_pod(record, checkpoint, addresses, netns, self._node())
+        return to_nri.to_pod(pod, addresses, self._node())
 
     # -- containers ------------------------------------------------------------------------------------------
 
@@ -267,7 +263,7 @@ class Events:
         The caller pushes ``undo_container`` as an undo, calls ``create_container``, and ``created`` at the end.
         """
         described = await self._describe(pod)
-        container = messages.to_new_container(container_id, pod.id, config, body)
+        container = to_nri.to_new_container(container_id, pod.id, config, body)
         return Creation(container.id, described, container, api.ContainerAdjustment(), api.OwningPlugins())
 
     async def create_container(self, creation: Creation) -> None:
@@ -316,19 +312,26 @@ class Events:
                 reason = answer.reason[:_LONGEST_REASON] or "unknown rejection reason"
                 raise HookFailure(f"validator {validator.name!r} rejected container adjustment, reason: {reason}")
 
-    async def created(self, creation: Creation | None, record: Record | None) -> None:
+    async def created(self, known_id: str, record: Record | None) -> None:
         """The engine has made the container; ``record`` is None if somebody has removed it already.
 
-        ``creation`` is None if there was no plugin to be asked: one that has connected since learns of it now.
+        ``known_id`` is the id by which plugins were asked; empty if there was none to be asked. One that has connected
+        since learns of the container now.
         """
-        if creation is not None:
-            self._creations.pop(creation.container_id, None)
+        if record is None and (creation := self._creations.get(known_id)) is not None:
+            await self.undo_container(creation)
+            return
+        self._creations.pop(known_id, None)
         await self._note_container(api.POST_CREATE_CONTAINER, record, api.PostCreateContainerRequest)
 
     async def undo_container(self, creation: Creation) -> None:
         """CreateContainer has failed after plugins were told of the container."""
         if self._creations.pop(creation.container_id, None) is None:
             return
+        if (left := self._by_known_id().get(creation.container_id)) is not None:
+            # The engine has it still, as it could not be removed: what becomes of it is not told again.
+            self._stopped.add(left.id)
+            self._removed.add(left.id)
         creation.container.state = api.CONTAINER_STOPPED
         pod, container = creation.pod, creation.container
         stop = api.StopContainerRequest(pod=pod, container=container)
@@ -366,7 +369,7 @@ class Events:
         if self._quiet():
             return None
         request = api.UpdateContainerRequest(
-            **await self._both(record), linux_resources=messages.to_nri_resources(resources)
+            **await self._both(record), linux_resources=to_nri.to_nri_resources(resources)
         )
         result = UpdateResult(request)
         async with self._turn:
@@ -416,31 +419,38 @@ class Events:
         if self._quiet() or record.id in self._removed:
             return
         self._removed.add(record.id)
+        self._creations.pop(to_nri.known_as(record), None)
         await self._tell_end(record)
         await self._note_container(api.REMOVE_CONTAINER, record, api.RemoveContainerRequest)
 
     async def _both(self, record: ContainerRecord) -> dict[str, Any]:
         """The pod and the container of a request."""
         pod = await self._describe(self._pods.peek(record.sandbox_id))
-        return {"pod": pod, "container": messages.to_container(record, self._node())}
+        return {"pod": pod, "container": to_nri.to_container(record, self._node())}
 
     async def _note_container(self, event: api.Event, record: Record | None, request: Callable[..., Message]) -> None:
         """Tell of a container, if it still exists."""
         if isinstance(record, ContainerRecord) and not self._quiet():
-            await self._note(event, request(**await self._both(record)), _RESPONSES[event])
+            message = request(**await self._both(record))
+            if event == api.REMOVE_CONTAINER or not self._is_gone(record.id):
+                await self._note(event, message, _RESPONSES[event])
+
+    def _is_gone(self, container_id: str) -> bool:
+        return container_id in self._removed or self._inventory.peek(container_id) is None
 
     # -- changes by others -----------------------------------------------------------------------------------
 
-    def _heed(self, record_id: str, before: Record | None, after: Record | None) -> None:
+    def _on_change(self, record_id: str, before: Record | None, after: Record | None) -> None:
         """A container has ended by itself, or it was removed, perhaps by somebody else."""
         if isinstance(before, SandboxRecord):
-            if after is None and record_id not in self._pods.checkpoints.by_id:
+            if after is None and not self._pods.peek(record_id).has_checkpoint:
                 self.forget_pod(record_id)
             return
         if before is None:
             return
         if after is None:
-            if record_id in self._removed or self._quiet():
+            # ``created`` or ``undo_container`` tells of the end of one that is being made.
+            if record_id in self._removed or self._quiet() or to_nri.known_as(before) in self._creations:
                 self._forget_container(record_id)
             else:
                 self._background.start(
@@ -481,7 +491,7 @@ class Events:
         try:
             check_update(who, update)
             if (record := records.get(update.container_id)) is None:
-                raise HookFailure("there is no such container")
+                raise HookFailure("the container does not exist")
             await self._actions.update(record, update.linux.resources, who)
         except ShimError as error:
             where = f"container {update.container_id[:80]!r}"
@@ -496,7 +506,12 @@ class Events:
         unknown = [container_id for container_id in evictions if container_id not in records]
         if unknown:
             why = evictions[unknown[0]]
-            logger.warning("%.500r: no container %.80r to be evicted, nor %d more", why, unknown[0], len(unknown) - 1)
+            logger.warning(
+                "%.500r: container %.80r to be evicted does not exist, nor do %d more",
+                why,
+                unknown[0],
+                len(unknown) - 1,
+            )
         for container_id, why in evictions.items():
             record = records.get(container_id)
             if record is not None and record.id not in self._evicted:
@@ -513,11 +528,11 @@ class Events:
     def _by_known_id(self) -> Mapping[str, ContainerRecord]:
         """Every container by the id by which plugins know it."""
         records = (record for record in self._inventory.snapshot() if isinstance(record, ContainerRecord))
-        return {messages.known_as(record): record for record in records}
+        return {to_nri.known_as(record): record for record in records}
 
     def _check_count(self, updates: int) -> None:
         if updates > _MOST_UPDATES:
-            raise HookFailure(f"{updates} updates are more than {_MOST_UPDATES}")
+            raise HookFailure(f"{updates} updates, at most {_MOST_UPDATES} are allowed")
 
     # -- asking ----------------------------------------------------------------------------------------------
 

@@ -111,9 +111,9 @@ class Plugin:
         except (Refused, Lost, TooLong) as error:
             raise Rejected(f"Configure: {error}") from error
         except TimeoutError as error:
-            raise Rejected(f"it did not answer Configure within {limits.request:g} s") from error
+            raise Rejected(f"it did not respond to Configure within {limits.request:g} s") from error
         if answer.events & ~_VALID_EVENTS:
-            raise Rejected(f"it asks for events that do not exist (mask {answer.events:#x})")
+            raise Rejected(f"it subscribes to unknown events (mask {answer.events:#x})")
         self.events = answer.events or _VALID_EVENTS
         self.policy = answer.failure_policy
 
@@ -127,7 +127,7 @@ class Plugin:
                 return await self._synchronize(pods, containers, limit)
         except TimeoutError as error:
             self.was_late = True
-            raise Rejected(f"it did not answer Synchronize within {limit:g} s") from error
+            raise Rejected(f"it did not respond to Synchronize within {limit:g} s") from error
         except (Refused, Lost) as error:
             raise Rejected(f"Synchronize: {error}") from error
 
@@ -142,13 +142,13 @@ class Plugin:
                 answer = await self._connection.call("Synchronize", request, api.SynchronizeResponse, limit)
             except TooLong as error:
                 if most_pods + most_containers <= _FEWEST_OBJECTS:
-                    raise Rejected("what runs here does not fit into its messages") from error
+                    raise Rejected("the pods and containers of the node do not fit into its messages") from error
                 most_pods, most_containers = _fewer(most_pods), _fewer(most_containers)
                 continue
             if not more:
                 return answer.update
             if answer.update or not answer.more:
-                raise Rejected("it cannot take what runs here in several messages")
+                raise Rejected("it does not support Synchronize in several messages, which this node needs")
             pods, containers = pods[most_pods:], containers[most_containers:]
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Plugin:
         if self.policy.fail_request:
             raise HookFailure(f"NRI plugin {self.name}: {failure}")
         if self.end is None and not was_silent:
-            logger.warning("NRI plugin %s: %s; going on without it until it answers", self.name, failure)
+            logger.warning("NRI plugin %s: %s; continuing without it until it responds", self.name, failure)
         return None
 
     def _is_late(self, failure: str) -> None:
@@ -210,7 +210,7 @@ class Plugin:
         answer = await self._connection.call("StateChange", _to_state_change(event, request), api.Empty, limit)
         if not self._only_state_changes:
             self._only_state_changes = True
-            logger.info("NRI plugin %s is of NRI before 0.12: it gets StateChange", self.name)
+            logger.info("NRI plugin %s uses NRI before 0.12: sending it StateChange", self.name)
         return response.FromString(answer.SerializeToString())
 
     # -- what it asks of us ----------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Plugin:
     def _register(self, request: api.RegisterPluginRequest) -> None:
         waiting = self._registered
         if waiting.done():
-            raise Refused(Code.UNKNOWN, "the plugin is registered already")
+            raise Refused(Code.UNKNOWN, "the plugin is already registered")
         if not self._started_here:
             problem = ""
             if not _INDEX.fullmatch(request.plugin_idx):

@@ -72,7 +72,7 @@ def check_reply(plugin: str, reply: Message) -> None:
     """
     try:
         if (size := reply.ByteSize()) > _LARGEST:
-            raise InvalidArgument(f"{reply.DESCRIPTOR.name}: {size} bytes are more than {_LARGEST}")
+            raise InvalidArgument(f"{reply.DESCRIPTOR.name}: {size} bytes, at most {_LARGEST} are allowed")
         _check_texts(reply)
         if isinstance(reply, api.CreateContainerResponse):
             _check_adjustment(reply.adjust)
@@ -97,9 +97,9 @@ def _check_texts(reply: Message) -> None:
     for field, value, is_element in _values(reply, ""):
         elements += is_element
         if elements > _MOST_ITEMS:
-            raise InvalidArgument(f"{field}: the answer has more than {_MOST_ITEMS} elements")
+            raise InvalidArgument(f"{field}: the response has more than {_MOST_ITEMS} elements")
         if isinstance(value, str) and "\0" in value:
-            raise InvalidArgument(f"{field}: a text has a NUL")
+            raise InvalidArgument(f"{field}: must not contain NUL")
 
 
 def _values(message: Message, path: str) -> Iterator[tuple[str, object, bool]]:
@@ -110,7 +110,9 @@ def _values(message: Message, path: str) -> Iterator[tuple[str, object, bool]]:
     # What a whole answer may have besides is not about a container.
     if path and (unknown := UnknownFieldSet(message)):
         number = unknown[0].field_number
-        raise InvalidArgument(f"{path}{number}: the field of this number is newer than this server, and would be lost")
+        raise InvalidArgument(
+            f"{path}{number}: the field with this number is unknown to this server, and would be lost"
+        )
     for field, value in message.ListFields():
         name = f"{path}{field.name}"
         of_map = field.message_type is not None and field.message_type.GetOptions().map_entry
@@ -124,7 +126,7 @@ def _values(message: Message, path: str) -> Iterator[tuple[str, object, bool]]:
             if isinstance(one, Message):
                 yield from _values(one, f"{name}.")
             if field.enum_type is not None and one not in field.enum_type.values_by_number:
-                raise InvalidArgument(f"{name}: {one} is no {field.enum_type.name}")
+                raise InvalidArgument(f"{name}: {one} is not a valid {field.enum_type.name}")
 
 
 def _check_adjustment(adjust: api.ContainerAdjustment) -> None:
@@ -135,7 +137,7 @@ def _check_adjustment(adjust: api.ContainerAdjustment) -> None:
         _check_variable(variable)
     for argument in adjust.args:
         if len(argument.encode()) > _LONGEST_TEXT:
-            raise InvalidArgument("args: an argument is longer than the kernel takes")
+            raise InvalidArgument("args: an argument is longer than the kernel allows")
     for limit in adjust.rlimits:
         _check_rlimit(limit)
     for device in adjust.CDI_devices:
@@ -155,7 +157,7 @@ def _check_adjustment(adjust: api.ContainerAdjustment) -> None:
 
 def _need(value: str, field: str) -> None:
     if not value:
-        raise InvalidArgument(f"{field}: a name is missing")
+        raise InvalidArgument(f"{field}: must not be empty")
 
 
 def _check_annotations(adjust: api.ContainerAdjustment) -> None:
@@ -163,12 +165,12 @@ def _check_annotations(adjust: api.ContainerAdjustment) -> None:
         name = without_mark(key)
         _need(name, "annotations")
         if name.startswith(_KUBELETS):
-            raise InvalidArgument(f"annotations[{name:.80}]: it is the kubelet's, which reads it back")
+            raise InvalidArgument(f"annotations[{name:.80}]: is reserved for the kubelet")
         if name.startswith(_OURS):
-            raise InvalidArgument(f"annotations[{name:.80}]: it is dockershim's, and tells the OCI runtime what to do")
+            raise InvalidArgument(f"annotations[{name:.80}]: is reserved for dockershim")
     size = sum(len(key.encode()) + len(value.encode()) for key, value in adjust.annotations.items())
     if size > _LONGEST_ANNOTATIONS:
-        raise InvalidArgument(f"annotations: {size} bytes are more than {_LONGEST_ANNOTATIONS}")
+        raise InvalidArgument(f"annotations: {size} bytes, at most {_LONGEST_ANNOTATIONS} are allowed")
 
 
 def _check_path(path: str, field: str) -> None:
@@ -187,20 +189,20 @@ def _check_mount(mount: api.Mount) -> None:
     for option in mount.options:
         check_text(option, f"{where}.options")
         if not option or "," in option:
-            raise InvalidArgument(f"{where}.options: {option!r:.80} is no option")
+            raise InvalidArgument(f"{where}.options: {option!r:.80} is not a valid option")
 
 
 def _check_variable(variable: api.KeyValue) -> None:
     name = without_mark(variable.key)
     if not name or "=" in name:
-        raise InvalidArgument(f"env: {variable.key!r:.80} is no name of a variable")
+        raise InvalidArgument(f"env: {variable.key!r:.80} is not a valid name of a variable")
     if len(name.encode()) + 1 + len(variable.value.encode()) > _LONGEST_TEXT:
-        raise InvalidArgument(f"env[{name:.80}]: it is longer than the kernel takes")
+        raise InvalidArgument(f"env[{name:.80}]: is longer than the kernel allows")
 
 
 def _check_rlimit(limit: api.POSIXRlimit) -> None:
     if limit.type not in RLIMITS:
-        raise InvalidArgument(f"rlimits: {limit.type!r:.80} is no limit of a process, as RLIMIT_NOFILE")
+        raise InvalidArgument(f"rlimits: {limit.type!r:.80} is not a resource limit, such as RLIMIT_NOFILE")
     if limit.soft > limit.hard:
         raise InvalidArgument(f"rlimits[{limit.type}]: the soft limit {limit.soft} is above the hard one, {limit.hard}")
 
@@ -211,14 +213,14 @@ def _check_device(device: api.LinuxDevice) -> None:
         return
     where = f"linux.devices[{device.path:.200}]"
     if device.type not in _DEVICE_TYPES:
-        raise InvalidArgument(f"{where}.type: {device.type!r:.80} is none of {', '.join(_DEVICE_TYPES)}")
+        raise InvalidArgument(f"{where}.type: {device.type!r:.80} is not one of {', '.join(_DEVICE_TYPES)}")
     if not (0 <= device.major < _MAJORS and 0 <= device.minor < _MINORS):
-        raise InvalidArgument(f"{where}: {device.major}:{device.minor} is no number of a device")
+        raise InvalidArgument(f"{where}: {device.major}:{device.minor} is not a device number")
 
 
 def _check_namespace(namespace: api.LinuxNamespace) -> None:
     kind = without_mark(namespace.type)
     if kind not in NAMESPACES:
-        raise InvalidArgument(f"linux.namespaces: {namespace.type!r:.80} is none of {', '.join(NAMESPACES)}")
+        raise InvalidArgument(f"linux.namespaces: {namespace.type!r:.80} is not one of {', '.join(NAMESPACES)}")
     if namespace.path and not is_removal(namespace.type):
         _check_path(namespace.path, f"linux.namespaces[{kind}].path")

@@ -151,12 +151,12 @@ def _numbers(resources: api.LinuxResources) -> Iterator[tuple[str, int, int]]:
 
 def _check_rule(rule: api.LinuxDeviceCgroup, where: str) -> None:
     if rule.type not in ("", *_RULE_TYPES):
-        raise InvalidArgument(f"{where}: {rule.type!r:.80} is none of {', '.join(_RULE_TYPES)}")
+        raise InvalidArgument(f"{where}: {rule.type!r:.80} is not one of {', '.join(_RULE_TYPES)}")
     if not rule.access or set(rule.access) - _PERMISSIONS or len(rule.access) > len(_PERMISSIONS):
         raise InvalidArgument(f"{where}: {rule.access!r:.80} is not made of r, w and m")
     for number in (rule.major, rule.minor):
         if not _NO_LIMIT <= number.value <= 2**32:
-            raise InvalidArgument(f"{where}: {number.value} is no number of a device")
+            raise InvalidArgument(f"{where}: {number.value} is not a device number")
 
 
 def refuse_unserved(
@@ -172,13 +172,13 @@ def refuse_unserved(
     for name in ("kernel", "kernel_tcp"):
         if memory.HasField(name):
             at = where(_MEMORY[name], f"{path}.memory.{name}", "")
-            raise Unsupported(f"{at}: the engine has no limit of kernel memory")
+            raise Unsupported(f"{at}: the engine does not support limits of kernel memory")
     if memory.HasField("use_hierarchy"):
         at = where(api.MemUseHierarchy, f"{path}.memory.use_hierarchy", "")
         raise Unsupported(f"{at}: the engine has no such field")
     if memory.swap.value and not (max(0, memory.limit.value) or before.memory_limit_in_bytes):
         at = where(api.MemSwapLimit, f"{path}.memory.swap", "")
-        raise Unsupported(f"{at}: the engine limits swap only beside a memory limit; set that, too")
+        raise Unsupported(f"{at}: the engine limits swap only together with memory; set a memory limit, too")
     of_version_1 = (
         (memory.HasField("swappiness"), api.MemSwappiness, "memory.swappiness"),
         (memory.disable_oom_killer.value, api.MemDisableOomKiller, "memory.disable_oom_killer"),
@@ -187,15 +187,17 @@ def refuse_unserved(
     )
     for is_set, claimed, name in of_version_1:
         if is_set and features.cgroup_version != 1:
-            raise Unsupported(f"{where(claimed, f'{path}.{name}', '')}: only cgroup v1 has it, and this node has v2")
+            raise Unsupported(
+                f"{where(claimed, f'{path}.{name}', '')}: only cgroup v1 supports it, and this node uses v2"
+            )
     for name in ("blockio_class", "rdt_class"):
         if getattr(resources, name).value:
             at = where(_CLASSES[name], f"{path}.{name}", "")
-            raise Unsupported(f"{at}: a Docker engine has no such classes")
+            raise Unsupported(f"{at}: Docker Engine does not support these classes")
     for key in resources.unified:
         if features.cgroup_version != 2:
             at = where(api.CgroupsUnified, f"{path}.unified[{key}]", key)
-            raise Unsupported(f"{at}: this node has cgroup v1; unified is v2's")
+            raise Unsupported(f"{at}: only cgroup v2 supports it, and this node uses v1")
 
 
 def update_body(
@@ -211,21 +213,21 @@ def update_body(
     refuse_unserved(resources, before, features, where, path)
     if resources.devices:
         # No plugin owns them: those of several add up.
-        raise Unsupported(f"{path}.devices: the engine cannot change the devices of a container that is there")
+        raise Unsupported(f"{path}.devices: the engine cannot change the devices of an existing container")
     for set_to, claimed, name in (
         (resources.memory.limit, api.MemLimit, "limit"),
         (resources.memory.reservation, api.MemReservation, "reservation"),
     ):
         if set_to.value == _NO_LIMIT:
             at = where(claimed, f"{path}.memory.{name}", "")
-            raise Unsupported(f"{at}: the engine cannot lift a limit of memory; set a higher one")
+            raise Unsupported(f"{at}: the engine cannot remove a memory limit; set a higher one")
     for name, claimed, is_set in (
         ("swappiness", api.MemSwappiness, resources.memory.HasField("swappiness")),
         ("disable_oom_killer", api.MemDisableOomKiller, resources.memory.disable_oom_killer.value),
     ):
         if is_set:
             at = where(claimed, f"{path}.memory.{name}", "")
-            raise Unsupported(f"{at}: the engine cannot change it of a container that is there")
+            raise Unsupported(f"{at}: the engine cannot change it for an existing container")
     fields = to_engine_resources(limits.resources, swap_limit=features.swap_limit, before=before)
     files = to_cgroup_files(limits.resources, features.cgroup_version)
     return {**fields, **limits.more}, files

@@ -138,10 +138,10 @@ def _annotation(request: api.ValidateContainerAdjustmentRequest, key: str) -> st
 def _list(text: str) -> list[str]:
     """Raises ValueError."""
     if len(text) > _LONGEST_LIST:
-        raise ValueError(f"it is longer than {_LONGEST_LIST} characters")
+        raise ValueError(f"must have at most {_LONGEST_LIST} characters")
     names = json.loads(yaml_to_json(text))
     if names is None:
         return []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("it is no list of names")
+        raise ValueError("must be a list of names")
     return names

@@ -146,7 +146,7 @@ class Connection:
         request = ttrpc.Request(service=service, method=method, payload=payload, timeout_nano=int(timeout * 1e9))
         stream_id = self._next_stream
         if stream_id > _LAST_STREAM:
-            raise LocalProtocolError("the ids of streams are used up")
+            raise LocalProtocolError("all stream ids are used")
         data = _framed(Channel.PLUGIN, _Type.REQUEST, stream_id, request.SerializeToString())
         self._next_stream += 2
         self._waiting.add(stream_id)
@@ -166,7 +166,7 @@ class Connection:
 
     def _respond(self, stream_id: int, response: ttrpc.Response) -> bytes:
         if stream_id not in self._calls:
-            raise LocalProtocolError(f"stream {stream_id} is no call of the plugin that waits for an answer")
+            raise LocalProtocolError(f"stream {stream_id} is not a pending call of the plugin")
         data = _framed(Channel.RUNTIME, _Type.RESPONSE, stream_id, response.SerializeToString())
         self._calls.remove(stream_id)
         return data
@@ -176,7 +176,7 @@ class Connection:
     def receive_data(self, data: bytes) -> None:
         """Feed bytes. Take all events out before the next ones are fed."""
         if self._incoming is not None:
-            raise LocalProtocolError("there are events left of the bytes before")
+            raise LocalProtocolError("events of earlier bytes were not consumed")
         self._incoming = self._read(memoryview(data))
 
     def next_event(self) -> Event | None:
@@ -241,7 +241,7 @@ class Connection:
         try:
             response = ttrpc.Response.FromString(data)
         except DecodeError as error:
-            raise RemoteProtocolError("an answer that is no Response of ttRPC") from error
+            raise RemoteProtocolError("the answer is not a ttRPC Response") from error
         self._waiting.discard(frame.stream_id)
         return Answer(frame.stream_id, response.payload, response.status.code, response.status.message)
 
@@ -251,14 +251,14 @@ class Connection:
             raise RemoteProtocolError(f"stream {stream_id} is used twice")
         self._calls.add(stream_id)
         if stream_id % 2 == 0 or stream_id <= self._last_call:
-            return BadCall(stream_id, Code.INVALID_ARGUMENT, f"{stream_id} is no id of a new stream")
+            return BadCall(stream_id, Code.INVALID_ARGUMENT, f"{stream_id} is not a valid id of a new stream")
         self._last_call = stream_id
         if frame.flags:
-            return BadCall(stream_id, Code.UNIMPLEMENTED, "NRI has no streams of messages")
+            return BadCall(stream_id, Code.UNIMPLEMENTED, "streaming is not supported")
         try:
             request = ttrpc.Request.FromString(data)
         except DecodeError:
-            return BadCall(stream_id, Code.INVALID_ARGUMENT, "no Request of ttRPC")
+            return BadCall(stream_id, Code.INVALID_ARGUMENT, "not a ttRPC Request")
         return Call(stream_id, request.service, request.method, request.payload)
 
 

@@ -8,7 +8,7 @@
 #define EVERY_GROUP "\"0 2147483647\""
 
 enum { MOST_EDITS = 4096, LONGEST_TEXT = 256 };
-/* The highest 32 bit number is no id: to the kernel it is -1. Kubelets give ids up to there. */
+/* The highest 32 bit number is not an id: to the kernel it is -1. Kubelets give ids up to there. */
 #define NO_ID 0xffffffffUL
 
 #define LITERAL(text) ((struct span){text, sizeof(text) - 1})
@@ -80,7 +80,7 @@ static int walk_into(struct span value, char open, struct walk *walk) {
     return *walk->end == walk->close;
 }
 
-/* 1 with the next one, 0 at the end, -1 if the text is no JSON. `key` is the raw inside of the string. */
+/* 1 with the next one, 0 at the end, -1 if the text is not JSON. `key` is the raw inside of the string. */
 static int next(struct walk *walk, struct span *key, struct span *value) {
     const char *p = skip_space(walk->p, walk->end);
     if (p == walk->end) return 0;
@@ -105,7 +105,7 @@ static int next(struct walk *walk, struct span *key, struct span *value) {
     return 1;
 }
 
-/* 1 with the member `name` of an object, 0 if there is none, -1 if it is there twice or the text is no JSON. */
+/* 1 with the member `name` of an object, 0 if there is none, -1 if it is there twice or the text is not JSON. */
 static int member(struct span object, struct span name, struct span *value) {
     struct walk walk;
     struct span key, found;
@@ -188,9 +188,9 @@ const char *read_request(struct span config, struct request *request) {
     int users_found, network_found, found, more, networks = 0;
 
     *request = (struct request){0};
-    if (!find_object(config, &top)) return "config.json is no JSON object";
+    if (!find_object(config, &top)) return "config.json is not a JSON object";
     found = member(top, LITERAL("annotations"), &annotations);
-    if (found < 0) return "config.json is no proper JSON";
+    if (found < 0) return "config.json is not valid JSON";
     if (found == 0 || *annotations.at != '{') return NULL;
     users_found = string_member(annotations, LITERAL(USERS_ANNOTATION), &users);
     network_found = string_member(annotations, LITERAL(NETWORK_ANNOTATION), &network);
@@ -213,10 +213,10 @@ const char *read_request(struct span config, struct request *request) {
         if (equal(type, LITERAL("user"))) return "config.json has a user namespace already";
         if (equal(type, LITERAL("network"))) {
             networks++;
-            if (string_member(one, LITERAL("path"), &request->network) < 0) return "a namespace's path is no string";
+            if (string_member(one, LITERAL("path"), &request->network) < 0) return "a namespace's path is not a string";
         }
     }
-    if (more < 0) return "linux.namespaces of config.json is no proper JSON";
+    if (more < 0) return "linux.namespaces of config.json is not valid JSON";
     if (networks != 1)
         return request->users ? "a container in the node's network namespace can have no user namespace"
                               : "config.json has no network namespace";
@@ -309,19 +309,19 @@ static const char *map_mounts(struct span top, const struct request *request, st
 
     if (found < 0) return "mounts of config.json is there twice";
     if (found == 0) mounts = LITERAL("[]");
-    if (!walk_into(mounts, '[', &walk)) return "mounts of config.json is no array";
+    if (!walk_into(mounts, '[', &walk)) return "mounts of config.json is not an array";
     while ((more = next(&walk, &key, &mount)) > 0) {
         if (string_member(mount, LITERAL("destination"), &destination) != 1)
             return "a mount in config.json has no destination";
         int asked = is_line_of(request->mounts, destination);
         int bind = string_member(mount, LITERAL("type"), &type) == 1 && equal(type, LITERAL("bind"));
-        if (asked && !bind) return "a mount whose ids are to be mapped is no bind mount";
+        if (asked && !bind) return "a mount whose ids are to be mapped is not a bind mount";
         if (!asked && !(bind && is_the_pods(destination))) continue;
         if (member(mount, LITERAL("uidMappings"), &ignored) != 0) return "a mount has id mappings already";
         if (!edit(mount.at + 1, 0, mapping)) return "config.json has too many mounts";
         mapped += (size_t)asked;
     }
-    if (more < 0) return "mounts of config.json is no proper JSON";
+    if (more < 0) return "mounts of config.json is not valid JSON";
     if (mapped != count_lines(request->mounts)) return "a mount whose ids are to be mapped is not in config.json";
     return NULL;
 }
@@ -350,7 +350,7 @@ const char *amend(struct span config, const struct request *request, const char 
     const char *problem;
 
     edits.count = mapping.length = namespace.length = groups.length = 0;
-    if (!find_object(config, &top)) return "config.json is no JSON object";
+    if (!find_object(config, &top)) return "config.json is not a JSON object";
     put_mapping(&mapping, "uidMappings", request->uid, request->size);
     put_mapping(&mapping, "gidMappings", request->gid, request->size);
     if ((problem = map_mounts(top, request, written(&mapping)))) return problem;
@@ -435,13 +435,13 @@ const char *add_members(struct span config, char *work, char *out, size_t room, 
     const char *problem;
 
     edits.count = *length = 0;
-    if (!find_object(config, &top)) return "config.json is no JSON object";
+    if (!find_object(config, &top)) return "config.json is not a JSON object";
     found = member(top, LITERAL("annotations"), &annotations);
-    if (found < 0) return "config.json is no proper JSON";
+    if (found < 0) return "config.json is not valid JSON";
     if (found == 0 || *annotations.at != '{') return NULL;
     found = string_member(annotations, LITERAL(MEMBERS_ANNOTATION), &text);
     if (found == 0) return NULL;
-    if (found < 0) return "the annotation " MEMBERS_ANNOTATION " is no string";
+    if (found < 0) return "the annotation " MEMBERS_ANNOTATION " is not a string";
     for (const char *p = text.at, *end = text.at + text.length; p <= end; p += 2) {
         const char *line = p;
         while (p < end && *p != '\\') p++;
@@ -458,7 +458,7 @@ static const char *drop_sysctls(struct span sysctls, struct span lines) {
     const char *kept = NULL; /* the end of the last member that stays */
     int more, dropped = 0;   /* whether there are some behind it */
 
-    if (!walk_into(sysctls, '{', &walk)) return "linux.sysctl of config.json is no object";
+    if (!walk_into(sysctls, '{', &walk)) return "linux.sysctl of config.json is not an object";
     const char *from = walk.p;
     while ((more = next(&walk, &key, &value)) > 0) {
         if (is_line_of(lines, key)) {
@@ -471,7 +471,7 @@ static const char *drop_sysctls(struct span sysctls, struct span lines) {
         from = kept = walk.p;
         dropped = 0;
     }
-    if (more < 0) return "linux.sysctl of config.json is no proper JSON";
+    if (more < 0) return "linux.sysctl of config.json is not valid JSON";
     if (dropped && !edit(from, (size_t)(walk.end - from), LITERAL(""))) return "config.json has too many sysctls";
     return NULL;
 }
@@ -484,7 +484,7 @@ const char *join_network(struct span config, const struct request *request, cons
     static struct text place;
 
     edits.count = place.length = 0;
-    if (!find_object(config, &top)) return "config.json is no JSON object";
+    if (!find_object(config, &top)) return "config.json is not a JSON object";
     if (member(top, LITERAL("linux"), &linux_part) != 1 ||
         member(linux_part, LITERAL("namespaces"), &namespaces) != 1 || !walk_into(namespaces, '[', &walk))
         return "config.json has no linux.namespaces";

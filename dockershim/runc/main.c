@@ -370,7 +370,7 @@ static void find_base(const struct overlay *overlay, const char *root, struct wo
     if (!base->length) fail("the layers are in no common folder:", root, 0);
 }
 
-/* Files that are made in an overlay belong to whoever mounted it until they get their owner, and the kernel refuses
+/* Files that are made in an overlay belong to the user who mounted it until they get their owner, and the kernel refuses
    users that an id-mapped layer does not know. So we mount it as root of the namespace, with our own capabilities. */
 static void mount_as(const struct request *request, const char *source, const char *root, unsigned long flags, const char *options) {
     struct capability_header header = {CAPABILITY_VERSION_3, 0};
@@ -537,7 +537,7 @@ static void give_network(struct span config, const struct request *request, cons
     add_part(&network, request->prefix.at, request->prefix.length);
     add(&network, id);
     int fd = open_namespace(network.text);
-    if (call(SYS_ioctl, fd, NS_GET_NSTYPE) != CLONE_NEWNET) fail("is no network namespace:", network.text, 0);
+    if (call(SYS_ioctl, fd, NS_GET_NSTYPE) != CLONE_NEWNET) fail("is not a network namespace:", network.text, 0);
     call(SYS_close, fd);
     char *amended = memory(room);
     const char *problem = join_network(config, request, network.text, amended, room, &length);

@@ -18,7 +18,7 @@ from dockershim.common.text import escape
 from dockershim.server import config, log
 
 if TYPE_CHECKING:
-    from dockershim.server.process import Compose
+    from dockershim.server.serving_process import Compose
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
@@ -40,15 +40,15 @@ _GRPC_ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 
 DESCRIPTION: Final = """\
-The CRI server that makes a Docker Engine a Kubernetes runtime.
+A CRI server that lets Kubernetes use Docker Engine as its container runtime.
 
 commands:
-  serve            serve the CRI (also meant by flags without a command)
-  config default   print a configuration file with the defaults as comments
-  config show      print the values that flags, environment and files give, with their sources
-  info             print what kernel, engine and runtimes can do, as the running server has found it
-  doctor           say what is wrong on this node, and what mends it; 1 if something is
-  status           show pods, containers, what they use, and how the server is doing, until Ctrl-C
+  serve            serve the CRI (the default command)
+  config default   print a configuration file with the default values as comments
+  config show      print the effective configuration and the source of each value
+  info             print the features of the kernel, engine and OCI runtimes that the running server has found
+  doctor           check this node for problems and print how to fix them; the exit code is 1 if a check fails
+  status           show pods, containers, their resource usage and the state of the server until Ctrl-C
 """
 
 
@@ -131,7 +131,7 @@ def _sources(
 def _callers_endpoint(settings: config.Config) -> str:
     """Where callers find the server."""
     endpoint = settings.container_runtime_endpoint
-    # systemd has made the socket; our unit file makes this one.
+    # The socket is systemd's, from our unit file.
     return config.Config().container_runtime_endpoint if endpoint.startswith("fd://") else endpoint
 
 
@@ -139,9 +139,9 @@ def _serve(settings: config.Config, load: Callable[[], config.Config], compose: 
     log.configure(settings.log_level, settings.log_format)
     set_up_grpc()
     # Imported only here: printing help or refusing a flag need not load gRPC and all parts of the server.
-    from dockershim.server import process
+    from dockershim.server import serving_process
 
-    return process.run(settings, load, compose or _real_parts())
+    return serving_process.run(settings, load, compose or _real_parts())
 
 
 def set_up_grpc() -> None:
@@ -164,11 +164,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         name = " ".join(arguments.command)
         parser.error(f"unknown command: {name}{config.did_you_mean(name, map(' '.join, COMMANDS))}")
     if arguments.json and arguments.command not in (INFO, DOCTOR, STATUS):
-        parser.error("--json: only info, doctor and status print JSON")
+        parser.error("--json: only valid for info, doctor and status")
     if arguments.once and arguments.command != STATUS:
-        parser.error("--once: only status shows more than once")
+        parser.error("--once: only valid for status")
     if arguments.pod and arguments.command != DOCTOR:
-        parser.error("--pod: only doctor runs a pod")
+        parser.error("--pod: only valid for doctor")
     return arguments
 
 
@@ -179,12 +179,12 @@ def _explicit_switches(argv: Sequence[str]) -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line: the usage has more flags than a screen."""
+    """Prints errors on one line: the usage would fill more than a screen."""
 
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
         hint = config.did_you_mean(unknown.split("=")[0].split(" ")[0], self._option_string_actions) if unknown else ""
-        self.exit(USAGE_ERROR, f"dockershim: {escape(message)}{hint} (dockershim --help lists all)\n")
+        self.exit(USAGE_ERROR, f"dockershim: {escape(message)}{hint}; see dockershim --help\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -197,11 +197,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="PATH", help=f"configuration file (default {config.DEFAULT_FILE})")
-    parser.add_argument("--json", action="store_true", help="let info, doctor or status print JSON")
-    parser.add_argument("--once", action="store_true", help="let status show all pods once and end")
-    parser.add_argument("--pod", action="store_true", help="let doctor run a pod, and remove it")
+    parser.add_argument("--json", action="store_true", help="print JSON (info, doctor, status)")
+    parser.add_argument("--once", action="store_true", help="print all pods once and exit (status)")
+    parser.add_argument("--pod", action="store_true", help="also run a pod and remove it (doctor)")
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
-    parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of what it is built from")
+    parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of Python and of libraries")
     for option in config.OPTIONS:
         metavar = "BOOL" if option.is_switch else "VALUE"
         text = f"{option.help} (default {config.to_toml(option.default)})".replace("%", "%%")

@@ -45,7 +45,7 @@ class ConfigError(Exception):
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise ValueError("must be a string")
     return value
 
 
@@ -81,7 +81,7 @@ def _mtu(value: object) -> int:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65535:
-        raise ValueError("must be a whole number from 0 to 65535")
+        raise ValueError("must be an integer between 0 and 65535")
     return value
 
 
@@ -90,7 +90,7 @@ def _files(value: object) -> int:
         value = int(value)
     # With only one file, the engine empties it in place, and lines that were not copied yet are lost.
     if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 1000:
-        raise ValueError("must be a whole number from 2 to 1000")
+        raise ValueError("must be an integer between 2 and 1000")
     return value
 
 
@@ -115,7 +115,7 @@ def parse_duration(value: object) -> float:
     """
     seconds = _seconds(value)
     if seconds is None or not 0 <= seconds <= MAX_DURATION:
-        raise ValueError('must be a duration such as "1m30s", "250ms" or a number of seconds')
+        raise ValueError('must be a duration such as "1m30s" or "250ms", or a number of seconds')
     return seconds
 
 
@@ -145,14 +145,14 @@ def format_duration(seconds: float) -> str:
 
 
 def _request_timeout(value: object) -> float:
-    # cri-dockerd's default of 0 means its built-in limit, not "none". A call without a limit helps nobody.
+    # cri-dockerd's default of 0 means its built-in limit, not "none". A call without a limit could block forever.
     return parse_duration(value) or DEFAULT_REQUEST_TIMEOUT
 
 
 def _positive_duration(value: object) -> float:
     seconds = parse_duration(value)
     if seconds == 0:
-        raise ValueError("must be longer than 0")
+        raise ValueError("must be greater than 0")
     return seconds
 
 
@@ -170,7 +170,7 @@ def _optional_path(value: object) -> Path | None:
 def _paths(value: object) -> tuple[Path, ...]:
     items: Sequence[object] = value.split(",") if isinstance(value, str) else cast("Sequence[object]", value)
     if not isinstance(items, list) or not items:
-        raise ValueError("must be a list of absolute paths, as text separated by commas")
+        raise ValueError("must be a list of absolute paths, or a string of them separated by commas")
     return tuple(_path(item.strip() if isinstance(item, str) else item) for item in items)
 
 
@@ -179,15 +179,15 @@ def _optional_paths(value: object) -> tuple[Path, ...]:
 
 
 def _texts(*allowed: str) -> Callable[[object], tuple[str, ...]]:
-    """A list, as text separated by commas; of any texts if none are given."""
+    """A reader of a list, or of a string separated by commas. Without ``allowed``, any string is accepted."""
 
     def read(value: object) -> tuple[str, ...]:
         items = [item for item in value.split(",") if item] if isinstance(value, str) else value
         if not isinstance(items, list):
-            raise ValueError("must be a list, as text separated by commas")
+            raise ValueError("must be a list, or a string separated by commas")
         texts = tuple(_text(item).strip() for item in items)
         if allowed and not set(texts) <= set(allowed):
-            raise ValueError(f"must be a list of some of {', '.join(sorted(allowed))}")
+            raise ValueError(f"must contain only {', '.join(sorted(allowed))}")
         return texts
 
     return read
@@ -201,16 +201,16 @@ def _endpoint(value: object) -> str:
         return endpoint
     path = endpoint.removeprefix("unix://")
     if path == endpoint or not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise ValueError("must be unix:///path or fd:// (a socket passed by systemd)")
+        raise ValueError("must be unix:///path, or fd:// for a socket passed by systemd")
     if len(path.encode()) > MAX_SOCKET_PATH:
-        raise ValueError(f"must have a path of at most {MAX_SOCKET_PATH} bytes")
+        raise ValueError(f"must have a path no longer than {MAX_SOCKET_PATH} bytes")
     return endpoint
 
 
 def _socket(value: object) -> Path:
     path = _path(value)
     if len(bytes(path)) > MAX_SOCKET_PATH:
-        raise ValueError(f"must have at most {MAX_SOCKET_PATH} bytes")
+        raise ValueError(f"must be no longer than {MAX_SOCKET_PATH} bytes")
     return path
 
 
@@ -221,7 +221,7 @@ def _optional_endpoint(value: object) -> str:
 def _docker_endpoint(value: object) -> str:
     text = _text(value)
     if text and not re.match(r"(unix:///|tcp://|http://|https://).", text):
-        raise ValueError("must be unix:///path, tcp://host:port or empty for DOCKER_HOST")
+        raise ValueError("must be unix:///path, tcp://host:port, or empty to use DOCKER_HOST")
     return text
 
 
@@ -238,10 +238,10 @@ def _metrics_address(value: object) -> str:
 
 
 def _loopback_address(value: object) -> str:
-    """``address:port`` of this machine alone: there is no password, and an error may name what a tenant wrote."""
+    """``address:port`` on a loopback interface: the page has no authentication, and shows names of pods."""
     address = _metrics_address(value)
     if address and not ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
-        raise ValueError("must be a loopback address with a port, such as 127.0.0.1:9324 (from elsewhere: ssh -L)")
+        raise ValueError("must be a loopback address with a port, such as 127.0.0.1:9324; use ssh -L for remote access")
     return address
 
 
@@ -267,7 +267,7 @@ def _cidrs(value: object) -> str:
         try:
             ipaddress.ip_network(part.strip(), strict=False)
         except ValueError:
-            raise ValueError("must be a network such as 10.244.0.0/24, or two of them with a comma") from None
+            raise ValueError("must be a CIDR such as 10.244.0.0/24, or two separated by a comma") from None
     return text
 
 
@@ -322,199 +322,209 @@ class Config:
     container_runtime_endpoint: str = _option(
         "unix:///run/dockershim.sock",
         _endpoint,
-        "Where the CRI is served: unix:///path, or fd:// for a socket passed by systemd (fd://name picks one by name).",
+        "Endpoint of the CRI: unix:///path, or fd:// for a socket passed by systemd (fd://name selects one by name).",
     )
     image_service_endpoint: str = _option(
         "",
         _optional_endpoint,
-        "Where the ImageService is served, if not with the RuntimeService on the container runtime endpoint.",
+        "Endpoint of the ImageService. Empty: the container runtime endpoint.",
     )
     docker_endpoint: str = _option(
         DEFAULT_DOCKER_ENDPOINT,
         _docker_endpoint,
-        "The Docker Engine: unix:///path or tcp://host:port. Empty: DOCKER_HOST, else the usual socket.",
+        "Endpoint of the Docker Engine: unix:///path or tcp://host:port. Empty: DOCKER_HOST, or the default socket.",
     )
-    docker_tls_ca: Path | None = _option(None, _optional_path, "Certificates that a TLS engine's own is checked by.")
-    docker_tls_cert: Path | None = _option(None, _optional_path, "Client certificate shown to a TLS engine.")
-    docker_tls_key: Path | None = _option(None, _optional_path, "Key of that client certificate.")
-    docker_tls_verify: bool = _option(True, _boolean, "Check the certificate of a TLS engine.")
+    docker_tls_ca: Path | None = _option(
+        None, _optional_path, "CA certificates that verify the engine's certificate over TLS."
+    )
+    docker_tls_cert: Path | None = _option(
+        None, _optional_path, "Client certificate that is presented to the engine over TLS."
+    )
+    docker_tls_key: Path | None = _option(None, _optional_path, "Private key of docker_tls_cert.")
+    docker_tls_verify: bool = _option(True, _boolean, "Verify the engine's certificate over TLS.")
     root_directory: Path = _option(
         Path("/var/lib/dockershim"),
         _path,
-        "State that outlives a reboot: checkpoints. One server at a time can hold it.",
+        "Directory of state that survives a reboot: checkpoints. Only one server at a time can use it.",
         also=("cri_dockerd_root_directory",),
     )
     adopt_from: tuple[Path, ...] = _option(
         (),
         _optional_paths,
-        "Root directories of other dockershims, whose checkpoints are read too: /var/lib/cri-dockerd. May be repeated.",
+        "Root directory of another dockershim to adopt checkpoints from, such as /var/lib/cri-dockerd. Repeatable.",
         repeats=True,
     )
     state_directory: Path = _option(
-        Path("/run/dockershim"), _path, "State that ends with the machine: pinned network namespaces, private sockets."
+        Path("/run/dockershim"),
+        _path,
+        "Directory of state that does not survive a reboot: pinned network namespaces and private sockets.",
     )
     pod_infra_container_image: str = _option(
-        "", _text, "Image of the container that holds a pod's namespaces. Empty: the one built into dockershim."
+        "", _text, "Image of the container that holds a pod's namespaces. Empty: the image built into dockershim."
     )
     image_pull_progress_deadline: float = _option(
-        60.0, _positive_duration, "A pull that makes no progress for so long is given up.", reloads=True
+        60.0, _positive_duration, "Cancel an image pull that makes no progress for this long.", reloads=True
     )
     runtime_request_timeout: float = _option(
         DEFAULT_REQUEST_TIMEOUT,
         _request_timeout,
-        "Limit of one call to the engine; pull, logs, exec and attach have none. 0 means the default.",
+        "Timeout of one call to the engine, except for pull, logs, exec and attach. 0: the default.",
         reloads=True,
     )
     inventory_check_interval: float = _option(
         60.0,
         _positive_duration,
-        "How often what is known of containers and images by events is compared with the engine's lists.",
+        "How often the inventory of containers and images is compared with the engine's lists.",
     )
     disk_usage_interval: float = _option(
         60.0,
         _positive_duration,
-        "How often the writable layer of a running container is measured; that of a large one less often.",
+        "How often the writable layer of a running container is measured. Large layers are measured less often.",
     )
     streaming_bind_addr: str = _option(
         DEFAULT_STREAMING_ADDRESS,
         _streaming_address,
-        "Where exec, attach and port-forward are served: address or address:port, port 0 for any free one.",
+        "Address of the exec, attach and port-forward server: address or address:port. Port 0: any free port.",
     )
     streaming_idle_timeout: float = _option(
-        4 * 3600.0, _positive_duration, "A stream of exec, attach or port-forward that is idle for so long is closed."
+        4 * 3600.0, _positive_duration, "Close an exec, attach or port-forward stream that is idle for this long."
     )
     streaming_tls_cert: Path | None = _option(
         None,
         _optional_path,
-        "Certificate by which exec, attach and port-forward are served over TLS; a new one is taken in seconds.",
+        "Certificate of the exec, attach and port-forward server. Reloaded within seconds. Empty: no TLS.",
     )
-    streaming_tls_key: Path | None = _option(None, _optional_path, "Key of that certificate.")
+    streaming_tls_key: Path | None = _option(None, _optional_path, "Private key of streaming_tls_cert.")
     streaming_tls_client_ca: Path | None = _option(
-        None, _optional_path, "Certificates by which clients of exec, attach and port-forward have to show their own."
+        None,
+        _optional_path,
+        "CA certificates. When set, exec, attach and port-forward require a client certificate signed by one of them.",
     )
     metrics_bind_addr: str = _option(
         "",
         _metrics_address,
-        "Where the server's own metrics are served over HTTP, under /metrics: address:port. Empty: nowhere.",
+        "Address of the metrics server, which serves /metrics over HTTP: address:port. Empty: disabled.",
     )
     metrics_tls_cert: Path | None = _option(
         None,
         _optional_path,
-        "Certificate by which metrics are served over TLS; a new one is taken in seconds.",
+        "Certificate of the metrics server. Reloaded within seconds. Empty: no TLS.",
         also=("metrics_tls_cert_file",),
     )
     metrics_tls_key: Path | None = _option(
-        None, _optional_path, "Key of that certificate.", also=("metrics_tls_key_file",)
+        None, _optional_path, "Private key of metrics_tls_cert.", also=("metrics_tls_key_file",)
     )
     metrics_tls_client_ca: Path | None = _option(
-        None, _optional_path, "Certificates by which those who ask for metrics have to show their own."
+        None,
+        _optional_path,
+        "CA certificates. When set, the metrics server requires a client certificate signed by one of them.",
     )
     debug_bind_addr: str = _option(
         "",
         _loopback_address,
-        "Where a page with the state of the node is served over HTTP, to the machine itself: 127.0.0.1:port. Empty: "
-        "nowhere.",
+        "Loopback address of the debug server, which shows the state of the node over HTTP: 127.0.0.1:port. Empty: "
+        "disabled.",
     )
     network_plugin: str = _option(
         "cni",
         _choice("cni", "kubenet", "docker", **{"": "docker", "no-op": "docker"}),
-        "Who makes the network of pods: cni, kubenet, or docker (also: no-op, or empty).",
+        "Network of pods: cni, kubenet, or docker (synonyms: no-op and empty) for the engine's own bridge.",
     )
-    cni_conf_dir: Path = _option(Path("/etc/cni/net.d"), _path, "Folder of the CNI configurations.")
+    cni_conf_dir: Path = _option(Path("/etc/cni/net.d"), _path, "Directory of CNI network configurations.")
     cni_bin_dir: tuple[Path, ...] = _option(
-        (Path("/opt/cni/bin"),), _paths, "Folders of the CNI plugins, searched in order."
+        (Path("/opt/cni/bin"),), _paths, "Directories of CNI plugins, searched in order."
     )
-    cni_cache_dir: Path = _option(Path("/var/lib/cni/cache"), _path, "Folder of the results of CNI plugins.")
-    cni_timeout: float = _option(220.0, _positive_duration, "Limit of setting up or removing one pod's network.")
-    network_plugin_mtu: int = _option(0, _mtu, "MTU of the pod network that kubenet makes; 0 for the default.")
+    cni_cache_dir: Path = _option(Path("/var/lib/cni/cache"), _path, "Directory of the cached results of CNI plugins.")
+    cni_timeout: float = _option(220.0, _positive_duration, "Timeout of setting up or tearing down a pod's network.")
+    network_plugin_mtu: int = _option(0, _mtu, "MTU of the network that kubenet creates. 0: the default.")
     hairpin_mode: str = _option(
         "none",
         _choice("none", "promiscuous-bridge", "hairpin-veth"),
-        "How kubenet lets a pod reach itself through a service.",
+        "How kubenet lets a pod reach itself through a Service.",
     )
-    pod_cidr: str = _option("", _cidrs, "Addresses of pods, used until the kubelet sends some.")
+    pod_cidr: str = _option("", _cidrs, "CIDR of pod addresses for kubenet, used until the kubelet sends one.")
     ipv6_dual_stack: bool = _option(
         False,
         _boolean,
-        "Accepted for unit files of cri-dockerd: one address of each IP family of a pod is always reported.",
+        "Accepted for compatibility with cri-dockerd and ignored: one address per IP family is always reported.",
         effective=False,
     )
     cgroup_driver: str = _option(
         "",
         _choice("", "cgroupfs", "systemd"),
-        "The engine's cgroup driver, told to kubelets that ask before the engine is there. Empty: ask the engine.",
+        "The engine's cgroup driver, reported to the kubelet before the engine answers. Empty: ask the engine.",
     )
     oci_runtime: str = _option(
         "",
         _text,
-        "Name of the engine's runtime that is dockershim-runc, for user namespaces and OCI hooks of pods. Empty: none.",
+        "The engine's name for dockershim-runc, which user namespaces and OCI hooks of pods require. Empty: none.",
     )
     early_network: bool = _option(
         False,
         _boolean,
-        "Run the CNI plugins of a pod beside the start of its infra container. It needs oci_runtime, and Docker 28.",
+        "Run the CNI plugins of a pod while its infra container starts. Requires oci_runtime and Docker 28 or newer.",
     )
     container_log_format: str = _option(
         "cri",
         _choice("cri", "docker"),
-        "What is at the log path of a new container: cri for a file of its own, docker for a link to the json-file.",
+        "Log of a new container: cri for a file in CRI format, docker for a symbolic link to the engine's json-file.",
     )
     engine_log_max_size: str = _option(
-        "32m", _size, "With cri: size of the engine's own json-file of a container, before the engine rotates it."
+        "32m", _size, "Size at which the engine rotates a container's json-file, with container_log_format cri."
     )
     engine_log_max_files: int = _option(
-        3, _files, "With cri: how many such files the engine keeps. One that is being copied is never lost by that."
+        3, _files, "Number of json-files that the engine keeps for a container, with container_log_format cri."
     )
     runtime_hooks_dir: Path = _option(
-        Path("/etc/runtime/hookserver.d"), _path, "Folder of the configurations of hook servers, a file for each."
+        Path("/etc/runtime/hookserver.d"), _path, "Directory of hook server configurations, one file for each server."
     )
-    runtime_hook_timeout: float = _option(
-        5.0, _positive_duration, "How long a hook server may take for an answer.", reloads=True
-    )
+    runtime_hook_timeout: float = _option(5.0, _positive_duration, "Timeout of a call to a hook server.", reloads=True)
     nri: bool = _option(
-        False, _boolean, "Serve NRI, the interface of plugins that see pods and containers and may change them."
+        False, _boolean, "Enable NRI, whose plugins are notified of pods and containers and can adjust containers."
     )
-    nri_socket: Path = _option(Path("/var/run/nri/nri.sock"), _socket, "Where NRI plugins connect.")
+    nri_socket: Path = _option(Path("/var/run/nri/nri.sock"), _socket, "Socket that NRI plugins connect to.")
     nri_disable_connections: bool = _option(
-        False, _boolean, "Serve NRI only to the plugins of nri_plugin_dir, without a socket."
+        False, _boolean, "Do not open the NRI socket: use only the plugins in nri_plugin_dir."
     )
-    nri_plugin_dir: Path = _option(
-        Path("/opt/nri/plugins"), _path, "Folder of the NRI plugins that are started with the server."
-    )
+    nri_plugin_dir: Path = _option(Path("/opt/nri/plugins"), _path, "Directory of NRI plugins that the server starts.")
     nri_plugin_config_dir: Path = _option(
-        Path("/etc/nri/conf.d"), _path, "Folder of the configurations of these plugins."
+        Path("/etc/nri/conf.d"), _path, "Directory of the configurations of these plugins."
     )
     nri_plugin_registration_timeout: float = _option(
-        5.0, _positive_duration, "How long an NRI plugin may take to register.", reloads=True
+        5.0, _positive_duration, "Timeout of the registration of an NRI plugin.", reloads=True
     )
     nri_plugin_request_timeout: float = _option(
-        2.0, _positive_duration, "How long an NRI plugin may take for an answer.", reloads=True
+        2.0, _positive_duration, "Timeout of a request to an NRI plugin.", reloads=True
     )
     nri_default_validator: bool = _option(
-        False, _boolean, "Check what NRI plugins change by the options below, and by what pods require of them."
+        False, _boolean, "Validate adjustments of NRI plugins against the options below and the pod's annotations."
     )
     nri_reject: tuple[str, ...] = _option(
         (),
         _texts("custom-seccomp", "namespace", "oci-hook", "runtime-default-seccomp", "sysctl", "unconfined-seccomp"),
-        "What the validator lets no NRI plugin change.",
+        "Adjustments that the validator rejects.",
     )
     nri_required_plugins: tuple[str, ...] = _option(
-        (), _texts(), "NRI plugins without which the validator lets no container be made: name or index-name."
+        (), _texts(), "NRI plugins that the validator requires to create a container: name or index-name."
     )
     nri_tolerate_missing_plugins_annotation: str = _option(
-        "", _text, "Annotation by which a pod does without these plugins: its value is true. Empty: none."
+        "", _text, "Annotation that, set to true, exempts a pod from nri_required_plugins. Empty: none."
     )
     log_level: str = _option(
         "info",
         _level,
-        "Least severe records to log.",
+        "Minimum severity of log messages.",
         reloads=True,
     )
-    log_format: str = _option("text", _choice("text", "json"), "text, or json for one object a line.", reloads=True)
-    shutdown_grace: float = _option(
-        30.0, parse_duration, "How long calls in flight may take after SIGTERM.", reloads=True
+    log_format: str = _option(
+        "text", _choice("text", "json"), "Format of log messages: text, or json for one object per line.", reloads=True
     )
-    runtime_cgroups: str = _option("", _text, "Accepted for unit files of cri-dockerd.", effective=False)
+    shutdown_grace: float = _option(
+        30.0, parse_duration, "How long calls in flight may take to finish after SIGTERM.", reloads=True
+    )
+    runtime_cgroups: str = _option(
+        "", _text, "Accepted for compatibility with cri-dockerd and ignored.", effective=False
+    )
 
 
 OPTIONS: Final[tuple[Option, ...]] = tuple(
@@ -560,7 +570,7 @@ def _load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | Non
             try:
                 values[option.key] = option.read(entry.value)
             except ValueError as error:
-                problems.append(f"{option.key} ({entry.origin}): {error}, not {entry.value!r}")
+                problems.append(f"{option.key} ({entry.origin}): {error}, got {entry.value!r}")
     if problems:
         raise ConfigError(problems)
     config = _settled(Config(**values), environ)
@@ -572,10 +582,10 @@ def _load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | Non
 def _incomplete(config: Config) -> Iterator[str]:
     for name in ("docker_tls", "streaming_tls", "metrics_tls"):
         if bool(getattr(config, f"{name}_cert")) != bool(getattr(config, f"{name}_key")):
-            yield f"{name}_cert, {name}_key: one is of no use without the other"
+            yield f"{name}_cert, {name}_key: must be set together"
     for name in ("streaming_tls", "metrics_tls"):
         if getattr(config, f"{name}_client_ca") and not getattr(config, f"{name}_cert"):
-            yield f"{name}_client_ca: clients show certificates over TLS only, which {name}_cert turns on"
+            yield f"{name}_client_ca: requires TLS; set {name}_cert and {name}_key"
 
 
 def _settled(config: Config, environ: Mapping[str, str]) -> Config:
@@ -611,14 +621,14 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
         option = _BY_KEY.get(key)
         if option is None:
-            problems.append(f"{name} (environment): no such option{did_you_mean(key, _BY_KEY)}")
+            problems.append(f"{name} (environment): unknown option{did_you_mean(key, _BY_KEY)}")
         else:
             entries[option.key] = _Entry(value, f"environment {name}")
     return entries
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the known one that is most like it, or nothing."""
+    """The end of a message about an unknown name: the most similar known name, or nothing."""
     similar = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {similar[0]}?" if similar else ""
 
@@ -653,7 +663,7 @@ def _from_file(path: Path, problems: list[str], *, must_exist: bool) -> dict[str
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"config ({path}): {error}")
         return {}
-    problems += [f"{key} ({path}): no such option{did_you_mean(key, _BY_KEY)}" for key in table if key not in _BY_KEY]
+    problems += [f"{key} ({path}): unknown option{did_you_mean(key, _BY_KEY)}" for key in table if key not in _BY_KEY]
     return {_BY_KEY[key].key: _Entry(value, str(path)) for key, value in table.items() if key in _BY_KEY}
 
 
@@ -678,7 +688,7 @@ def effective_file(flags: Mapping[str, str], environ: Mapping[str, str], file: P
 
 
 def _comment(option: Option) -> str:
-    return f"# {option.help}" + (" SIGHUP applies a change." if option.reloads else "")
+    return f"# {option.help}" + (" Reloaded on SIGHUP." if option.reloads else "")
 
 
 def to_toml(value: object) -> str:
@@ -695,7 +705,7 @@ def to_toml(value: object) -> str:
 
 
 def without_effect(config: Config) -> tuple[str, ...]:
-    """Keys that are set and have no effect here."""
+    """Keys that are set and have no effect in dockershim."""
     return tuple(
         option.key for option in OPTIONS if not option.effective and option.key in _differing(config, Config())
     )

@@ -18,6 +18,7 @@ _LONGEST_ANSWER: Final = 64 << 20
 
 def connect(endpoint: str) -> grpc.Channel:
     """A channel to ``unix:///path``. Nothing is connected yet."""
+    # Without its own pool, a channel shares the back-off of an earlier one to the same socket.
     options = [("grpc.max_receive_message_length", _LONGEST_ANSWER), ("grpc.use_local_subchannel_pool", 1)]
     return grpc.insecure_channel(endpoint, options=options)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import grpc
@@ -23,8 +22,9 @@ from google.protobuf.message_factory import GetMessageClass
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2
 from dockershim.common import spans
-from dockershim.common.measure import Calls, measured
+from dockershim.common.timed import Kind, timed
 from dockershim.cri.calls import CHANGES, OPEN_ENDED, V1ALPHA2, row_of
+from dockershim.cri.handlers import Handler
 from dockershim.server import log
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 
-STOPPING: Final = "dockershim is stopping"
+STOPPING: Final = "dockershim is shutting down"
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -102,33 +102,18 @@ class Journal(Protocol):
         """Take note of a call that failed after these seconds. ``about`` has its log fields."""
 
 
-class Recorder(Protocol):
-    """Who takes note of what some calls do."""
-
-    @property
-    def calls(self) -> Container[str]:
-        """The names of these calls."""
-
-    def recording(self, call: str, request: Any) -> AbstractContextManager[Callable[[Any], None]]:
-        """A block in which one of them runs. It gives what is to be called with the response."""
-
-
 def make_server(
-    services: Mapping[str, object],
+    services: Mapping[str, Iterable[Handler]],
     open_streams: OpenStreams,
-    calls: Calls | None = None,
     journal: Journal | None = None,
-    recorder: Recorder | None = None,
 ) -> grpc.aio.Server:
     """A server, not yet bound or started, for ``services``: RuntimeService, ImageService or both, by these names.
 
-    A service object has a coroutine method (for a stream, an async generator function) in snake case for each
-    implemented call; others answer UNIMPLEMENTED. ``calls`` measures each call by its name in the CRI.
-    ``recorder`` sees the calls that it names.
+    Calls without a handler answer UNIMPLEMENTED. Raises TypeError for a handler whose messages are not those of a call.
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    for name, implementation in services.items():
-        handlers = _handlers(name, implementation, open_streams, calls, journal, recorder)
+    for name, served in services.items():
+        handlers = _handlers(name, served, open_streams, journal)
         older = {method: handler for method, handler in handlers.items() if method in V1ALPHA2[name]}
         server.add_generic_rpc_handlers(
             (
@@ -141,27 +126,23 @@ def make_server(
 
 def _handlers(
     service: str,
-    implementation: object,
+    served: Iterable[Handler],
     open_streams: OpenStreams,
-    calls: Calls | None,
     journal: Journal | None,
-    recorder: Recorder | None,
 ) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+    built = {(one.request.DESCRIPTOR, one.response.DESCRIPTOR, one.streams): one.serve for one in served}
     for descriptor in api_pb2.DESCRIPTOR.services_by_name[service].methods:
-        built = getattr(implementation, snake_case(descriptor.name), None)
-        call = _Call(descriptor, built, open_streams, calls, journal, recorder)
+        serve = built.pop((descriptor.input_type, descriptor.output_type, descriptor.server_streaming), None)
+        call = _Call(descriptor, serve, open_streams, journal)
         # No (de)serializers: with them, gRPC answers requests that do not parse with UNKNOWN, and logs a traceback.
         if descriptor.server_streaming:
             handlers[descriptor.name] = grpc.unary_stream_rpc_method_handler(call.stream)
         else:
             handlers[descriptor.name] = grpc.unary_unary_rpc_method_handler(call.unary)
+    if built:
+        raise TypeError(f"{service} has no call with {', '.join(request.name for request, _, _ in built)}")
     return handlers
-
-
-def snake_case(name: str) -> str:
-    """The name of the method that serves a call of the CRI."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class _Call:
@@ -172,9 +153,7 @@ class _Call:
         method: MethodDescriptor,
         built: Callable[[Any], Any] | None,
         streams: OpenStreams,
-        calls: Calls | None,
         journal: Journal | None,
-        recorder: Recorder | None,
     ) -> None:
         self._name = method.name
         self._service = method.containing_service.full_name
@@ -184,11 +163,9 @@ class _Call:
         self._journal = journal
         self._built = built
         self._waiting = streams.waiting if method.name == OPEN_ENDED else nullcontext
-        self._calls = calls
-        self._recorder = recorder if recorder is not None and method.name in recorder.calls else None
 
     async def unary(self, payload: bytes, context: Context) -> bytes:
-        with self._measured(context):
+        with self._timed(context):
             return await self._unary(payload, context)
 
     async def _unary(self, payload: bytes, context: Context) -> bytes:
@@ -198,7 +175,9 @@ class _Call:
             level = self._level(about)
             started = time.perf_counter()
             try:
-                response = await self._run(run, request)
+                with timed(Kind.HANDLER, self._name, about=request) as handled:
+                    response: Message = await run(request)
+                    handled.result = response
                 body = response.SerializeToString()
                 returned = self._returned(response)
             except (Exception, asyncio.CancelledError) as error:
@@ -208,29 +187,16 @@ class _Call:
                 logger.log(level, "done in %.1f ms", _since(started))
             return body
 
-    async def _run(self, run: Callable[[Any], Awaitable[Message]], request: Message) -> Message:
-        if self._recorder is None:
-            return await run(request)
-        with self._recorder.recording(self._name, request) as answered:
-            response = await run(request)
-            answered(response)
-        return response
-
     @contextmanager
-    def _measured(self, context: Context) -> Iterator[None]:
-        """Measure and trace a block as this call, with the status code of its answer."""
-        with self._span(context) as span, measured(self._calls, self._name) as call:
+    def _timed(self, context: Context) -> Iterator[None]:
+        """Time a block as this call, with the status code of its answer."""
+        served = spans.Served(self._service, context.invocation_metadata) if self._name != OPEN_ENDED else None
+        with timed(Kind.RPC, self._name, about=served) as call:
             try:
                 yield
             except grpc.aio.AbortError:
-                call.code = context.code().name
-                span.ended_with(call.code, context.details())
+                call.code, call.message = context.code().name, context.details()
                 raise
-
-    def _span(self, context: Context) -> AbstractContextManager[spans.Span]:
-        if self._name == OPEN_ENDED:
-            return spans.NOTHING
-        return spans.served(self._service, self._name, context.invocation_metadata())
 
     def _about(self, request: Message) -> dict[str, str]:
         """The log fields for the subject of a call. Read before the call, as its names may be gone afterwards."""
@@ -247,7 +213,7 @@ class _Call:
         return logging.DEBUG if done else logging.INFO
 
     async def stream(self, payload: bytes, context: Context) -> AsyncIterator[bytes]:
-        with self._measured(context):
+        with self._timed(context):
             async with aclosing(self._stream(payload, context)) as responses:
                 async for response in responses:
                     yield response
@@ -275,16 +241,16 @@ class _Call:
             return self._request.FromString(payload), self._built
         except DecodeError:
             with log.fields(rpc=self._name):
-                logger.info("the request does not parse: %d bytes", len(payload))
+                logger.info("cannot parse the request of %d bytes", len(payload))
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {self._request.DESCRIPTOR.full_name}"
             )
 
     async def _end(self, error: BaseException, started: float, context: Context, level: int) -> NoReturn:
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-            logger.log(level, "its caller has gone after %.1f ms", _since(started))
+            logger.log(level, "cancelled by the client after %.1f ms", _since(started))
             if self._name != OPEN_ENDED:
-                self._note(grpc.StatusCode.CANCELLED, "its caller has gone", started)
+                self._note(grpc.StatusCode.CANCELLED, "cancelled by the client", started)
             raise error
         if isinstance(error, errors.ShimError):
             row = row_of(type(error))
@@ -303,7 +269,7 @@ class _Call:
         # CancelledError if this call was not cancelled: it came from something that the handler waited for, and
         # without an answer the caller would wait.
         logger.error("failed after %.1f ms", _since(started), exc_info=error)
-        message = f"internal error in {self._name}; dockershim's log has the details"
+        message = f"internal error in {self._name}; see the log of dockershim for details"
         self._note(grpc.StatusCode.INTERNAL, message, started)
         await context.abort(grpc.StatusCode.INTERNAL, message)
 

@@ -14,7 +14,7 @@ from dockershim.server.cri_calls import call, connect, reason
 
 _KEY: Final = "capabilities"
 _DEADLINE: Final = 10.0
-_FOREIGN: Final = "the server that answers does not tell this: it is no dockershim, or of another version"
+_FOREIGN: Final = "the server does not report this: it is not dockershim, or has another version"
 
 
 class NoInfo(Exception):
@@ -28,7 +28,7 @@ def read(endpoint: str) -> dict[str, Any]:
             return facts_of(call(channel, cri.StatusRequest(verbose=True), cri.StatusResponse, _DEADLINE))
         except grpc.RpcError as error:
             raise NoInfo(
-                f"no server answers on {endpoint}: start it, or name its --container-runtime-endpoint"
+                f"no server responds on {endpoint}: start dockershim, or set --container-runtime-endpoint"
                 f" ({escape(reason(error))})"
             ) from error
 
@@ -37,7 +37,7 @@ def facts_of(status: cri.StatusResponse) -> dict[str, Any]:
     """The facts in the answer to a verbose Status. Raises NoInfo if the engine is away, or if it has none."""
     for condition in status.status.conditions:
         if condition.type == "RuntimeReady" and not condition.status:
-            raise NoInfo(f"the server runs, but its engine does not answer: {escape(condition.message)}")
+            raise NoInfo(f"the server is running, but the engine does not respond: {escape(condition.message)}")
     try:
         facts: dict[str, Any] = json.loads(status.info[_KEY])
     except ValueError:
@@ -50,7 +50,7 @@ def render(facts: Mapping[str, Any]) -> str:
     try:
         rows = list(_rows(facts))
     except (KeyError, TypeError):
-        raise NoInfo(f"{_FOREIGN}; --json prints what it tells") from None
+        raise NoInfo(f"{_FOREIGN}; --json prints what it reports") from None
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:{width}}  {escape(text)}\n" for name, text in rows)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import background
+from dockershim.common.listener import is_served
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def instance_lock(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUse(f"another dockershim uses the root directory {root}") from None
+            raise InUse(f"the root directory {root} is in use by another dockershim") from None
         yield
     finally:
         os.close(lock)
@@ -77,7 +78,7 @@ def _check_private(lock: int, path: Path) -> None:
     status = os.fstat(lock)
     ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
     if not ours or stat.S_IMODE(status.st_mode) & 0o077:
-        raise InUse(f"{path} can be opened by others than this server; look at who made it, and remove it")
+        raise InUse(f"{path} is accessible to other users; check its owner, then remove it")
 
 
 class Endpoint(Protocol):
@@ -153,7 +154,7 @@ class PassedSocket:
             try:
                 caller, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                logger.warning("cannot accept a connection: %s", error)
+                logger.warning("cannot accept connection: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             self._relays.start(self._serve(caller), "relay")
@@ -166,7 +167,7 @@ class PassedSocket:
                 await asyncio.get_running_loop().sock_connect(server, str(self.bind_path))
                 await relay(caller, server)
             except OSError as error:
-                logger.debug("a connection broke: %s", error)
+                logger.debug("connection lost: %s", error)
 
 
 async def relay(left: socket.socket, right: socket.socket) -> None:
@@ -197,17 +198,9 @@ def _check_free(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise InUse(f"{path} is there and is not a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A server with a full queue is alive too, and must not block us.
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return
-        except BlockingIOError:
-            pass
-    raise InUse(f"another server answers on {path}")
+        raise InUse(f"{path} exists and is not a socket")
+    if is_served(path):
+        raise InUse(f"{path} is in use by another server")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

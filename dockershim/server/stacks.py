@@ -29,7 +29,7 @@ def log_tasks() -> None:
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     logger.info("%d tasks", len(tasks))
     for task in tasks[:_MOST_TASKS]:
-        logger.info("task %s: %s", task.get_name(), " > ".join(_awaits(task.get_coro())) or "not begun")
+        logger.info("task %s: %s", task.get_name(), " > ".join(_awaits(task.get_coro())) or "not started")
 
 
 def _awaits(awaited: Any) -> list[str]:

@@ -64,7 +64,7 @@ class Notifier:
                 sock.sendall(message.encode())
         except OSError as error:
             # Serving continues: pods do not depend on what the manager knows.
-            logger.warning("cannot tell the service manager %s: %s", message.partition("=")[0], error)
+            logger.warning("cannot send %s to the service manager: %s", message.partition("=")[0], error)
 
 
 @dataclass(frozen=True, slots=True)

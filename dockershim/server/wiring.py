@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     closing,
     contextmanager,
+    nullcontext,
     suppress,
 )
 from dataclasses import dataclass
@@ -23,44 +24,42 @@ import background
 import cni
 import streaming
 from checkpoints import Store
-from dockershim.common.measure import Calls
+from dockershim.common import steps
 from dockershim.common.rollback import settle
-from dockershim.common.steps import listening, step
+from dockershim.common.steps import step
+from dockershim.common.timed import Kind, subscribed
 from dockershim.common.tls import ServerTLS
-from dockershim.cri import RuntimeService
+from dockershim.cri import Handler, RuntimeService, image_handlers
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.adoption import adopt
-from dockershim.cri.checkpoint_container import ContainerCheckpoints
-from dockershim.cri.container import Containers
-from dockershim.cri.drafts import Drafts
+from dockershim.cri.cdi import CdiSpecs
+from dockershim.cri.container_checkpoint import ContainerCheckpoint
+from dockershim.cri.container_reads import ContainerReads
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
 from dockershim.cri.images import ImageService
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 from dockershim.cri.journal import Journal
-from dockershim.cri.limits import Limits
+from dockershim.cri.lifecycle import Lifecycle
 from dockershim.cri.logs import LogKeeper, Logs
-from dockershim.cri.read_sandboxes import SandboxReads
 from dockershim.cri.reconcile import reconcile
-from dockershim.cri.run_sandbox import SandboxStart
 from dockershim.cri.stats import Statistics
 from dockershim.cri.status import NodeStatus
-from dockershim.cri.stop_sandbox import SandboxEnd
 from dockershim.cri.streaming import Streaming
-from dockershim.cri.update_sandbox import SandboxUpdate
-from dockershim.debug.service import DebugServer, Look
-from dockershim.debug.starts import PodStarts, WatchedPlugins
+from dockershim.debug.page_server import DebugServer, Look
+from dockershim.debug.starts import PodStarts
 from dockershim.engine.client import TLS, Engine
 from dockershim.engine.credentials import NodeCredentials, default_files
 from dockershim.engine.oom import LOWEST_OOM_SCORE
 from dockershim.errors import FailedPrecondition, ShimError, StartError
-from dockershim.hooks.folder import HooksInForce, hook_servers
-from dockershim.host_paths.service import HostPaths
-from dockershim.logs.service import ContainerLogs
+from dockershim.hooks.folder import hook_servers
+from dockershim.host_paths.server_side import HostPaths
+from dockershim.interceptors import Chain
+from dockershim.logs.container_logs import ContainerLogs
 from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
-from dockershim.network.plugins import TracedPlugins
+from dockershim.network.plugins import TimedPlugins
 from dockershim.network.pod_network import (
     ENGINE_NETWORK,
     CNINetwork,
@@ -69,8 +68,8 @@ from dockershim.network.pod_network import (
     NodeNetwork,
     NoSource,
 )
-from dockershim.nri.in_force import NRIInForce
 from dockershim.server.config import Config
+from dockershim.server.world import MACHINE, World
 from dockershim.state.checkpoints import Checkpoints
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.failed_calls import FailedCalls
@@ -78,7 +77,6 @@ from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
-from dockershim.state.oom_kills import OOMKills
 from dockershim.state.pods import Pods
 from dockershim.state.watchdog import Watchdog
 from dockershim.stats.disk import DiskUsage
@@ -101,20 +99,15 @@ _FIRST_LOOK_DEADLINE = 10.0
 class Services:
     """The two CRI services and what the process does with them.
 
-    ``runtime`` and ``images`` have one coroutine method per implemented RPC, in snake case
-    (``run_pod_sandbox(request) -> response``); a server-streaming RPC is an async generator. RPCs without a method
-    answer UNIMPLEMENTED. ``reload`` takes over the reloadable part of a new configuration. ``calls`` measures every
-    call; ``journal`` has what the log says about it; ``recorder`` takes note of the starts of pods. ``summary`` says in
-    a line how things are.
+    ``runtime`` and ``images`` are the handlers of their calls. ``reload`` takes over the reloadable part of a new
+    configuration. ``journal`` has what the log says about calls. ``summary`` says in a line how things are.
     """
 
-    runtime: object
-    images: object
+    runtime: Sequence[Handler]
+    images: Sequence[Handler]
     reload: Callable[[Config], None]
     summary: Callable[[], str]
-    calls: Calls | None = None
     journal: Journal | None = None
-    recorder: PodStarts | None = None
 
 
 class _Current:
@@ -128,25 +121,26 @@ class _Current:
 
 
 @asynccontextmanager
-async def compose(config: Config) -> AsyncIterator[Services]:
-    """The services for a configuration. Works without the engine too: calls then answer UNAVAILABLE."""
+async def compose(config: Config, world: World = MACHINE) -> AsyncIterator[Services]:
+    """The services for a configuration, in a world. Works without the engine too: calls then answer UNAVAILABLE."""
     current = _Current(config)
     async with AsyncExitStack() as stack:
+        stack.enter_context(subscribed(steps.to_log, Kind.STEP))
         await make_traces(os.environ, stack)
         instruments = _instruments(config, stack)
-        engine = await stack.enter_async_context(_engine(current, instruments))
-        pins = await asyncio.to_thread(_pins, config.state_directory)
+        engine = await stack.enter_async_context(_engine(current, world))
+        pins = await asyncio.to_thread(_pins, config, world)
         starts = _pod_starts(config, stack)
-        cni_network = await _cni_network(config, pins, stack, instruments, starts)
+        cni_network = await _cni_network(config, world, pins, stack)
         network = ENGINE_NETWORK if config.network_plugin == "docker" else cni_network
         with step("read the checkpoints"):
             store = Store(config.root_directory / "sandbox")
             checkpoints = await asyncio.to_thread(Checkpoints, store, config.adopt_from)
         follower = EngineFollower(engine, compare_every=config.inventory_check_interval)
         image_records = ImageRecords(engine, follower)
-        oom_kills = stack.enter_context(closing(OOMKills()))
+        oom_log = stack.enter_context(closing(world.oom_log()))
         kept_limits = await asyncio.to_thread(KeptLimits, config.state_directory / "limits")
-        inventory = Inventory(engine, follower, oom_kills.has, kept_limits.of)
+        inventory = Inventory(engine, follower, oom_log.has, kept_limits.of)
         info = EngineInfo(
             engine, follower, config.cgroup_driver, config.oci_runtime, early_network=config.early_network
         )
@@ -161,68 +155,85 @@ async def compose(config: Config) -> AsyncIterator[Services]:
             capabilities=info.capabilities,
             pull_progress_deadline=lambda: current.config.image_pull_progress_deadline,
             node_credentials=NodeCredentials(default_files(os.environ)),
-            pulls=instruments.pulls if instruments else None,
+            received=instruments.received if instruments else None,
         )
-        logs = await stack.enter_async_context(ContainerLogs(config.root_directory / "logs"))
+        logs = await stack.enter_async_context(ContainerLogs(config.root_directory / "logs", world.start_process))
         streams = await _streaming(config, stack)
-        host_paths = await stack.enter_async_context(HostPaths())
-        hooks = HooksInForce()
-        nri = NRIInForce()
+        host_paths = await stack.enter_async_context(HostPaths(world.start_process))
+        cdi = CdiSpecs(host_paths)
+        chain = Chain()
         containers = EngineContainers(engine, inventory, lambda: current.config.runtime_request_timeout)
         accounts = ImageAccounts(engine, containers, image_records, config.state_directory)
-        limits = Limits(config.state_directory / "starts", kept_limits, inventory, containers.kill)
         keeper = LogKeeper(logs, inventory, info, host_paths)
         watchdog = Watchdog(engine, silent=follower.interrupt, upkeep=info.read)
         await stack.enter_async_context(follower)
         stack.push_async_callback(accounts.close)
         await stack.enter_async_context(watchdog)
         failed_calls = FailedCalls()
-        reads = SandboxReads(pods, accounts)
-        end = SandboxEnd(pods, containers, keeper, hooks, nri)
-        events = ContainerEvents(follower, inventory, accounts, reads)
-        dumps = ContainerCheckpoints(inventory, containers, accounts, config.root_directory / "dumps")
-        drafts = Drafts(containers, config.state_directory)
-        applications = Containers(
-            pods,
-            containers,
-            keeper,
-            info,
-            hooks,
-            nri,
-            host_paths,
-            image_records,
-            accounts,
-            limits,
-            drafts,
-            _engine_log(config),
+        lifecycle = Lifecycle.of(
+            pods=pods,
+            inventory=inventory,
+            containers=containers,
+            network=network,
+            info=info,
+            chain=chain,
+            host_paths=host_paths,
+            cdi=cdi,
+            images=image_records,
+            accounts=accounts,
+            logs=keeper,
+            kept_limits=kept_limits,
+            state=config.state_directory,
+            infra_image=infra_image,
+            ensure_infra_image=images.ensure_infra_image,
+            engine_log=_engine_log(config),
+            cgroups=world.cgroups,
+        )
+        events = ContainerEvents(follower, inventory, accounts, lifecycle.reads)
+        dumps = ContainerCheckpoint(
+            inventory, containers, accounts, config.root_directory / "dumps", start_process=world.start_process
         )
         runtime = RuntimeService(
-            NodeStatus(info, follower, network, host_paths, logs, failed_calls, nri, infra_image),
-            SandboxStart(
-                pods,
-                containers,
-                info,
-                hooks,
-                nri,
-                host_paths,
-                network,
-                infra_image,
-                images.ensure_infra_image,
-                end.remove,
+            node=NodeStatus(
+                info=info,
+                follower=follower,
+                network=network,
+                host_paths=host_paths,
+                logs=logs,
+                failed_calls=failed_calls,
+                chain=chain,
+                infra_image=infra_image,
             ),
-            end,
-            reads,
-            SandboxUpdate(pods, nri),
-            events,
-            applications,
-            dumps,
-            Logs(inventory, logs),
-            Execs(engine, inventory),
-            Streaming(streams, engine, pods),
-            Statistics(inventory, pins, info, disk),
+            start=lifecycle.start,
+            end=lifecycle.end,
+            reads=lifecycle.reads,
+            update=lifecycle.update,
+            events=events,
+            container_create=lifecycle.container_create,
+            container_start=lifecycle.container_start,
+            container_end=lifecycle.container_end,
+            container_update=lifecycle.container_update,
+            container_reads=ContainerReads(inventory, keeper, accounts),
+            dumps=dumps,
+            logs=Logs(inventory, logs),
+            execs=Execs(engine, inventory),
+            streams=Streaming(streams, engine, inventory, pods),
+            statistics=Statistics(inventory, pins, info, disk),
         )
         if instruments is not None:
-            parts = Parts(pods, follower, info, watchdog, image_records, events, logs, network, streams)
+            parts = Parts(
+                pods=pods,
+                inventory=inventory,
+                checkpoints=checkpoints,
+                follower=follower,
+                info=info,
+                watchdog=watchdog,
+                images=image_records,
+                events=events,
+                logs=logs,
+                network=network,
+                streams=streams,
+            )
             await _serve_metrics(config, instruments, parts, stack)
         if starts is not None:
             await _serve_page(config, runtime, starts, stack)
@@ -230,24 +241,43 @@ async def compose(config: Config) -> AsyncIterator[Services]:
         await _start_children(config, logs, host_paths)
         await stack.enter_async_context(keeper)
         await stack.enter_async_context(
-            hook_servers(hooks, pods, config.runtime_hooks_dir, timeout=lambda: current.config.runtime_hook_timeout)
+            hook_servers(
+                chain,
+                pods,
+                config.runtime_hooks_dir,
+                timeout=lambda: current.config.runtime_hook_timeout,
+                dial=world.dial_hook_server,
+            )
         )
-        if config.nri:
-            await stack.enter_async_context(_nri_plugins(nri, current, pods, info, follower, applications))
+        await stack.enter_async_context(
+            _nri_plugins(
+                chain=chain,
+                current=current,
+                pods=pods,
+                inventory=inventory,
+                info=info,
+                follower=follower,
+                host_paths=host_paths,
+                cdi=cdi,
+                lifecycle=lifecycle,
+            )
+        )
         await stack.enter_async_context(background.kept(partial(_examine, network), owner="network", name="examine"))
-        await stack.enter_async_context(background.kept(drafts.remove_leftovers, owner="drafts", name="leftovers"))
+        await stack.enter_async_context(
+            background.kept(lifecycle.drafts.remove_leftovers, owner="drafts", name="leftovers")
+        )
         await stack.enter_async_context(background.kept(containers.keep_clear, owner="containers", name="leftovers"))
-        await stack.enter_async_context(background.kept(partial(adopt, pods, end), owner="adoption", name="adopt pods"))
+        adopting = partial(adopt, pods, lifecycle.end)
+        await stack.enter_async_context(background.kept(adopting, owner="adoption", name="adopt pods"))
         await stack.enter_async_context(disk)
         await stack.enter_async_context(background.kept(accounts.remove_leftovers, owner="accounts", name="leftovers"))
         await stack.enter_async_context(background.kept(dumps.keep_clear, owner="dumps", name="clear up"))
-        reconciling = partial(reconcile, pods, end, limits)
+        reconciling = partial(reconcile, pods, lifecycle.end, lifecycle.limits)
         await stack.enter_async_context(background.kept(reconciling, owner="reconciliation", name="reconcile"))
         stack.push_async_callback(settle)
-        journal = Journal(pods, follower.outage, failed_calls)
+        journal = Journal(pods, inventory, follower.outage, failed_calls)
         summary = partial(_summary, follower, info, inventory)
-        calls = instruments.rpcs if instruments else None
-        yield Services(runtime, images, current.replace, summary, calls, journal, starts)
+        yield Services(runtime.handlers(), image_handlers(images), current.replace, summary, journal)
 
 
 def _summary(follower: EngineFollower, info: EngineInfo, inventory: Inventory) -> str:
@@ -268,12 +298,12 @@ async def make_traces(environ: Mapping[str, str], stack: AsyncExitStack) -> None
 
         await stack.enter_async_context(sending(where))
     except ModuleNotFoundError as error:
-        logger.warning("no traces are made: %s; install dockershim[tracing]", error)
+        logger.warning("tracing is disabled: %s; install dockershim[tracing]", error)
     except Exception as error:
         # The SDK raises errors of any type for values that it cannot use.
-        logger.warning("no traces are made: %s", error)
+        logger.warning("tracing is disabled: %s", error)
     else:
-        logger.info("traces go to %s by %s", where.endpoint, where.protocol)
+        logger.info("traces are sent to %s by %s", where.endpoint, where.protocol)
 
 
 def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
@@ -283,7 +313,7 @@ def _instruments(config: Config, stack: AsyncExitStack) -> Instruments | None:
     from dockershim.metrics.instruments import Instruments
 
     instruments = Instruments()
-    stack.enter_context(listening(instruments.step_passed))
+    stack.enter_context(instruments.subscribed())
     return instruments
 
 
@@ -292,7 +322,7 @@ def _pod_starts(config: Config, stack: AsyncExitStack) -> PodStarts | None:
     if not config.debug_bind_addr:
         return None
     starts = PodStarts()
-    stack.enter_context(listening(starts.step_passed))
+    stack.enter_context(subscribed(starts.begin, *starts.kinds))
     return starts
 
 
@@ -301,11 +331,11 @@ async def _serve_page(config: Config, runtime: RuntimeService, starts: PodStarts
     server = DebugServer(Look(runtime, starts), host.strip("[]"), int(port))
     with _bound_by(f"--debug-bind-addr={config.debug_bind_addr}"):
         await stack.enter_async_context(server)
-    logger.info("the state of the node is shown on %s/", server.base_url)
+    logger.info("the debug page is served on %s/", server.base_url)
 
 
 async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts, stack: AsyncExitStack) -> None:
-    from dockershim.metrics.service import Exposition, MetricsServer
+    from dockershim.metrics.metrics_server import Exposition, MetricsServer
     from dockershim.metrics.state import State
 
     state = State(parts)
@@ -319,18 +349,26 @@ async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts,
 
 
 def _nri_plugins(
-    nri: NRIInForce,
+    *,
+    chain: Chain,
     current: _Current,
     pods: Pods,
+    inventory: Inventory,
     info: EngineInfo,
     follower: EngineFollower,
-    containers: Containers,
+    host_paths: HostPaths,
+    cdi: CdiSpecs,
+    lifecycle: Lifecycle,
 ) -> AbstractAsyncContextManager[None]:
+    config = current.config
+    if not config.nri:
+        return nullcontext()
     # Imported only here, so that a node without NRI does not pay for it.
-    from dockershim.nri.events import Actions, Events
-    from dockershim.nri.messages import Node
+    from dockershim.nri.events import Events
+    from dockershim.nri.interceptor import NRI, to_actions
     from dockershim.nri.plugin import Timeouts
-    from dockershim.nri.service import Settings, nri_plugins
+    from dockershim.nri.registration import Settings, nri_plugins
+    from dockershim.nri.to_nri import Node
 
     def node() -> Node:
         return Node(info.last.cgroup_driver if info.last is not None else current.config.cgroup_driver)
@@ -339,11 +377,14 @@ def _nri_plugins(
         config = current.config
         return Timeouts(config.nri_plugin_registration_timeout, config.nri_plugin_request_timeout)
 
-    config = current.config
     path = None if config.nri_disable_connections else config.nri_socket
     settings = Settings(path, config.nri_plugin_dir, config.nri_plugin_config_dir)
-    events = Events(pods, node, Actions(containers.update_for_plugin, containers.evict), _nri_rules(config))
-    return nri_plugins(nri, events, settings, timeouts, follower.current)
+    actions = to_actions(
+        inventory, info, lifecycle.container_update.update_limits, lifecycle.container_end.stop_container
+    )
+    events = Events(pods, inventory, node, actions, _nri_rules(config))
+    nri = NRI(events, pods=pods, inventory=inventory, info=info, host_paths=host_paths, cdi_edits=cdi.edits)
+    return nri_plugins(chain, nri, settings, timeouts, follower.current)
 
 
 def _nri_rules(config: Config) -> Rules | None:
@@ -358,7 +399,7 @@ def _nri_rules(config: Config) -> Rules | None:
     )
 
 
-def _engine(current: _Current, instruments: Instruments | None) -> Engine:
+def _engine(current: _Current, world: World) -> Engine:
     config = current.config
     tls = None
     if config.docker_tls_ca or config.docker_tls_cert:
@@ -367,12 +408,12 @@ def _engine(current: _Current, instruments: Instruments | None) -> Engine:
         config.docker_endpoint,
         request_timeout=lambda: current.config.runtime_request_timeout,
         tls=tls,
-        calls=instruments.engine if instruments else None,
+        connect=world.connect,
     )
 
 
-def _pins(state: Path) -> Pins:
-    pins = Pins(state)
+def _pins(config: Config, world: World) -> Pins:
+    pins = world.pins(config.state_directory)
     try:
         pins.share()
     except OSError as error:
@@ -380,17 +421,12 @@ def _pins(state: Path) -> Pins:
     return pins
 
 
-async def _cni_network(
-    config: Config, pins: Pins, stack: AsyncExitStack, instruments: Instruments | None, starts: PodStarts | None
-) -> CNINetwork:
-    executor: cni.Executor = instruments.plugins if instruments is not None else cni.SubprocessExecutor()
-    if starts is not None:
-        executor = WatchedPlugins(executor)
+async def _cni_network(config: Config, world: World, pins: Pins, stack: AsyncExitStack) -> CNINetwork:
     runtime = cni.Runtime(
         bin_dirs=list(config.cni_bin_dir),
         cache_dir=config.cni_cache_dir,
         timeout=config.cni_timeout,
-        executor=TracedPlugins(executor),
+        executor=TimedPlugins(world.plugins),
     )
     source: ConfigSource
     if config.network_plugin == "docker":
@@ -465,8 +501,8 @@ async def _look_at_engine(follower: EngineFollower, info: EngineInfo) -> None:
             features = await info.capabilities()
     except (ShimError, TimeoutError) as error:
         if not follower.outage.lasts:
-            logger.warning("%s; trying again with each call", str(error) or "the engine's state is not read yet")
+            logger.warning("%s; retrying with each call", str(error) or "cannot read the engine's state yet")
         return
     logger.info("Docker Engine %s, API %d.%d, cgroups by %s", features.version, *features.api, features.cgroup_driver)
     if (lowest := info.lowest_oom_score()) > LOWEST_OOM_SCORE:
-        logger.warning("the engine may not lower OOM scores; those of containers are raised to %d", lowest)
+        logger.warning("the engine is not permitted to lower OOM scores; those of containers are at least %d", lowest)

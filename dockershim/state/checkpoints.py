@@ -29,7 +29,7 @@ class Checkpoints:
         for root in adopted:
             other = Store(root / "sandbox", foreign=True)
             found = _load(other)
-            logger.info("%d checkpoints adopted from %s", len(found), root)
+            logger.info("adopted %d checkpoints from %s", len(found), root)
             for sandbox_id in found:
                 self._others.setdefault(sandbox_id, []).append(other)
             self._known |= found
@@ -46,7 +46,7 @@ class Checkpoints:
 
     async def write(self, checkpoint: Checkpoint) -> None:
         """Write it to disk. It is known afterwards, even if the caller is cancelled meanwhile. Raises ShimError."""
-        with _errors("written"):
+        with _errors("write"):
             await run_to_completion(self._write(checkpoint), "write the checkpoint")
 
     async def _write(self, checkpoint: Checkpoint) -> None:
@@ -58,7 +58,7 @@ class Checkpoints:
 
         The other dockershim would take a file that stays behind for a pod, even if the pod has no containers.
         """
-        with _errors("removed"):
+        with _errors("remove"):
             for store in (self._store, *self._others.get(sandbox_id, ())):
                 await with_own_files(store.remove, sandbox_id)
         self._known.pop(sandbox_id, None)
@@ -69,7 +69,7 @@ def _load(store: Store) -> dict[str, Checkpoint]:
     try:
         loaded, problems = store.load_all()
     except CheckpointError as error:
-        logger.error("%s; what the engine has lost is not known", error)
+        logger.error("%s; pods that the engine has lost are unknown", error)
         return {}
     for problem in problems:
         logger.error("checkpoint: %s", problem)
@@ -81,4 +81,4 @@ def _errors(what: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise disk_error(f"the sandbox's checkpoint cannot be {what}: {error}", error.__cause__) from error
+        raise disk_error(f"cannot {what} the checkpoint of the sandbox: {error}", error.__cause__) from error

@@ -78,9 +78,9 @@ class EngineInfo:
             unified_support(api, info, self._oci_runtime),
         )
         if self._oci_runtime and users.problem and (self.last is None or self.last.user_namespaces != users):
-            logger.warning("pods can have no user namespaces: %s", users.problem)
+            logger.warning("user namespaces of pods are not supported: %s", users.problem)
         if self._early_network and early.problem and (self.last is None or self.last.early_network != early):
-            logger.warning("the network of a pod is set up after its start: %s", early.problem)
+            logger.warning("early_network is disabled, networks are set up after the start of pods: %s", early.problem)
         found = self.last = replace(
             read_capabilities(api, info),
             user_namespaces=users,
@@ -102,7 +102,7 @@ class EngineInfo:
         if not engines or self.cgroup_driver in ("", engines):
             return None
         return (
-            f"cgroup_driver (--cgroup-driver) is {self.cgroup_driver}, but the engine's is {engines}: leave it out, or"
+            f"cgroup_driver (--cgroup-driver): must be the engine's, {engines}, got {self.cgroup_driver}; remove it, or"
             f' change the engine\'s ("exec-opts": ["native.cgroupdriver={self.cgroup_driver}"] in its daemon.json)'
         )
 

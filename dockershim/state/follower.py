@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, Self
 
-import aiohttp
-
 import background
-from dockershim.engine.client import Engine
+from dockershim.engine.client import Engine, Response
 from dockershim.engine.events import FILTERS, Event, EventDecoder
 from dockershim.errors import ShimError, Unavailable
 from dockershim.state.outage import Outage
@@ -119,7 +117,7 @@ class EngineFollower:
         self.counters = Counters()
         self.outage = Outage()
         #: Why the replicas are not current; None when they are.
-        self.failure: Unavailable | None = Unavailable("the engine's state has not been read yet")
+        self.failure: Unavailable | None = Unavailable("cannot read the engine's state yet")
 
     def attach(self, replica: Replica) -> None:
         """Keep this replica in sync, too. To be called before the start."""
@@ -139,7 +137,7 @@ class EngineFollower:
 
     async def current(self) -> None:
         """Return when the replicas are current. Raises Unavailable."""
-        self._heed_stall()
+        self._on_stall()
         if not self._current:
             await self._wait()
 
@@ -158,7 +156,7 @@ class EngineFollower:
                         continue
                     return
         except TimeoutError:
-            raise Unavailable(f"the engine's state is not read within {_PATIENCE:g} s: {self.failure}") from None
+            raise Unavailable(f"cannot read the engine's state within {_PATIENCE:g} s: {self.failure}") from None
         raise Unavailable(str(self.failure))
 
     @property
@@ -171,7 +169,7 @@ class EngineFollower:
         if self._current:
             # A failed read is mostly the first sign of an outage, which is logged by itself.
             level = logging.DEBUG if cause is ResyncReason.UNREAD else logging.WARNING
-            logger.log(level, "%s: the engine's state is read anew", reason)
+            logger.log(level, "%s, resyncing with the engine", reason)
             self._lose(reason, cause)
         self._suspected.set()
 
@@ -211,17 +209,17 @@ class EngineFollower:
 
     async def _beat(self) -> None:
         while True:
-            self._heed_stall()
+            self._on_stall()
             await asyncio.sleep(_BEAT)
 
-    def _heed_stall(self) -> None:
-        """Resync if this process did not run for a while: it may have unread events.
+    def _on_stall(self) -> None:
+        """Resync if this process was suspended: it may have unread events.
 
         Both the heartbeat and every reader call this, as either may be the first to run again.
         """
         now = time.monotonic()
         if now - self._last_beat > _STALL:
-            self.suspect("this process did not run for a while", ResyncReason.STALLED)
+            self.suspect("this process was suspended", ResyncReason.STALLED)
         self._last_beat = now
 
     async def _follow(self) -> None:
@@ -242,12 +240,12 @@ class EngineFollower:
 
     def _why_ended(self, session: asyncio.Task[None]) -> Unavailable:
         if session.cancelled():
-            return _Silent(str(self.failure or "the engine's event stream was given up"))
+            return _Silent(str(self.failure or "the engine's event stream was closed"))
         error = session.exception()
         if isinstance(error, ShimError):
             return error if isinstance(error, _Silent) else Unavailable(str(error))
-        logger.error("following the engine failed", exc_info=error)
-        return Unavailable(f"following the engine failed: {error}")
+        logger.error("cannot follow the engine", exc_info=error)
+        return Unavailable(f"cannot follow the engine: {error}")
 
     async def _follow_once(self) -> None:
         """Follow one event stream from begin to end. Raises the ShimError that ended it."""
@@ -262,7 +260,7 @@ class EngineFollower:
                 task.result()
 
     @contextlib.asynccontextmanager
-    async def _events(self) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _events(self) -> AsyncIterator[Response]:
         since = time.time() - _OVERLAP
         async with AsyncExitStack() as stack:
             try:
@@ -271,10 +269,10 @@ class EngineFollower:
                         self._engine.stream("GET", "/events", params={"filters": FILTERS, "since": f"{since:.9f}"})
                     )
             except TimeoutError:
-                raise _Silent(f"the engine gives no events within {_CONNECT_DEADLINE:g} s") from None
+                raise _Silent(f"no event stream from the engine within {_CONNECT_DEADLINE:g} s") from None
             yield response
 
-    async def _read(self, response: aiohttp.ClientResponse) -> None:
+    async def _read(self, response: Response) -> None:
         decoder = EventDecoder()
         async for chunk in response.content.iter_any():
             for event in decoder.feed(chunk):
@@ -282,7 +280,7 @@ class EngineFollower:
                 self._check_lag(event)
                 for replica in self._replicas:
                     replica.take(event)
-        raise Unavailable("the engine has ended its event stream")
+        raise Unavailable("the engine closed its event stream")
 
     def _check_lag(self, event: Event) -> None:
         is_long, late = event.attributes is None, (time.time_ns() - event.time) / 1e9
@@ -295,7 +293,7 @@ class EngineFollower:
             if self._behind_long <= _LATE_BEHIND_LONG:
                 return
         if event.time > self._resync_begun:
-            self.suspect(f"an event of the engine came {late:.1f} s late", ResyncReason.LATE)
+            self.suspect(f"an event from the engine arrived {late:.1f} s late", ResyncReason.LATE)
 
     async def _keep(self) -> None:
         """Resync whenever that is needed. In between, tick and compare, for changes that no event reports."""
@@ -337,9 +335,7 @@ class EngineFollower:
             self.counters.repairs += len(found)
             if found:
                 shown = ", ".join(found[:_SHOWN])
-                logger.warning(
-                    "a comparison with the engine found %d changes that no event had reported: %s", len(found), shown
-                )
+                logger.warning("a comparison with the engine found %d changes without an event: %s", len(found), shown)
         self.counters.compared = time.time()
 
 

@@ -214,9 +214,9 @@ class ImageRecords:
             await self._relist()
         except Unavailable as error:
             # The outage is logged once, where it begins. When it ends, a resync lists everything.
-            logger.debug("the images are not listed: %s", error)
+            logger.debug("cannot list the images: %s", error)
         except ShimError as error:
-            logger.warning("the images cannot be listed: %s", error)
+            logger.warning("cannot list the images: %s", error)
 
     async def close(self) -> None:
         """End the background relist."""

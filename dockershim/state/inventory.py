@@ -296,8 +296,8 @@ class Inventory:
     def _note_long(self, container_id: str, rest_until: float, left_out: int) -> None:
         if left_out and container_id not in self._rests:
             logger.warning(
-                "container %s: the engine's description is too long, %d bytes of its image's labels, variables or"
-                " other texts are left out",
+                "container %s: the engine's description is too long; ignoring %d bytes of its image's labels, variables"
+                " or other texts",
                 container_id,
                 left_out,
             )
@@ -306,8 +306,8 @@ class Inventory:
     def _report(self, container_id: str, error: Unreadable, *, left_out: bool) -> None:
         if container_id not in self._unreadable:
             self._unreadable.add(container_id)
-            what = "it is left out" if left_out else "most of its labels and annotations are left out"
-            logger.warning("container %s has labels that cannot be read, %s: %s", container_id, what, error)
+            what = "ignoring it" if left_out else "ignoring most of its labels and annotations"
+            logger.warning("container %s has invalid labels, %s: %s", container_id, what, error)
 
     async def _labels_of(self, image_id: str | None) -> Mapping[str, str]:
         """The LABELs of an image; none if it is gone or the engine cannot describe it."""
@@ -350,7 +350,7 @@ class Inventory:
             try:
                 listener(container_id, before, record)
             except Exception:
-                logger.exception("a listener failed for the change of container %s", container_id)
+                logger.exception("a listener failed to handle the change of container %s", container_id)
 
     def _drop_container(self, record: ContainerRecord) -> None:
         del self._containers[record.id]
@@ -398,8 +398,8 @@ class Inventory:
         except ShimError as error:
             self._follower.suspect(str(error))
         except Exception:
-            logger.exception("container %s cannot be read", container_id)
-            self._follower.suspect(f"container {container_id} cannot be read")
+            logger.exception("cannot read container %s", container_id)
+            self._follower.suspect(f"cannot read container {container_id}")
 
     async def _refresh_or_summarize(self, container_id: str, asked: int | None = None) -> None:
         """Refresh a container; if the engine cannot inspect it, use what the list says, so that it hides no others."""
@@ -420,7 +420,10 @@ class Inventory:
         items = await self._engine.get("/containers/json", params={"all": "1", "filters": filters})
         summary = _summary(items[0]) if items else None
         if self._known(container_id) is before and not _same(summary, before):
-            self._put(container_id, summary)
+            if summary is None:
+                self.forget(container_id)
+            else:
+                self._put(container_id, summary)
 
     async def resync(self) -> None:
         """Read every container anew. Raises Unavailable."""
@@ -498,7 +501,7 @@ def _find(records: Mapping[str, R], text: str) -> R | None:
         return records.get(text)
     found = [record for key, record in records.items() if key.startswith(text)]
     if len(found) > 1:
-        raise InvalidArgument(f"{text!r} is the start of {len(found)} ids; give more of it")
+        raise InvalidArgument(f"{text!r} is ambiguous: {len(found)} ids begin with it; use a longer prefix")
     return found[0] if found else None
 
 

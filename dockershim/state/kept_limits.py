@@ -43,7 +43,7 @@ class KeptLimits:
             try:
                 await with_own_files(self._write, container_id, self.of(container_id))
             except OSError as error:
-                logger.warning("a later server will not know the new limits of container %s: %s", container_id, error)
+                logger.warning("the new limits of container %s will be lost on restart: %s", container_id, error)
 
     def forget(self, container_id: str) -> None:
         """The container was removed."""
@@ -66,6 +66,6 @@ def _load(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 yield path.name, msgspec.json.decode(path.read_bytes(), type=dict[str, str])
                 continue
         except (OSError, ValueError) as error:
-            logger.warning("%s is no file of limits; it is removed: %s", path, error)
+            logger.warning("removing the invalid file of limits %s: %s", path, error)
         with contextlib.suppress(OSError):
             path.unlink()

@@ -86,19 +86,19 @@ async def _ask(program: str, *words: str, feature: str) -> None:
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        raise Unsupported(f"{program} cannot be started: {error.strerror}") from error
+        raise Unsupported(f"cannot start {program}: {error.strerror}") from error
     try:
         async with asyncio.timeout(_DEADLINE):
             said, complained = await process.communicate()
     except TimeoutError:
-        raise Unsupported(f"{program} did not answer within {_DEADLINE:g} s") from None
+        raise Unsupported(f"{program} did not respond within {_DEADLINE:g} s") from None
     finally:
         await _end(process)
     if feature.encode() in said.splitlines():
         return
     problem = complained.decode(errors="replace").strip()[:_LONGEST_PROBLEM]
     raise Unsupported(
-        problem if "dockershim-runc: " in problem else f"{program} is not dockershim-runc, or too old a version of it"
+        problem if "dockershim-runc: " in problem else f"{program} is not dockershim-runc, or its version is too old"
     )
 
 

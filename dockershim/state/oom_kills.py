@@ -36,7 +36,7 @@ class OOMKills:
         try:
             self._fd = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            logger.info("%s cannot be read, so only the engine tells of OOM kills: %s", kernel_log, error.strerror)
+            logger.info("cannot read %s, so OOM kills are only reported by the engine: %s", kernel_log, error.strerror)
 
     def has(self, container_id: str) -> bool:
         """Whether the kernel killed a process of the container with this whole id. Does not wait."""
@@ -58,7 +58,7 @@ class OOMKills:
             except BrokenPipeError:
                 continue  # newer records have replaced the next one; now the oldest that is left is the next
             except OSError as error:
-                logger.warning("the kernel's log cannot be read any more: %s", error.strerror)
+                logger.warning("cannot read the kernel's log any more: %s", error.strerror)
                 self.close()
 
     def close(self) -> None:

@@ -59,11 +59,11 @@ class Outage:
         if self._begun is None:
             self._begun, self._refused, self._reasons = now, 0, set()
             self._last = Absence(round(time.time(), 3), reason[:_LONGEST_REASON])
-            what = "the engine cannot be used; calls that need it are refused until it answers"
+            what = "the engine is unavailable, refusing calls that need it"
         elif reason in self._reasons or now - self._logged_at < _REMINDER:
             return
         else:
-            what = f"the engine cannot be used for {now - self._begun:.0f} s now"
+            what = f"the engine has been unavailable for {now - self._begun:.0f} s"
         self._logged_at = now
         self._reasons.add(reason)
         logger.warning("%s: %s", what, reason)
@@ -82,7 +82,7 @@ class Outage:
             self._last = replace(self._last, seconds=round(seconds, 3), refused=self._refused)
         # At the level of the begin, so that every log that shows the begin also shows the end.
         logger.warning(
-            "the engine answers again after %.1f s: Docker Engine %s; calls refused meanwhile: %d",
+            "the engine is available again after %.1f s: Docker Engine %s; calls refused meanwhile: %d",
             seconds,
             version,
             self._refused,

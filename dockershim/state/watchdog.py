@@ -64,7 +64,7 @@ class Watchdog:
             self.failure = error
             self._silent(str(error))
             if time.monotonic() - self._last_sign > _GIVE_UP_AFTER:
-                self._engine.give_up(f"given up, as the engine does not answer: {error}")
+                self._engine.give_up(f"closed, because the engine does not respond: {error}")
         else:
             self.failure = None
             self._last_sign = time.monotonic()

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from dockershim.cgroups import PROC, ROOT, cgroups_below, own_cgroup, read_cgroups
+from dockershim.cgroups import PROC, ROOT, cgroups_below, is_process_of, own_cgroup, read_cgroups
 from dockershim.stats.files import read_open, read_whole
 
 T = TypeVar("T")
@@ -148,10 +148,9 @@ def find_group(pid: int, container_id: str, *, root: Path = ROOT, proc: Path = P
 
     Raises OSError, also if the pid belongs to another process now, or if the process has left the cgroup.
     """
-    found = read_cgroups(pid, proc=proc)
-    if not any(container_id in path for _, path in found):
-        raise ProcessLookupError(f"process {pid} is not of container {container_id}")
-    return own_group(found, container_id, root)
+    if not is_process_of(pid, container_id, proc=proc):
+        raise ProcessLookupError(f"process {pid} does not belong to container {container_id}")
+    return own_group(read_cgroups(pid, proc=proc), container_id, root)
 
 
 def own_group(cgroups: Iterable[tuple[str, str]], container_id: str, root: Path) -> Group:
@@ -174,7 +173,7 @@ def own_group(cgroups: Iterable[tuple[str, str]], container_id: str, root: Path)
     if path and "cpuacct" in folders:
         return Group(path, 1, folders, f"{root}/unified{unified}" if unified else "")
     if path or not unified:
-        raise FileNotFoundError(f"no cgroup of container {container_id} accounts for its memory and its CPU time")
+        raise FileNotFoundError(f"container {container_id} has no cgroup with memory and CPU accounting")
     folder = f"{root}{unified}"
     return Group(unified, 2, dict.fromkeys(("cpu", "memory", "pids", "blkio", "hugetlb"), folder), folder)
 
@@ -218,13 +217,13 @@ _NEEDED = frozenset({"cpuacct.usage", "memory.usage_in_bytes", "memory.stat", "c
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading(Generic[T]):
-    """A kind of reading: by cgroup version, the names of its files, each with its controller.
+    """A kind of reading: by cgroup version, the names of its files, each with its controller, and what parses them.
 
-    ``parse`` gets the version and the texts of the files that exist. ``pressures`` are the pressure files to read.
+    ``parse`` gets the texts of the files that exist. ``pressures`` are the pressure files to read.
     """
 
     names: Mapping[int, Mapping[str, str]]
-    parse: Callable[[int, Mapping[str, str]], T]
+    parse: Mapping[int, Callable[[Mapping[str, str]], T]]
     pressures: Sequence[str] = ()
 
 
@@ -297,7 +296,7 @@ class Files:
         files = self._read_all(reading)
         last = self._last.get(reading)
         if last is None or last[0] != files:
-            found = reading.parse(self.group.version, {name: text.decode() for name, text in files.items()})
+            found = reading.parse[self.group.version]({name: text.decode() for name, text in files.items()})
             last = self._last[reading] = files, found
         known: T = last[1]
         return known
@@ -469,17 +468,9 @@ def parse_pressure(text: str) -> Pressure | None:
     return Pressure(stalls["some"], stalls.get("full")) if "some" in stalls else None
 
 
-def _parse_usage(version: int, files: Mapping[str, str]) -> Usage:
-    return parse_usage_v1(files) if version == 1 else parse_usage_v2(files)
-
-
-def _parse_details(version: int, files: Mapping[str, str]) -> Details:
-    return parse_details_v1(files) if version == 1 else parse_details_v2(files)
-
-
 #: What statistics need, and what metrics need beyond that.
-_USAGE: Final = _Reading({1: _V1_USAGE, 2: _V2_USAGE}, _parse_usage, _PRESSURES)
-_DETAILS: Final = _Reading({1: _V1_DETAILS, 2: _V2_DETAILS}, _parse_details)
+_USAGE: Final = _Reading({1: _V1_USAGE, 2: _V2_USAGE}, {1: parse_usage_v1, 2: parse_usage_v2}, _PRESSURES)
+_DETAILS: Final = _Reading({1: _V1_DETAILS, 2: _V2_DETAILS}, {1: parse_details_v1, 2: parse_details_v2})
 
 
 def _devices_v1(amounts: str, counts: str) -> tuple[Device, ...]:

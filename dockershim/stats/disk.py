@@ -1,4 +1,4 @@
-"""Measures the disk usage of containers and images in the background: one walk at a time, mostly none."""
+"""Measures the disk usage of containers in the background: one walk at a time, mostly none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
@@ -16,10 +15,10 @@ import background
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_thread
 from dockershim.engine.client import Engine
+from dockershim.engine_files.containerd import likely_root, root_behind, root_of, upper_dir
 from dockershim.errors import NotFound, ShimError, Unavailable
 from dockershim.state.inventory import Inventory, Record
 from dockershim.stats.layers import LayerUsage
-from dockershim.stats.snapshots import likely_root, root_behind, root_of, upper_dir
 from dockershim.stats.tree import Pace, Stopped, Tree, measure
 from dockershim.translate.capabilities import Capabilities
 from dockershim.translate.records import ContainerRecord
@@ -37,10 +36,10 @@ _ENGINE_EVERY: Final = 600.0
 
 
 class DiskUsage:
-    """The measured sizes of writable layers and image layers.
+    """The measured sizes of writable layers, and the folder that has them.
 
     A running container's layer is measured after ``every`` seconds, and whenever the container starts or ends; later it
-    does not change. An image's layer never changes, so it is measured once.
+    does not change.
     """
 
     def __init__(self, inventory: Inventory, engine: Engine, *, every: float) -> None:
@@ -57,15 +56,14 @@ class DiskUsage:
         #: What the engine told when containerd was last asked for its root folder, and what was found.
         self._asked: Capabilities | None = None
         self._asked_root = ""
-        self._image_folders: dict[str, Tree | None] = {}
         self._wake = asyncio.Event()
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk usage")
 
     async def __aenter__(self) -> Self:
-        self._unlisten = self._inventory.listen(self._heed)
+        self._unlisten = self._inventory.listen(self._on_change)
         for record in self._inventory.snapshot():
-            self._heed(record.id, None, record)
+            self._on_change(record.id, None, record)
         self._task = background.keep(self._run, owner="disk usage", name="disk usage")
         return self
 
@@ -101,16 +99,9 @@ class DiskUsage:
             self._asked = features
         return self._asked_root or self._store_root or likely_root(features.root_dir)
 
-    def image_inodes(self, folders: AbstractSet[str]) -> int | None:
-        """The inodes of the image layers in ``folders``, which names all of them; None until all are measured."""
-        self._image_folders = {folder: self._image_folders.get(folder) for folder in folders}
-        self._wake.set()
-        trees = self._image_folders.values()
-        return None if None in trees or not trees else sum(tree.inodes for tree in trees if tree)
-
     # -- the walks -------------------------------------------------------------------------------------------
 
-    def _heed(self, container_id: str, before: Record | None, after: Record | None) -> None:
+    def _on_change(self, container_id: str, before: Record | None, after: Record | None) -> None:
         if not isinstance(after, ContainerRecord):
             self._due.pop(container_id, None)
             self._layers.pop(container_id, None)
@@ -125,7 +116,7 @@ class DiskUsage:
             try:
                 worked = await self._work(begun)
             except Exception:
-                logger.exception("disk usage cannot be measured")
+                logger.exception("cannot measure disk usage")
                 worked = True
             if worked:
                 await asyncio.sleep(min((time.monotonic() - begun) * _REST_BETWEEN, _LONGEST_REST_BETWEEN))
@@ -142,15 +133,9 @@ class DiskUsage:
     async def _work(self, now: float) -> bool:
         """Measure the layer that has waited longest. Returns whether one was due."""
         container_id = min(self._due, key=self._due.__getitem__, default="")
-        if container_id and self._due[container_id] <= now:
-            await self._measure_container(container_id)
-            return True
-        folder = next((folder for folder, tree in self._image_folders.items() if tree is None), None)
-        if folder is None:
+        if not container_id or self._due[container_id] > now:
             return False
-        tree = await self._measure(folder) or Tree(0, 0)
-        if folder in self._image_folders:
-            self._image_folders[folder] = tree
+        await self._measure_container(container_id)
         return True
 
     async def _measure_container(self, container_id: str) -> None:
@@ -165,7 +150,7 @@ class DiskUsage:
         tree = await self._measure(folder) if folder else None
         if tree is not None:
             if not tree.whole:
-                logger.info("container %s: files came and went while its writable layer was measured", container_id)
+                logger.info("container %s: its writable layer changed while it was measured", container_id)
             usage: LayerUsage | None = LayerUsage(time.time_ns(), tree.bytes, tree.inodes)
         else:
             usage = await self._ask_engine(container_id)
@@ -202,6 +187,6 @@ class DiskUsage:
             # An outage of the engine is logged once elsewhere, not for each container.
             return None
         except ShimError as error:
-            logger.warning("container %s: its writable layer cannot be measured: %s", container_id, error)
+            logger.warning("container %s: cannot measure its writable layer: %s", container_id, error)
             return None
         return LayerUsage(time.time_ns(), int(inspect.get("SizeRw") or 0), None)

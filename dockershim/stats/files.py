@@ -12,12 +12,9 @@ _PAGE: Final = 4096
 _SHORT: Final = _PAGE - 512
 
 
-def read_whole(path: str, folder: int | None = None) -> bytes:
-    """A file's content, to its end, by plain system calls: a Path or a file object doubles the cost.
-
-    ``path`` may be relative to the open ``folder``. Raises OSError.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+def read_whole(path: str) -> bytes:
+    """A file's content, to its end, by plain system calls: a Path or a file object doubles the cost. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_open(fd)
     finally:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dockershim.common.mountinfo import Mount, mounts
-from dockershim.stats.files import read_open
+from dockershim.stats.files import read_whole
 from dockershim.stats.metrics import FileSystem
 
 _BLOCK_DEVICES: Final = Path("/sys/dev/block")
@@ -29,13 +28,12 @@ class Machine:
     """The node. It keeps between readings what does not change while the node runs."""
 
     def __init__(self) -> None:
-        self._huge_pages = HugePageSizes()
         self._devices: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
 
     def read(self, folder: str) -> NodeReading:
         """``folder`` is the engine's, on whose file system writable layers are."""
-        return NodeReading(self._huge_pages.read(), self._file_system(folder))
+        return NodeReading(huge_page_sizes(), self._file_system(folder))
 
     def device_name(self, number: str) -> str:
         """The name of a block device, as ``/dev/sda`` for ``8:0``."""
@@ -70,29 +68,18 @@ class Machine:
         return known
 
 
-class HugePageSizes:
-    """The sizes of huge pages that a node has. The possible sizes are fixed at boot; each reading reads the counts."""
-
-    def __init__(self, folder: Path = _HUGE_PAGES) -> None:
-        self._counts = sorted(_open_counts(folder))
-
-    def read(self) -> tuple[str, ...]:
-        """The sizes as they are in the names of cgroup files: ``2MB``, ``1GB``."""
-        return tuple(size for size, fd in self._counts if int(read_open(fd)) > 0)
-
-    def close(self) -> None:
-        """Close the files."""
-        for _, fd in self._counts:
-            os.close(fd)
-        self._counts.clear()
-
-
-def _open_counts(folder: Path) -> Iterator[tuple[str, int]]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            kilobytes = int(entry.name.removeprefix("hugepages-").removesuffix("kB"))
-            size = f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB"
-            yield size, os.open(f"{entry.path}/nr_hugepages", os.O_RDONLY | os.O_CLOEXEC)
+def huge_page_sizes(folder: Path = _HUGE_PAGES) -> tuple[str, ...]:
+    """The sizes of the huge pages that there are now, as they are in the names of cgroup files: ``2MB``, ``1GB``."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - a Path costs more than the call
+    except FileNotFoundError:
+        return ()
+    found = []
+    for name in names:
+        if int(read_whole(f"{folder}/{name}/nr_hugepages")) > 0:
+            kilobytes = int(name.removeprefix("hugepages-").removesuffix("kB"))
+            found.append(f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB")
+    return tuple(found)
 
 
 def mounted_device(table: Iterable[Mount], number: str) -> str:

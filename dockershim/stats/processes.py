@@ -105,7 +105,7 @@ class OpenFilesCounts:
             counting = asyncio.get_running_loop().run_in_executor(self._thread, count_all, due)
         except RuntimeError as error:
             # The kernel allows no more threads.
-            logger.error("open files of containers cannot be counted: %s", error)
+            logger.error("cannot count open files of containers: %s", error)
             self._rests_until = time.monotonic() + _REST * _LONGEST_ROUND
             return
         self._under_way = True
@@ -117,7 +117,7 @@ class OpenFilesCounts:
         took = _LONGEST_ROUND
         if not counted.cancelled():
             if (error := counted.exception()) is not None:
-                logger.error("open files of containers cannot be counted", exc_info=error)
+                logger.error("cannot count open files of containers", exc_info=error)
             else:
                 took = counted.result()
         self._rests_until = time.monotonic() + _REST * took

@@ -16,10 +16,10 @@ from dockershim.network.netns import Pins
 from dockershim.stats import metrics
 from dockershim.stats.cgroup import Budget, Files, Group, Usage, find_group, read_huge_pages
 from dockershim.stats.machine import Machine, NodeReading
-from dockershim.stats.messages import set_moment, to_cri_container_stats, to_cri_pod_stats, total
 from dockershim.stats.network import Interface, Network
 from dockershim.stats.processes import OpenFiles, OpenFilesCounts
 from dockershim.stats.rates import Rate, Sample
+from dockershim.stats.to_cri import set_moment, to_cri_container_stats, to_cri_pod_stats, total
 from dockershim.translate.names import container_name, sandbox_container_name
 from dockershim.translate.network import INTERFACE
 from dockershim.translate.records import ContainerRecord, SandboxRecord

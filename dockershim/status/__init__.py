@@ -1,1 +1,1 @@
-"""``dockershim status``: the pods of a node and how its server is doing, asked through the CRI socket alone."""
+"""``dockershim status``: the pods of a node and the state of its server, read through the CRI socket alone."""

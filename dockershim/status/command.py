@@ -1,7 +1,7 @@
-"""The command itself: asks the server every two seconds, and shows what it says.
+"""The command itself: reads the server's state every two seconds, and shows it.
 
-It asks by the CRI alone, so that whoever has only the socket sees everything, and so that nothing has to be turned on
-before it is needed. Four calls make one view, however many pods there are.
+It uses the CRI alone, so that access to the socket is enough, and nothing has to be enabled before. Four calls make one
+view, however many pods there are.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dockershim.status.table import render
 #: Seconds between two views, and of one call.
 _INTERVAL: Final = 2.0
 _DEADLINE: Final = 5.0
-#: Columns where nothing says how many there are, so that a program that reads the output gets whole names.
+#: Columns if the output is not a terminal, so that a program that reads the output gets whole names.
 _WIDE: Final = 400
 
 
 class NoServer(Exception):
-    """The text says in one line why there is nothing to show."""
+    """There is nothing to show; the text has the reason in one line."""
 
 
 def status(endpoint: str, *, once: bool, as_json: bool) -> int:
@@ -65,7 +65,7 @@ def look(channel: grpc.Channel, endpoint: str) -> Overview:
         answer = call(channel, cri.StatusRequest(verbose=True), cri.StatusResponse, _DEADLINE)
     except grpc.RpcError as error:
         raise NoServer(
-            f"no server answers on {endpoint}: start it, or name its --container-runtime-endpoint"
+            f"no server responds on {endpoint}: start dockershim, or set --container-runtime-endpoint"
             f" ({escape(reason(error))})"
         ) from error
     return to_overview(_with_pods(channel, answer), time.time())
@@ -80,7 +80,7 @@ def _with_pods(channel: grpc.Channel, answer: cri.StatusResponse) -> Answers:
             call(channel, cri.ListPodSandboxStatsRequest(), cri.ListPodSandboxStatsResponse, _DEADLINE).stats,
         )
     except grpc.RpcError as error:
-        return Answers(answer, problem=f"the pods are not known: {reason(error)}")
+        return Answers(answer, problem=f"cannot list the pods: {reason(error)}")
 
 
 def to_json(overview: Overview) -> str:

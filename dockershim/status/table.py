@@ -44,7 +44,7 @@ def render(overview: Overview, height: int | None = None) -> Group:
 
 
 def _head(overview: Overview) -> Iterator[list[tuple[str, str]]]:
-    server = f"dockershim {escape(overview.server)}" if overview.server else "this server is no dockershim"
+    server = f"dockershim {escape(overview.server)}" if overview.server else "this server is not dockershim"
     line = [(server, "bold")]
     if overview.engine:
         line.append((f"  Docker {escape(overview.engine)}", ""))
@@ -64,7 +64,7 @@ def _head(overview: Overview) -> Iterator[list[tuple[str, str]]]:
     if outage is not None:
         told, style = escape(of_outage(outage, overview.time)), _BAD if outage.seconds is None else ""
     else:
-        told, style = "none" if overview.server else "not known", ""
+        told, style = "none" if overview.server else "unknown", ""
     yield [("last outage of the engine: ", ""), (told, style)]
     if overview.resyncs is not None:
         yield [(f"last resync: {escape(of_resyncs(overview.resyncs, overview.time))}", "")]
@@ -77,7 +77,7 @@ def _pods(overview: Overview, room: int | None) -> Iterator[RenderableType]:
     if room is not None:
         pods.sort(key=lambda pod: (-(pod.cpu_cores or 0), -(pod.memory_bytes or 0), pod.namespace, pod.name))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    # The only column that may become narrower: whoever names a pod must not squeeze the numbers.
+    # The only column that may become narrower: a long name of a pod must not squeeze the numbers.
     table.add_column("POD")
     table.add_column("READY", no_wrap=True)
     for name in ("CONTAINERS", "RESTARTS", "CPU", "MEMORY", "LOGS", "AGE"):

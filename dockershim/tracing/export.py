@@ -1,6 +1,6 @@
 """Sends spans to a collector, from a thread of its own, whatever the collector does.
 
-The SDK keeps a bounded number of spans (``OTEL_BSP_MAX_QUEUE_SIZE``) and drops the oldest if the collector is away.
+The SDK keeps a bounded number of spans (``OTEL_BSP_MAX_QUEUE_SIZE``) and drops the oldest if the collector is down.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Told(SpanExporter):
         self._words = words
         self._works = True
         #: The SDK leaves out what it has said a moment before.
-        self._reason = "the SDK does not say why"
+        self._reason = "unknown error"
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = SpanExportResult.FAILURE
@@ -83,9 +83,9 @@ class _Told(SpanExporter):
         if not works:
             self._reason = self._words.text or self._reason
         if works and not self._works:
-            logger.info("%s takes traces again", self._endpoint)
+            logger.info("%s accepts traces again", self._endpoint)
         elif self._works and not works:
-            logger.warning("%s takes no traces, they are dropped: %s", self._endpoint, self._reason)
+            logger.warning("%s does not accept traces, dropping them: %s", self._endpoint, self._reason)
         self._works = works
         return result
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import grpc
+from opentelemetry.context import attach, detach
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dockershim import __version__
 from dockershim.common import spans
+from dockershim.common.timed import Kind, Timed
 from dockershim.errors import ShimError
 
 #: In characters. The SDK has no limit of its own, and texts come from requests, the engine and plugins.
@@ -27,6 +28,10 @@ _ATTRIBUTES: Final = {
     "pod_sandbox_id": "dockershim.sandbox.id",
     "sandbox_id": "dockershim.sandbox.id",
 }
+#: The attribute for what a part of a call that another program does is about.
+_PLACES: Final = {Kind.ENGINE: "url.path", Kind.PLUGIN: "cni.plugin", Kind.HOOK: "server.address"}
+#: What the names of these spans begin with.
+_BEGINNINGS: Final = {Kind.PLUGIN: "CNI ", Kind.HOOK: "hook "}
 
 
 class _Carrier(Getter[spans.Metadata]):
@@ -47,50 +52,33 @@ class SpanTracer:
         self._headers = TraceContextTextMapPropagator()
         self._carrier = _Carrier()
 
-    @contextmanager
-    def served(self, service: str, method: str, metadata: spans.Metadata) -> Iterator[spans.Span]:
-        # A header that is not valid gives an empty context, so the call begins a trace of its own.
-        with self._tracer.start_as_current_span(
-            f"{service}/{method}",
-            self._headers.extract(metadata, getter=self._carrier),
-            SpanKind.SERVER,
-            {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            lasting = _Lasting(span)
-            try:
-                yield lasting
-            except grpc.aio.AbortError:
-                raise
-            except (CancelledError, GeneratorExit):
-                lasting.ended_with(grpc.StatusCode.CANCELLED.name, "its caller has gone")
-                raise
-            except BaseException as error:
-                lasting.ended_with(grpc.StatusCode.INTERNAL.name, type(error).__name__)
-                raise
-            else:
-                span.set_attribute("rpc.grpc.status_code", 0)
-
-    @contextmanager
-    def part(self, name: str, attributes: Mapping[str, str], *, outside: bool) -> Iterator[spans.Span]:
+    def begin(self, block: Timed) -> Callable[[], None] | None:
+        if block.kind is Kind.RPC:
+            return self._begin_call(block)
         if not get_current_span().is_recording():
             # Work that no call waits for: reads after events, signs of life. Or the call is not sampled.
-            yield _Lasting(get_current_span())
-            return
-        with self._tracer.start_as_current_span(
-            name,
-            kind=SpanKind.CLIENT if outside else SpanKind.INTERNAL,
-            attributes={key: _text(value) for key, value in attributes.items()},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield _Lasting(span)
-            except BaseException as error:
-                # The text of an error that nobody foresaw may hold a secret.
-                _fail(span, str(error) if isinstance(error, ShimError) else type(error).__name__)
-                raise
+            return None
+        place = _PLACES.get(block.kind)
+        span = self._tracer.start_span(
+            _BEGINNINGS.get(block.kind, "") + " ".join(block.labels),
+            kind=SpanKind.INTERNAL if place is None else SpanKind.CLIENT,
+            attributes=None if place is None else {place: _text(str(block.about))},
+        )
+        return _ending(span, block, _end_part)
+
+    def _begin_call(self, block: Timed) -> Callable[[], None] | None:
+        served: spans.Served | None = block.about
+        if served is None:
+            return None
+        (method,) = block.labels
+        span = self._tracer.start_span(
+            f"{served.service}/{method}",
+            # A header that is not valid gives an empty context, so the call begins a trace of its own.
+            self._headers.extract(served.metadata() or (), getter=self._carrier),
+            SpanKind.SERVER,
+            {"rpc.system": "grpc", "rpc.service": served.service, "rpc.method": method},
+        )
+        return _ending(span, block, _end_call)
 
     def describe(self, fields: Mapping[str, str]) -> None:
         span = get_current_span()
@@ -112,16 +100,37 @@ class SpanTracer:
         return headers
 
 
-class _Lasting:
-    def __init__(self, span: Span) -> None:
-        self._span = span
+def _ending(span: Span, block: Timed, end: Callable[[Span, Timed], None]) -> Callable[[], None]:
+    """Make this the current span, until what is returned is called."""
+    token = attach(set_span_in_context(span))
 
-    def ended_with(self, code: str, message: str) -> None:
-        self._span.set_attribute("rpc.grpc.status_code", grpc.StatusCode[code].value[0])
-        _fail(self._span, f"{code}: {message}")
+    def ending() -> None:
+        detach(token)
+        end(span, block)
+        span.end()
 
-    def failed(self, message: str) -> None:
-        _fail(self._span, message)
+    return ending
+
+
+def _end_call(span: Span, call: Timed) -> None:
+    code, message = call.code, call.message
+    if code is None and isinstance(call.error, CancelledError | GeneratorExit):
+        code, message = grpc.StatusCode.CANCELLED.name, "cancelled by the client"
+    elif code is None and call.error is not None:
+        code, message = grpc.StatusCode.INTERNAL.name, type(call.error).__name__
+    if code is None:
+        span.set_attribute("rpc.grpc.status_code", 0)
+        return
+    span.set_attribute("rpc.grpc.status_code", grpc.StatusCode[code].value[0])
+    _fail(span, f"{code}: {message}")
+
+
+def _end_part(span: Span, part: Timed) -> None:
+    if part.error is not None:
+        # The text of an error that nobody foresaw may hold a secret.
+        _fail(span, str(part.error) if isinstance(part.error, ShimError) else type(part.error).__name__)
+    elif part.message:
+        _fail(span, part.message)
 
 
 def _fail(span: Span, message: str) -> None:

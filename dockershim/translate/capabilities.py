@@ -18,8 +18,6 @@ _API_EARLY_NETWORK = (1, 48)
 _KERNEL_EARLY_NETWORK = (4, 11)
 #: What the engine tells of its driver if images are in containerd's store. Drivers of both kinds have some names alike.
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
-#: The engine's namespace in containerd, unless it has the flag --containerd-namespace.
-_NAMESPACE: Final = "moby"
 #: The key under which the engine, since 25, has the output of a runtime's ``features`` (OCI runtime specification).
 _FEATURES = "org.opencontainers.runtime-spec.features"
 #: What a kernel may be built without: the engine's name, and ours.
@@ -57,8 +55,7 @@ class Capabilities:
     """``runtimes`` are the engine's, by name; ``cgroup_driver`` is systemd or cgroupfs.
 
     ``containerd_store`` is whether images and layers are in containerd's image store, and not below ``root_dir``;
-    ``containerd_socket`` is the path of the containerd that the engine uses, empty if it does not tell it, and
-    ``containerd_namespace`` the engine's namespace there.
+    ``containerd_socket`` is the path of the containerd that the engine uses, empty if it does not tell it.
     ``recursive_read_only`` are the runtimes that support recursive read-only mounts. ``live_restore`` is whether
     containers outlive the engine; ``user_namespace_remap`` whether it gives every container the same user namespace.
     ``missing_limits`` are those of resources that the kernel does not have. ``user_namespaces``, ``early_network``,
@@ -72,7 +69,6 @@ class Capabilities:
     storage_driver: str
     containerd_store: bool
     containerd_socket: str
-    containerd_namespace: str
     architecture: str
     runtimes: frozenset[str]
     default_runtime: str
@@ -124,7 +120,7 @@ class Capabilities:
     def user_namespace_runtime(self, handler: str, field: str) -> str:
         """HostConfig.Runtime for a handler's pod with a user namespace. Raises Unsupported."""
         if problem := self._why_no_user_namespace(handler):
-            raise Unsupported(f"{field}: the node has no user namespaces for pods: {problem}")
+            raise Unsupported(f"{field}: user namespaces of pods are not supported on this node: {problem}")
         return self.user_namespaces.runtime
 
     def early_network_runtime(self, handler: str) -> str:
@@ -156,7 +152,7 @@ def _why_not(support: RuntimeSupport, name: str) -> str:
     """Why the containers of the engine's runtime ``name`` cannot have it; empty if they can."""
     if support.problem or name in (*_RUNC, support.runtime):
         return support.problem
-    return f"{support.runtime} is runc, and cannot stand in for the runtime {name}"
+    return f"{support.runtime} is runc, and cannot be used instead of the runtime {name}"
 
 
 def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabilities:
@@ -173,7 +169,6 @@ def read_capabilities(api: tuple[int, int], info: Mapping[str, Any]) -> Capabili
         storage_driver=str(info.get("Driver", "")),
         containerd_store=["driver-type", _SNAPSHOTTER] in (info.get("DriverStatus") or ()),
         containerd_socket=str(containerd.get("Address", "")),
-        containerd_namespace=str((containerd.get("Namespaces") or {}).get("Containers") or _NAMESPACE),
         architecture=str(info.get("Architecture", "")),
         runtimes=frozenset(runtimes),
         default_runtime=str(info.get("DefaultRuntime", "")),
@@ -210,7 +205,7 @@ def _recursive_read_only(runtimes: Mapping[str, Any]) -> Iterator[str]:
 def user_namespace_program(api: tuple[int, int], info: Mapping[str, Any], name: str) -> str:
     """The path of the program of the runtime ``name``. Raises Unsupported if user namespaces cannot be made by it."""
     if api < _API_ANNOTATIONS:
-        raise Unsupported("they need Docker 25 or newer")
+        raise Unsupported("Docker 25 or newer is required")
     runtime = _runtime(info, name)
     try:
         features = json.loads(runtime["status"][_FEATURES])
@@ -219,26 +214,26 @@ def user_namespace_program(api: tuple[int, int], info: Mapping[str, Any], name: 
     except (KeyError, TypeError, ValueError):
         known = mapped = False
     if not known or not mapped:
-        raise Unsupported("runc does not say that it has id-mapped mounts: runc 1.2 or newer does")
+        raise Unsupported("runc does not report support of id-mapped mounts; runc 1.2 or newer is required")
     return str(runtime["path"])
 
 
 def early_network_program(api: tuple[int, int], info: Mapping[str, Any], name: str) -> str:
     """The path of the program of the runtime ``name``. Raises Unsupported if the engine is in its way."""
     if api < _API_EARLY_NETWORK:
-        raise Unsupported("it needs Docker 28 or newer")
+        raise Unsupported("Docker 28 or newer is required")
     options = {option.split(",", 1)[0] for option in info.get("SecurityOptions") or ()}
     if options & {"name=rootless", "name=userns"}:
-        raise Unsupported("not on an engine whose containers have user namespaces")
+        raise Unsupported("not supported if the engine is rootless or uses userns-remap")
     if _kernel(str(info.get("KernelVersion", ""))) < _KERNEL_EARLY_NETWORK:
-        raise Unsupported("it needs Linux 4.11 or newer")
+        raise Unsupported("Linux 4.11 or newer is required")
     return str(_runtime(info, name)["path"])
 
 
 def _runtime(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     runtime = (info.get("Runtimes") or {}).get(name)
     if not isinstance(runtime, Mapping) or not str(runtime.get("path", "")).startswith("/"):
-        raise Unsupported(f"the engine has no runtime {name!r} with the path of a program: see its daemon.json")
+        raise Unsupported(f"the engine has no runtime {name!r} with a path in its daemon.json")
     return runtime
 
 

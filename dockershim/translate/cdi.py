@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -131,51 +131,23 @@ def _parse(file: SpecFile) -> _Spec:
     try:
         spec = msgspec.json.decode(file.json, type=_Spec)
     except RecursionError:
-        raise ValueError("has too many levels") from None
-    version = spec.cdi_version.removeprefix("v")
-    if version not in _VERSIONS:
-        raise ValueError(f"has cdiVersion {spec.cdi_version!r}, and {_VERSIONS[0]} to {_VERSIONS[-1]} are known")
+        raise ValueError("is nested too deeply") from None
+    # A field that its version did not have yet is taken all the same: what it asks for is clear.
+    if spec.cdi_version.removeprefix("v") not in _VERSIONS:
+        raise ValueError(f"has cdiVersion {spec.cdi_version!r}, must be {_VERSIONS[0]} to {_VERSIONS[-1]}")
     if not _KIND.fullmatch(spec.kind):
-        raise ValueError(f"has kind {spec.kind!r}, which is no vendor.com/class")
+        raise ValueError(f"has kind {spec.kind!r}, must be vendor.com/class")
     if not spec.devices:
         raise ValueError("has no devices")
     for name, times in Counter(device.name for device in spec.devices).items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"has a device {name!r}, which is no name")
+            raise ValueError(f"has a device with the invalid name {name!r}")
         if times > 1:
             raise ValueError(f"has the device {name!r} twice")
     for device in spec.devices:
         if device.container_edits is None or not any(msgspec.structs.astuple(device.container_edits)):
             raise ValueError(f"has no containerEdits for the device {device.name!r}")
-    for since, field in _newer_fields(spec, version):
-        raise ValueError(f"has {field}, which needs cdiVersion {since}")
     return spec
-
-
-def _newer_fields(spec: _Spec, version: str) -> Iterator[tuple[str, str]]:
-    """The fields that this version does not have, with the first one that has them (SPEC.md, "Released versions")."""
-    missing = _VERSIONS[_VERSIONS.index(version) + 1 :]
-    edits = [one.container_edits for one in (spec, *(spec.devices or ())) if one.container_edits is not None]
-    if "1.1.0" in missing and any(one.net_devices for one in edits):
-        yield "1.1.0", "netDevices"
-    if "0.7.0" in missing:
-        if any(one.intel_rdt is not None for one in edits):
-            yield "0.7.0", "intelRdt"
-        if any(one.additional_gids for one in edits):
-            yield "0.7.0", "additionalGids"
-    if "0.6.0" in missing:
-        if spec.annotations or any(device.annotations for device in spec.devices or ()):
-            yield "0.6.0", "annotations"
-        if "." in spec.kind.partition("/")[2]:
-            yield "0.6.0", f"kind {spec.kind!r}"
-    if "0.5.0" in missing:
-        if any(node.host_path for one in edits for node in one.device_nodes or ()):
-            yield "0.5.0", "deviceNodes.hostPath"
-        for device in spec.devices or ():
-            if device.name[0].isdigit():
-                yield "0.5.0", f"a device {device.name!r}"
-    if "0.4.0" in missing and any(mount.type for one in edits for mount in one.mounts or ()):
-        yield "0.4.0", "mounts.type"
 
 
 # -- Devices.
@@ -199,10 +171,10 @@ def cdi_names(config: cri.ContainerConfig) -> tuple[str, ...]:
 def check_cdi_name(name: str, field: str) -> None:
     """Raises InvalidArgument if it is no name of a device, as ``vendor.com/class=name``."""
     if not name:
-        raise InvalidArgument(f"{field}: a device has no name")
+        raise InvalidArgument(f"{field}: the name of a device must not be empty")
     kind, device = kind_and_name(name)
     if not _KIND.fullmatch(kind) or not _NAME.fullmatch(device):
-        raise InvalidArgument(f"{field}: {name!r:.200} is no vendor.com/class=name")
+        raise InvalidArgument(f"{field}: {name!r:.200} must be vendor.com/class=name")
 
 
 def kind_and_name(name: str) -> tuple[str, str]:
@@ -324,13 +296,13 @@ def _read_edits(edits: _ContainerEdits | None, where: str) -> Edits:
     if edits is None:
         return NO_EDITS
     for hook in edits.hooks or ():
-        raise Unsupported(f"{where}.hooks[{hook.hook_name!r} {hook.path!r}]: the engine takes no hooks; {_REMEDY}")
+        raise Unsupported(f"{where}.hooks[{hook.hook_name!r} {hook.path!r}]: not supported by the engine; {_REMEDY}")
     for field, value in (("intelRdt", edits.intel_rdt is not None), ("netDevices", edits.net_devices)):
         if value:
-            raise Unsupported(f"{where}.{field}: the engine has no such field; {_REMEDY}")
+            raise Unsupported(f"{where}.{field}: not supported by the engine; {_REMEDY}")
     groups = [_number(group, f"{where}.additionalGids") for group in edits.additional_gids or ()]
     if any(group > _GREATEST_GROUP for group in groups):
-        raise Unsupported(f"{where}.additionalGids: {max(groups)} is greater than the engine's groups; {_REMEDY}")
+        raise Unsupported(f"{where}.additionalGids: {max(groups)} is greater than the engine supports; {_REMEDY}")
     return Edits(
         env=tuple(_variable(variable, where) for variable in edits.env or ()),
         nodes=tuple(_read_node(node, f"{where}.deviceNodes[{node.path!r}]") for node in edits.device_nodes or ()),
@@ -347,30 +319,30 @@ def _number(value: _Number, field: str) -> int:
     else:
         number = value
     if not 0 <= number < 2**32:
-        raise FailedPrecondition(f"{field}: {value!r} is no number of 32 bits")
+        raise FailedPrecondition(f"{field}: {value!r} must be a 32-bit integer")
     return number
 
 
 def _variable(variable: str, where: str) -> str:
     if not variable.partition("=")[0] or "=" not in variable or "\0" in variable:
-        raise FailedPrecondition(f"{where}.env: {variable!r} is no NAME=VALUE")
+        raise FailedPrecondition(f"{where}.env: {variable!r} must be NAME=VALUE")
     return variable
 
 
 def _absolute(path: str, field: str) -> str:
     check_text(path, field)
     if not path.startswith("/"):
-        raise FailedPrecondition(f"{field}: {path!r} is not an absolute path")
+        raise FailedPrecondition(f"{field}: {path!r} must be an absolute path")
     return path
 
 
 def _read_node(node: _DeviceNode, where: str) -> DeviceNode:
     if node.type not in (None, *_NODE_TYPES):
-        raise Unsupported(f"{where}.type: {node.type!r}, the engine makes b and c nodes only; {_REMEDY}")
+        raise Unsupported(f"{where}.type: {node.type!r}; the engine only supports b and c; {_REMEDY}")
     if node.permissions == "none":
-        raise Unsupported(f"{where}.permissions: the engine makes no node without permissions; {_REMEDY}")
+        raise Unsupported(f"{where}.permissions: must not be empty; {_REMEDY}")
     if set(node.permissions or "") - set("rwm"):
-        raise FailedPrecondition(f"{where}.permissions: {node.permissions!r} is not made of r, w and m")
+        raise FailedPrecondition(f"{where}.permissions: {node.permissions!r} must only contain r, w and m")
     numbers = {
         field: None if value is None else _number(value, f"{where}.{field}")
         for field, value in (
@@ -397,7 +369,7 @@ def _read_node(node: _DeviceNode, where: str) -> DeviceNode:
 
 def _read_mount(mount: _Mount, where: str) -> BindMount:
     if mount.type not in (None, "", "none", "bind"):
-        raise Unsupported(f"{where}.type: {mount.type!r}; the engine binds only what is on the host; {_REMEDY}")
+        raise Unsupported(f"{where}.type: {mount.type!r}; the engine only supports bind mounts; {_REMEDY}")
     return to_bind_mount(
         where,
         _absolute(mount.host_path, f"{where}.hostPath"),
@@ -416,7 +388,7 @@ def to_bind_mount(where: str, host_path: str, path: str, options: Sequence[str],
         elif option in _PROPAGATIONS:
             propagation = option
         elif option not in ("bind", "rbind", *_FLAGS):
-            raise Unsupported(f"{where}.options: {option!r:.80} is none that the engine can set; {remedy}")
+            raise Unsupported(f"{where}.options: {option!r:.80} is not supported by the engine; {remedy}")
     return BindMount(
         where=where,
         host_path=host_path,
@@ -459,11 +431,11 @@ def check_host(edits: Edits, there: Mapping[str, HostPath], remedy: str = _REMED
 
 def _check_node(node: DeviceNode, host: HostPath | None, remedy: str) -> None:
     if host is None:
-        raise FailedPrecondition(f"{node.where}: the host has no {node.host_path!r}")
+        raise FailedPrecondition(f"{node.where}: {node.host_path!r} does not exist on the host")
     is_block, is_character = stat.S_ISBLK(host.mode), stat.S_ISCHR(host.mode)
     if not is_block and not is_character:
-        kind = "a link" if stat.S_ISLNK(host.mode) else "no device"
-        raise FailedPrecondition(f"{node.where}: {node.host_path!r} is {kind}; the path of a device is needed")
+        kind = "a symbolic link" if stat.S_ISLNK(host.mode) else "not a device"
+        raise FailedPrecondition(f"{node.where}: {node.host_path!r} is {kind}, must be a device")
     host_number, host_file_mode = (host.major, host.minor), stat.S_IMODE(host.mode)
     for field, asked, found in (
         ("type", node.type or None, "block" if is_block else "character"),
@@ -482,7 +454,7 @@ def _check_node(node: DeviceNode, host: HostPath | None, remedy: str) -> None:
 
 def _check_mount(mount: BindMount, host: HostPath | None, remedy: str) -> None:
     if host is None:
-        raise FailedPrecondition(f"{mount.where}: the host has no {mount.host_path!r}")
+        raise FailedPrecondition(f"{mount.where}: {mount.host_path!r} does not exist on the host")
     for flag in mount.flags:
         # A mount has the flags of the one that it binds; runc, at least 1.1, drops them to make it read-only.
         if mount.readonly or not host.flags & _FLAGS[flag]:
@@ -495,7 +467,7 @@ def _check_mount(mount: BindMount, host: HostPath | None, remedy: str) -> None:
 
 def with_edits(body: Mapping[str, Any], edits: Edits, features: Capabilities) -> dict[str, Any]:
     """The body of a create call with the edits. As with CDI's library a variable, device or mount replaces the one at
-    its place, whoever else asked for that."""
+    its place, whatever else requests that."""
     host_config = body["HostConfig"]
     variables = {_variable_name(variable): variable for variable in edits.env}
     # Those of the request stay in their places: a label says how many they are.

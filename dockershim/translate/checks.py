@@ -15,7 +15,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def require(value: Any, field: str) -> None:
     """The field must have a value."""
     if not value:
-        raise InvalidArgument(f"{field}: a value is needed")
+        raise InvalidArgument(f"{field}: must not be empty")
 
 
 def reject(value: Any, field: str, why: str) -> None:
@@ -38,7 +38,7 @@ def check_enums(message: Message, field: str) -> None:
         if descriptor.enum_type is not None:
             for number in values:
                 if number not in descriptor.enum_type.values_by_number:
-                    raise InvalidArgument(f"{name}: {number} is no {descriptor.enum_type.name}")
+                    raise InvalidArgument(f"{name}: {number} is not a valid {descriptor.enum_type.name}")
         elif descriptor.message_type is not None and not descriptor.message_type.GetOptions().map_entry:
             for item in values:
                 check_enums(item, name)

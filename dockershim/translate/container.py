@@ -59,19 +59,17 @@ def check_container(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxC
     check_text(config.metadata.name, "config.metadata.name")
     require(config.image.image, "config.image.image")
     features.check_handler(config.image.runtime_handler, "config.image.runtime_handler")
-    reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
+    reject(config.HasField("windows"), "config.windows", "not supported by a Linux runtime")
     security = config.linux.security_context
     reject(
         security.capabilities.add_ambient_capabilities,
         "config.linux.security_context.capabilities.add_ambient_capabilities",
-        "a Docker engine has no ambient capabilities",
+        "not supported by Docker Engine",
     )
     if security.privileged and not sandbox_config.linux.security_context.privileged:
-        raise InvalidArgument(
-            "config.linux.security_context.privileged: the sandbox was not made for privileged containers"
-        )
+        raise InvalidArgument("config.linux.security_context.privileged: the sandbox must be privileged, too")
     if config.working_dir and not config.working_dir.startswith("/"):
-        raise InvalidArgument(f"config.working_dir: {config.working_dir!r} is not an absolute path")
+        raise InvalidArgument(f"config.working_dir: {config.working_dir!r} must be an absolute path")
     check_mounts(config.mounts, features)
     check_resources(config.linux.resources, "config.linux.resources")
     _check_classes(config, sandbox_config)
@@ -91,7 +89,7 @@ def _check_classes(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxCo
             (sandbox_config.annotations, "sandbox_config", f"{pods}/pod"),
         ):
             if key in given:
-                reject(given[key], f"{where}.annotations[{key}]", "a Docker engine has no such classes; remove it")
+                reject(given[key], f"{where}.annotations[{key}]", "not supported by Docker Engine; remove it")
                 break
 
 
@@ -106,7 +104,7 @@ def log_path(config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig) 
     directory = posixpath.normpath(sandbox_config.log_directory)
     path = posixpath.normpath(posixpath.join(directory, config.log_path))
     if not path.startswith(directory.rstrip("/") + "/"):
-        raise InvalidArgument(f"config.log_path: {config.log_path!r} leaves the log directory")
+        raise InvalidArgument(f"config.log_path: {config.log_path!r} must be inside the log directory")
     return path
 
 
@@ -115,13 +113,13 @@ def to_env(config: cri.ContainerConfig) -> list[str]:
     result = []
     for env in config.envs:
         if not env.key or "=" in env.key:
-            raise InvalidArgument(f"config.envs: {env.key!r} is no name of a variable")
+            raise InvalidArgument(f"config.envs: {env.key!r} is not a valid name of a variable")
         try:
             result.append(f"{env.key}={env.value.decode()}")
         except UnicodeDecodeError as error:
-            raise InvalidArgument(f"config.envs[{env.key}]: the engine takes UTF-8 only") from error
+            raise InvalidArgument(f"config.envs[{env.key}]: must be UTF-8") from error
         if "\0" in result[-1]:
-            raise InvalidArgument(f"config.envs[{env.key}]: a variable cannot hold a NUL")
+            raise InvalidArgument(f"config.envs[{env.key}]: must not contain NUL")
     return result
 
 

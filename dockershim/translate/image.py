@@ -63,7 +63,7 @@ def check_added(image: ImageRecord, asked: str) -> None:
     if image.added > MOST_ADDED:
         raise InvalidArgument(
             f"image {asked!r} has {image.added} bytes of labels, variables and other configuration, which the engine"
-            f" repeats for each of its containers; at most {MOST_ADDED} are allowed: build it with less of them"
+            f" copies to each of its containers; at most {MOST_ADDED} are allowed: rebuild it with less"
         )
 
 

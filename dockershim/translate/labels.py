@@ -147,7 +147,7 @@ def to_engine_labels(
             raise InvalidArgument(f"labels: {key!r} is reserved for the runtime")
     size = sum(len(text.encode()) for pairs in (labels, annotations) for pair in pairs.items() for text in pair)
     if size > _MOST_LABELS:
-        raise InvalidArgument(f"labels and annotations: {size} bytes are more than {_MOST_LABELS}")
+        raise InvalidArgument(f"labels and annotations: {size} bytes long; at most {_MOST_LABELS} are allowed")
     # A label with the prefix would be read back as an annotation, and hide the annotation of that name.
     prefixed = {key: value for key, value in labels.items() if key.startswith(ANNOTATION_PREFIX)}
     asked = {

@@ -39,11 +39,11 @@ def check_mounts(mounts: Iterable[cri.Mount], features: Capabilities) -> None:
         if mount.HasField("image"):
             _check_image_mount(mount, where, features)
         elif mount.image_sub_path:
-            raise InvalidArgument(f"{where}.image_sub_path: needs image beside it")
+            raise InvalidArgument(f"{where}.image_sub_path: requires image")
         elif not mount.host_path.startswith("/"):
-            raise InvalidArgument(f"{where}.host_path: {mount.host_path!r} is not an absolute path")
+            raise InvalidArgument(f"{where}.host_path: {mount.host_path!r} must be an absolute path")
         if not mount.container_path:
-            raise InvalidArgument(f"mounts[{mount.host_path}].container_path: a path is needed")
+            raise InvalidArgument(f"mounts[{mount.host_path}].container_path: must not be empty")
         target = container_path(mount.container_path)
         if target in seen:
             raise InvalidArgument(f"{where}: another mount has the same container_path")
@@ -53,28 +53,28 @@ def check_mounts(mounts: Iterable[cri.Mount], features: Capabilities) -> None:
 
 
 def _check_image_mount(mount: cri.Mount, where: str, features: Capabilities) -> None:
-    reject(not features.image_volumes, f"{where}.image", "image volumes need Docker 28 or newer")
+    reject(not features.image_volumes, f"{where}.image", "image volumes require Docker 28 or newer")
     require(mount.image.image, f"{where}.image.image")
     features.check_handler(mount.image.runtime_handler, f"{where}.image.runtime_handler")
     if mount.host_path:
-        raise InvalidArgument(f"{where}.host_path: has to be empty where image is set")
+        raise InvalidArgument(f"{where}.host_path: must be empty if image is set")
     if not mount.readonly:
-        raise InvalidArgument(f"{where}.readonly: an image volume is always read-only, set it")
+        raise InvalidArgument(f"{where}.readonly: must be true for an image volume")
     reject(
         mount.propagation == cri.PROPAGATION_BIDIRECTIONAL,
         f"{where}.propagation",
-        "an image volume shows no mounts of the container to the host",
+        "must not be bidirectional for an image volume",
     )
     check_text(mount.image_sub_path, f"{where}.image_sub_path")
     if mount.image_sub_path.startswith("/") or ".." in mount.image_sub_path.split("/"):
-        raise InvalidArgument(f"{where}.image_sub_path: {mount.image_sub_path!r} is no path below the image's root")
+        raise InvalidArgument(f"{where}.image_sub_path: {mount.image_sub_path!r} must be a path inside the image")
 
 
 def _check_recursive_read_only(mount: cri.Mount, where: str) -> None:
     if not mount.readonly:
-        raise InvalidArgument(f"{where}.recursive_read_only: needs readonly beside it")
+        raise InvalidArgument(f"{where}.recursive_read_only: requires readonly")
     if mount.propagation != cri.PROPAGATION_PRIVATE:
-        raise InvalidArgument(f"{where}.recursive_read_only: needs private propagation")
+        raise InvalidArgument(f"{where}.recursive_read_only: requires private propagation")
 
 
 def container_path(path: str) -> str:
@@ -134,8 +134,8 @@ def _to_engine_image_mount(mount: cri.Mount, image: str) -> dict[str, Any]:
 def _to_engine_mount(mount: cri.Mount, runtime_handler: str, features: Capabilities) -> dict[str, Any]:
     if mount.recursive_read_only and not features.has_recursive_read_only(runtime_handler):
         raise Unsupported(
-            f"mounts[{mount.container_path}].recursive_read_only: needs Docker 25, Linux 5.12 and an OCI runtime that"
-            f" says it can; {features.runtime_of(runtime_handler) or features.default_runtime} does not"
+            f"mounts[{mount.container_path}].recursive_read_only: requires Docker 25, Linux 5.12 and an OCI runtime"
+            f" that supports it; {features.runtime_of(runtime_handler) or features.default_runtime} does not"
         )
     return bind_mount(
         mount.host_path,
@@ -185,9 +185,9 @@ def to_engine_binds(mounts: Iterable[cri.Mount], features: Capabilities) -> list
         if not _relabels(mount, features):
             continue
         if ":" in mount.host_path + mount.container_path:
-            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not for a path with ':'")
+            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not supported for a path with ':'")
         if mount.recursive_read_only:
-            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not with recursive_read_only")
+            raise Unsupported(f"mounts[{mount.container_path}].selinux_relabel: not supported with recursive_read_only")
         propagation = _allowed_propagation(mount.host_path, _PROPAGATION[mount.propagation], features)
         mode = ",".join(filter(None, ("ro" if mount.readonly else "rw", "Z", propagation)))
         binds.append(f"{mount.host_path}:{container_path(mount.container_path)}:{mode}")
@@ -262,10 +262,12 @@ def to_engine_devices(devices: Iterable[cri.Device]) -> list[dict[str, str]]:
     result = []
     for device in devices:
         if not device.host_path.startswith("/"):
-            raise InvalidArgument(f"devices: {device.host_path!r} is not an absolute path on the host")
+            raise InvalidArgument(f"devices: {device.host_path!r} must be an absolute path on the host")
         permissions = device.permissions or "rwm"
         if set(permissions) - set("rwm"):
-            raise InvalidArgument(f"devices[{device.host_path}].permissions: {permissions!r} is not made of r, w and m")
+            raise InvalidArgument(
+                f"devices[{device.host_path}].permissions: {permissions!r} must only contain r, w and m"
+            )
         result.append(
             {
                 "PathOnHost": device.host_path,

@@ -33,7 +33,7 @@ def parse_quantity(text: str) -> int:
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a valid quantity")
     number, suffix, exponent = Decimal(match[1]), match[2] or "", match[3]
     if suffix in _BINARY:
         number *= 2 ** _BINARY[suffix]
@@ -53,7 +53,7 @@ def to_bandwidth(annotations: Mapping[str, str]) -> dict[str, int] | None:
         except ValueError as error:
             raise InvalidArgument(f"annotation {key}: {error}") from error
         if not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
-            raise InvalidArgument(f"annotation {key}: {annotations[key]} is not within 1k and 1P bits per second")
+            raise InvalidArgument(f"annotation {key}: {annotations[key]} must be between 1k and 1P bits per second")
         result[f"{direction}Rate"] = rate
         result[f"{direction}Burst"] = _BURST
     return result or None
@@ -110,7 +110,7 @@ def parse_pod_cidrs(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if "/" not in part:
-            raise InvalidArgument(f"pod_cidr: {part!r} is one address; a network ends in /24 or the like")
+            raise InvalidArgument(f"pod_cidr: {part!r} must be a CIDR such as 10.244.0.0/24")
     try:
         return tuple(str(ipaddress.ip_network(part)) for part in parts)
     except ValueError as error:

@@ -8,8 +8,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Required, TypedDict, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Required, TypedDict, TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.translate.accounts import Account, to_cri_user
@@ -45,6 +45,7 @@ _LIMIT: Final = re.compile(r"[0-9]{1,19}")
 _LARGEST_STATUS: Final = 4 << 20
 #: The end of the engine's error if its client (a server that was killed or gave up) went away during a start.
 _CUT_SHORT: Final = "context canceled"
+_PID_MODES: Final = {"CONTAINER": cri.CONTAINER, "TARGET": cri.TARGET}
 
 
 class Unreadable(ValueError):
@@ -101,6 +102,38 @@ class SandboxRecord:
     def host_network(self) -> bool:
         return self.network_mode == "host"
 
+    @property
+    def namespaces(self) -> cri.NamespaceOption:
+        """Whose namespaces it has, and its user namespace."""
+        node_if_host = {True: cri.NODE, False: cri.POD}
+        options = cri.NamespaceOption(
+            network=node_if_host[self.host_network],
+            pid=cri.NODE if self.pid_mode == "host" else _PID_MODES.get(self.extra.pid, cri.POD),
+            ipc=node_if_host[self.ipc_mode == "host"],
+        )
+        if self.user_namespace is not None:
+            options.userns_options.CopyFrom(self.user_namespace.to_cri())
+        return options
+
+
+class Sandbox(Protocol):
+    """What the CRI shows of a sandbox: a record has it, and so has what is known of one that the engine has lost."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> SandboxName: ...
+    @property
+    def created_at(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def annotations(self) -> Mapping[str, str]: ...
+    @property
+    def runtime_handler(self) -> str: ...
+    @property
+    def namespaces(self) -> cri.NamespaceOption: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
@@ -145,7 +178,7 @@ class ContainerRecord:
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
 
-def has_labels(record: SandboxRecord | ContainerRecord, wanted: Mapping[str, str]) -> bool:
+def has_labels(record: Sandbox | ContainerRecord, wanted: Mapping[str, str]) -> bool:
     """Whether a filter's ``label_selector`` matches: the record has all its labels with the same values."""
     return all(record.labels.get(key) == value for key, value in wanted.items())
 
@@ -295,17 +328,9 @@ def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = N
     )
     if summary is None:
         return None
-    return SandboxRecord(
-        id=summary.id,
-        name=summary.name,
-        running=summary.running,
+    return replace(
+        summary,
         created_at=to_nanoseconds(inspect.get("Created", "")),
-        labels=summary.labels,
-        annotations=summary.annotations,
-        runtime_handler=summary.runtime_handler,
-        network_mode=summary.network_mode,
-        made_here=summary.made_here,
-        log_directory=summary.log_directory,
         pid_mode=host_config.get("PidMode") or "",
         ipc_mode=host_config.get("IpcMode") or "",
         cgroup_parent=host_config.get("CgroupParent") or "",
@@ -315,7 +340,6 @@ def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = N
         never_ran=state.get("Status") == "created",
         addresses=_engine_addresses(network),
         user_namespace=read_user_namespace(host_config)[0],
-        extra=summary.extra,
     )
 
 
@@ -340,12 +364,18 @@ def _container_state(status: str, *, failed_to_start: bool) -> cri.ContainerStat
 def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS) -> ContainerRecord | None:
     """A record from GET /containers/{id}/json; None if it is not a shim's container."""
     config, state = inspect["Config"], inspect["State"]
-    labels = config.get("Labels") or {}
-    extra = read_extra(ContainerExtra, labels, image_labels) or ContainerExtra()
-    name = parse_container_name(inspect.get("Name", ""), extra.name)
-    if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
+    summary = read_container_summary(
+        {
+            "Id": inspect["Id"],
+            "Names": [inspect.get("Name", "")],
+            "Labels": config.get("Labels"),
+            "Image": config.get("Image"),
+            "ImageID": inspect.get("Image"),
+        },
+        image_labels,
+    )
+    if summary is None:
         return None
-    plain, annotations = from_engine_labels(labels, extra, image_labels)
     created_at = to_nanoseconds(inspect.get("Created", ""))
     error = str(state.get("Error") or "")
     failed_to_start = bool(error or state.get("ExitCode")) and not error.endswith(_CUT_SHORT)
@@ -354,17 +384,10 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
     finished_at = to_nanoseconds(state.get("FinishedAt", ""))
     if cri_state == cri.CONTAINER_EXITED and not finished_at:
         finished_at = created_at
-    return ContainerRecord(
-        id=inspect["Id"],
-        sandbox_id=labels[SANDBOX_ID_LABEL],
-        name=name,
-        image=extra.image or config.get("Image") or "",
-        image_id=inspect.get("Image") or "",
+    return replace(
+        summary,
         state=cri_state,
         created_at=created_at,
-        labels=plain,
-        annotations=annotations,
-        log_path=labels.get(LOG_PATH_LABEL, ""),
         started_at=started_at,
         finished_at=finished_at if cri_state == cri.CONTAINER_EXITED else 0,
         exit_code=int(state.get("ExitCode") or 0),
@@ -375,21 +398,22 @@ def read_container(inspect: Mapping[str, Any], image_labels: Mapping[str, str] =
         upper_dir=((inspect.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         stop_signal=config.get("StopSignal") or "",
         user=config.get("User") or "",
-        envs=tuple((config.get("Env") or ())[: extra.envs]),
+        envs=tuple((config.get("Env") or ())[: summary.extra.envs]),
         args=(inspect.get("Path") or "", *(inspect.get("Args") or ())),
         host_config=inspect["HostConfig"],
-        extra=extra,
     )
 
 
-def read_container_summary(item: Mapping[str, Any]) -> ContainerRecord | None:
+def read_container_summary(
+    item: Mapping[str, Any], image_labels: Mapping[str, str] = NO_LABELS
+) -> ContainerRecord | None:
     """A record from an element of GET /containers/json, without the fields that only a status needs."""
     labels = item.get("Labels") or {}
-    extra = read_extra(ContainerExtra, labels) or ContainerExtra()
+    extra = read_extra(ContainerExtra, labels, image_labels) or ContainerExtra()
     name = parse_container_name((item.get("Names") or [""])[0], extra.name)
     if name is None or is_sandbox(labels) or SANDBOX_ID_LABEL not in labels:
         return None
-    plain, annotations = from_engine_labels(labels, extra, NO_LABELS)
+    plain, annotations = from_engine_labels(labels, extra, image_labels)
     return ContainerRecord(
         id=item["Id"],
         sandbox_id=labels[SANDBOX_ID_LABEL],
@@ -410,44 +434,35 @@ def to_cri_metadata(name: SandboxName) -> cri.PodSandboxMetadata:
     return cri.PodSandboxMetadata(name=name.name, namespace=name.namespace, uid=name.uid, attempt=name.attempt)
 
 
-def to_cri_sandbox(record: SandboxRecord, *, ready: bool) -> cri.PodSandbox:
+def to_cri_sandbox(sandbox: Sandbox, *, ready: bool) -> cri.PodSandbox:
     """PodSandbox, for ListPodSandbox."""
     return cri.PodSandbox(
-        id=record.id,
-        metadata=to_cri_metadata(record.name),
+        id=sandbox.id,
+        metadata=to_cri_metadata(sandbox.name),
         state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
-        created_at=record.created_at,
-        labels=record.labels,
-        annotations=record.annotations,
-        runtime_handler=record.runtime_handler,
+        created_at=sandbox.created_at,
+        labels=sandbox.labels,
+        annotations=sandbox.annotations,
+        runtime_handler=sandbox.runtime_handler,
     )
 
 
-_PID_MODES = {"CONTAINER": cri.CONTAINER, "TARGET": cri.TARGET}
-
-
-def to_cri_sandbox_status(record: SandboxRecord, *, ready: bool, addresses: tuple[str, ...]) -> cri.PodSandboxStatus:
+def to_cri_sandbox_status(sandbox: Sandbox, *, ready: bool, addresses: tuple[str, ...]) -> cri.PodSandboxStatus:
     """PodSandboxStatus. ``addresses`` are the pod's own, the primary one first; empty on the host network."""
-    node_if_host = {True: cri.NODE, False: cri.POD}
     status = cri.PodSandboxStatus(
-        id=record.id,
-        metadata=to_cri_metadata(record.name),
+        id=sandbox.id,
+        metadata=to_cri_metadata(sandbox.name),
         state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
-        created_at=record.created_at,
-        labels=record.labels,
-        annotations=record.annotations,
-        runtime_handler=record.runtime_handler,
+        created_at=sandbox.created_at,
+        labels=sandbox.labels,
+        annotations=sandbox.annotations,
+        runtime_handler=sandbox.runtime_handler,
     )
     status.network.SetInParent()
     if addresses:
         status.network.ip = addresses[0]
         status.network.additional_ips.extend(cri.PodIP(ip=address) for address in addresses[1:])
-    options = status.linux.namespaces.options
-    options.network = node_if_host[record.host_network]
-    options.pid = cri.NODE if record.pid_mode == "host" else _PID_MODES.get(record.extra.pid, cri.POD)
-    options.ipc = node_if_host[record.ipc_mode == "host"]
-    if record.user_namespace is not None:
-        options.userns_options.CopyFrom(record.user_namespace.to_cri())
+    status.linux.namespaces.options.CopyFrom(sandbox.namespaces)
     return status
 
 

@@ -44,18 +44,18 @@ def check_resources(resources: cri.LinuxContainerResources, field: str) -> None:
         value = getattr(resources, name)
         lowest = -1 if name in _UNLIMITED_ALLOWED else 0
         if isinstance(value, int) and value < lowest:
-            raise InvalidArgument(f"{field}.{name}: {value} is below {lowest}")
+            raise InvalidArgument(f"{field}.{name}: {value} must be at least {lowest}")
     if not _LOWEST_OOM_SCORE <= resources.oom_score_adj <= _HIGHEST_OOM_SCORE:
-        raise InvalidArgument(f"{field}.oom_score_adj: {resources.oom_score_adj} is not within -1000 and 1000")
+        raise InvalidArgument(f"{field}.oom_score_adj: {resources.oom_score_adj} must be between -1000 and 1000")
     for key, value in resources.unified.items():
         if not CGROUP_FILE.fullmatch(key):
-            raise InvalidArgument(f"{field}.unified: {key!r} is no file of a cgroup")
+            raise InvalidArgument(f"{field}.unified: {key!r} is not a cgroup file")
         check_text(value, f"{field}.unified[{key}]")
         if key == SWAP_FILE and not _SWAP.fullmatch(value):
-            raise InvalidArgument(f"{field}.unified[{key}]: {value!r} is neither a number of bytes nor 'max'")
+            raise InvalidArgument(f"{field}.unified[{key}]: {value!r} must be a number of bytes or 'max'")
     for limit in resources.hugepage_limits:
         if not _PAGE_SIZE.fullmatch(limit.page_size):
-            raise InvalidArgument(f"{field}.hugepage_limits: {limit.page_size!r} is no page size")
+            raise InvalidArgument(f"{field}.hugepage_limits: {limit.page_size!r} is not a valid page size")
 
 
 def to_engine_resources(
@@ -127,9 +127,7 @@ def to_cgroup_files(resources: cri.LinuxContainerResources, cgroup_version: int)
     ``resources`` have passed ``check_resources``. Kubelets always limit huge pages, and with cgroup v2 also swap.
     Raises Unsupported if the node's cgroup version has no such files.
     """
-    reject(
-        cgroup_version != 2 and dict(resources.unified), "resources.unified", "this node has cgroup v1; unified is v2's"
-    )
+    reject(cgroup_version != 2 and dict(resources.unified), "resources.unified", "not supported on cgroup v1")
     suffix = "max" if cgroup_version == 2 else "limit_in_bytes"
     files = {f"hugetlb.{limit.page_size}.{suffix}": str(limit.limit) for limit in resources.hugepage_limits}
     return {**files, **resources.unified}

@@ -66,7 +66,7 @@ def check_sandbox(config: cri.PodSandboxConfig, node_hostname: str) -> None:
     """Check what can be checked without the engine."""
     check_enums(config, "config")
     sandbox_name(config.metadata)
-    reject(config.HasField("windows"), "config.windows", "this is a Linux runtime")
+    reject(config.HasField("windows"), "config.windows", "not supported by a Linux runtime")
     check_sandbox_namespaces(config.linux.security_context.namespace_options)
     _check_hostname(config, node_hostname)
     _check_log_directory(config.log_directory)
@@ -81,18 +81,18 @@ def check_sandbox(config: cri.PodSandboxConfig, node_hostname: str) -> None:
 def _check_hostname(config: cri.PodSandboxConfig, node_hostname: str) -> None:
     check_text(config.hostname, "config.hostname")
     if len(config.hostname) > _LONGEST_HOSTNAME:
-        raise InvalidArgument(f"config.hostname: longer than {_LONGEST_HOSTNAME} characters, the kernel's limit")
+        raise InvalidArgument(f"config.hostname: must be no longer than {_LONGEST_HOSTNAME} characters")
     reject(
         is_host_network(config) and config.hostname not in ("", node_hostname),
         "config.hostname",
-        f"a pod on the node's network has the node's hostname, {node_hostname!r}",
+        f"must be the node's hostname, {node_hostname!r}, for a pod on the node's network",
     )
 
 
 def _check_log_directory(directory: str) -> None:
     check_text(directory, "config.log_directory")
     if directory and (not directory.startswith("/") or ".." in directory.split("/")):
-        raise InvalidArgument(f"config.log_directory: {directory!r} is not an absolute path without '..'")
+        raise InvalidArgument(f"config.log_directory: {directory!r} must be an absolute path without '..'")
 
 
 def _check_dns(dns: cri.DNSConfig) -> None:
@@ -100,7 +100,7 @@ def _check_dns(dns: cri.DNSConfig) -> None:
         for value in getattr(dns, field):
             check_text(value, f"config.dns_config.{field}")
             if not value or " " in value:
-                raise InvalidArgument(f"config.dns_config.{field}: {value!r} would break a line of resolv.conf")
+                raise InvalidArgument(f"config.dns_config.{field}: {value!r} must not be empty or contain spaces")
 
 
 def _check_sysctls(config: cri.PodSandboxConfig) -> None:
@@ -122,12 +122,12 @@ def check_sysctl(key: str, value: str, field: str, *, network_of_node: bool, ipc
     name = key.replace("/", ".")
     if _NET_SYSCTLS.fullmatch(name) or _UTS_SYSCTLS.fullmatch(name):
         if network_of_node:
-            raise InvalidArgument(f"{field}: {key} is the node's own on the node's network")
+            raise InvalidArgument(f"{field}: {key} cannot be set for a pod on the node's network")
     elif _IPC_SYSCTLS.fullmatch(name):
         if ipc_of_node:
-            raise InvalidArgument(f"{field}: {key} is the node's own in the node's IPC namespace")
+            raise InvalidArgument(f"{field}: {key} cannot be set for a pod in the node's IPC namespace")
     else:
-        raise InvalidArgument(f"{field}: {key} is not kept per namespace and cannot be set for a pod")
+        raise InvalidArgument(f"{field}: {key} is not namespaced and cannot be set for a pod")
 
 
 def uts_sysctls(config: cri.PodSandboxConfig) -> dict[str, str]:
@@ -140,11 +140,9 @@ def _check_ports(config: cri.PodSandboxConfig) -> None:
         _check_host_ip(port.host_ip)
         for field in ("container_port", "host_port"):
             if not 0 <= getattr(port, field) <= _HIGHEST_PORT:
-                raise InvalidArgument(f"config.port_mappings.{field}: {getattr(port, field)} is no port")
+                raise InvalidArgument(f"config.port_mappings.{field}: {getattr(port, field)} is not a valid port")
         if port.host_port and not port.container_port:
-            raise InvalidArgument(
-                f"config.port_mappings.container_port: host_port {port.host_port} needs one beside it"
-            )
+            raise InvalidArgument(f"config.port_mappings.container_port: required by host_port {port.host_port}")
 
 
 def _check_host_ip(address: str) -> None:
@@ -152,7 +150,7 @@ def _check_host_ip(address: str) -> None:
         if address:
             ipaddress.ip_address(address)
     except ValueError:
-        raise InvalidArgument(f"config.port_mappings.host_ip: {address!r} is no IP address") from None
+        raise InvalidArgument(f"config.port_mappings.host_ip: {address!r} is not a valid IP address") from None
 
 
 def published_ports(config: cri.PodSandboxConfig) -> list[cri.PortMapping]:
@@ -184,10 +182,10 @@ def check_cgroup_parent(parent: str, driver: str, field: str) -> None:
     parts = parent.strip("/").split("/")
     too_long = len(parent.encode()) > _LONGEST_CGROUP or any(len(part.encode()) > _LONGEST_FILE_NAME for part in parts)
     if ".." in parts or "." in parts or too_long:
-        raise InvalidArgument(f"{field}: {parent!r:.200} is no path of a cgroup")
+        raise InvalidArgument(f"{field}: {parent!r:.200} is not a valid path of a cgroup")
     check_driver(parent, driver, field)
     if driver != "systemd" and not parent.startswith("/"):
-        raise InvalidArgument(f"{field}: {parent!r:.200} is not an absolute path")
+        raise InvalidArgument(f"{field}: {parent!r:.200} must be an absolute path")
 
 
 def check_driver(parent: str, driver: str, field: str) -> None:
@@ -314,7 +312,7 @@ def to_new_limits(request: cri.UpdatePodSandboxResourcesRequest) -> dict[str, di
             continue
         limits: cri.LinuxContainerResources = getattr(plain, field)
         if limits.ByteSize() > _LARGEST_LIMITS:
-            raise InvalidArgument(f"{field}: {limits.ByteSize()} bytes are more than {_LARGEST_LIMITS}")
+            raise InvalidArgument(f"{field}: {limits.ByteSize()} bytes long; at most {_LARGEST_LIMITS} are allowed")
         limits.memory_limit_in_bytes = max(0, limits.memory_limit_in_bytes)
         limits.cpu_quota = max(-1, limits.cpu_quota)
         check_resources(limits, field)

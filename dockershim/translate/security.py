@@ -33,7 +33,7 @@ def seccomp_profile_path(context: SecurityContext) -> str:
     else:
         return ""
     if not path.startswith("/"):
-        raise InvalidArgument(f"security_context.seccomp: {path!r} is not an absolute path of a profile")
+        raise InvalidArgument(f"security_context.seccomp: {path!r} must be the absolute path of a profile")
     return path
 
 
@@ -51,7 +51,8 @@ def _seccomp(context: SecurityContext, profiles: Mapping[str, str], unset: str, 
     elif context.seccomp_profile_path in ("", "unconfined"):
         unconfined = (context.seccomp_profile_path or unset) == "unconfined"
     else:
-        raise InvalidArgument(f"security_context.seccomp_profile_path: {context.seccomp_profile_path!r} is no profile")
+        path = context.seccomp_profile_path
+        raise InvalidArgument(f"security_context.seccomp_profile_path: {path!r} is not a valid profile")
     return ["seccomp=unconfined"] if unconfined else []
 
 
@@ -64,11 +65,11 @@ def apparmor_profile_name(context: SecurityContext) -> str:
         deprecated: str = getattr(context, "apparmor_profile", "")
         name = deprecated.removeprefix(_LOCALHOST) if deprecated.startswith(_LOCALHOST) else ""
         if deprecated and not name and deprecated not in (_UNCONFINED, *_DEFAULT_PROFILES):
-            raise InvalidArgument(f"security_context.apparmor_profile: {deprecated!r} is no profile")
+            raise InvalidArgument(f"security_context.apparmor_profile: {deprecated!r} is not a valid profile")
     elif context.apparmor.profile_type == cri.SecurityProfile.Localhost:
         name = context.apparmor.localhost_ref.removeprefix(_LOCALHOST)
         if not name:
-            raise InvalidArgument("security_context.apparmor.localhost_ref: a profile's name is needed")
+            raise InvalidArgument("security_context.apparmor.localhost_ref: must not be empty")
     else:
         name = ""
     check_text(name, "security_context.apparmor")
@@ -82,7 +83,9 @@ def _apparmor(context: SecurityContext, features: Capabilities) -> list[str]:
     else:
         unconfined = getattr(context, "apparmor_profile", "") == _UNCONFINED
     if name and not features.apparmor:
-        raise FailedPrecondition(f"security_context.apparmor: profile {name!r} asked for, but the node has no AppArmor")
+        raise FailedPrecondition(
+            f"security_context.apparmor: profile {name!r} requires AppArmor, which is disabled on the node"
+        )
     if not features.apparmor:
         return []
     return [f"apparmor={name}"] if name else ["apparmor=unconfined"] if unconfined else []
@@ -125,7 +128,7 @@ def _unconfined(features: Capabilities) -> list[str]:
 
 
 def to_capabilities(asked: cri.Capability) -> tuple[list[str], list[str]]:
-    """HostConfig.CapAdd and CapDrop. As with other runtimes, what is dropped is not added, whoever else adds it.
+    """HostConfig.CapAdd and CapDrop. As with other runtimes, what is dropped is not added, whatever else adds it.
 
     The engine itself adds what is in both lists: a capability, or all of them for ALL.
     """
@@ -148,16 +151,16 @@ def to_user(context: SecurityContext, account: Account | None = None) -> str:
     user = username
     if context.HasField("run_as_user"):
         if username:
-            raise InvalidArgument("security_context: run_as_user and run_as_username exclude each other")
+            raise InvalidArgument("security_context: run_as_user and run_as_username are mutually exclusive")
         user = str(_id(context.run_as_user.value, "run_as_user"))
     check_text(user, "security_context.run_as_username")
     if ":" in user:
-        raise InvalidArgument("security_context.run_as_username: a user's name has no ':'")
+        raise InvalidArgument("security_context.run_as_username: must not contain ':'")
     if not context.HasField("run_as_group"):
         strict = context.supplemental_groups_policy == cri.Strict
         return _with_own_group(account) if strict and account is not None else user
     if not user:
-        raise InvalidArgument("security_context.run_as_group: needs run_as_user or run_as_username beside it")
+        raise InvalidArgument("security_context.run_as_group: requires run_as_user or run_as_username")
     return f"{user}:{_id(context.run_as_group.value, 'run_as_group')}"
 
 
@@ -181,7 +184,7 @@ def to_group_add(context: SecurityContext, account: Account | None = None) -> li
 
 def _id(value: int, field: str) -> int:
     if not 0 <= value <= 2**31 - 1:
-        raise InvalidArgument(f"security_context.{field}: {value} is no user or group id")
+        raise InvalidArgument(f"security_context.{field}: {value} is not a valid user or group id")
     return value
 
 
@@ -189,23 +192,23 @@ def check_sandbox_namespaces(options: cri.NamespaceOption) -> None:
     """Check a sandbox's NamespaceOption. Raises InvalidArgument or Unsupported."""
     asked_user_namespace(options)
     if options.network not in (cri.POD, cri.NODE):
-        raise InvalidArgument("namespace_options.network: a sandbox's is POD or NODE")
+        raise InvalidArgument("namespace_options.network: must be POD or NODE for a sandbox")
     if options.ipc not in (cri.POD, cri.NODE):
-        raise InvalidArgument("namespace_options.ipc: a sandbox's is POD or NODE")
+        raise InvalidArgument("namespace_options.ipc: must be POD or NODE for a sandbox")
     if options.pid == cri.TARGET:
-        raise InvalidArgument("namespace_options.pid: TARGET is for containers; a sandbox's is POD, CONTAINER or NODE")
+        raise InvalidArgument("namespace_options.pid: must be POD, CONTAINER or NODE for a sandbox")
 
 
 def to_container_namespaces(options: cri.NamespaceOption, sandbox_id: str) -> dict[str, str]:
     """NetworkMode, IpcMode, PidMode and UTSMode of a container of this sandbox."""
     if options.network not in (cri.POD, cri.NODE):
-        raise InvalidArgument("namespace_options.network: a container's is POD or NODE")
+        raise InvalidArgument("namespace_options.network: must be POD or NODE for a container")
     infra = f"container:{sandbox_id}"
     ipc = {cri.POD: infra, cri.CONTAINER: "private", cri.NODE: "host"}
     if options.ipc not in ipc:
-        raise InvalidArgument("namespace_options.ipc: a container's is POD, CONTAINER or NODE")
+        raise InvalidArgument("namespace_options.ipc: must be POD, CONTAINER or NODE for a container")
     if options.pid == cri.TARGET and not options.target_id:
-        raise InvalidArgument("namespace_options.target_id: mode TARGET needs a container")
+        raise InvalidArgument("namespace_options.target_id: required by mode TARGET")
     pid = {
         cri.POD: infra,
         cri.CONTAINER: "",

@@ -60,25 +60,25 @@ def asked_user_namespace(options: cri.NamespaceOption) -> UserNamespace | None:
         return None
     if asked.mode == cri.NODE:
         if asked.uids or asked.gids:
-            raise InvalidArgument(f"{_FIELD}: mode NODE has no uids and gids of its own")
+            raise InvalidArgument(f"{_FIELD}: uids and gids must be empty for mode NODE")
         return None
     if asked.mode != cri.POD:
-        raise InvalidArgument(f"{_FIELD}.mode: POD or NODE")
+        raise InvalidArgument(f"{_FIELD}.mode: must be POD or NODE")
     uids, gids = _mapping(asked.uids, "uids"), _mapping(asked.gids, "gids")
     if uids.length != gids.length:
-        raise InvalidArgument(f"{_FIELD}: uids and gids need the same length")
+        raise InvalidArgument(f"{_FIELD}: uids and gids must have the same length")
     for field in ("network", "pid", "ipc"):
         if getattr(options, field) == cri.NODE:
-            raise InvalidArgument(f"{_FIELD}: not with the node's {field} namespace, which the node's root owns")
+            raise InvalidArgument(f"{_FIELD}: not supported with the node's {field} namespace")
     return UserNamespace(uids.host_id, gids.host_id, uids.length)
 
 
 def _mapping(mappings: Sequence[cri.IDMapping], field: str) -> cri.IDMapping:
     if len(mappings) != 1 or mappings[0].container_id != 0:
-        raise InvalidArgument(f"{_FIELD}.{field}: mode POD needs one mapping, with the container_id 0")
+        raise InvalidArgument(f"{_FIELD}.{field}: must have one mapping with container_id 0 for mode POD")
     one = mappings[0]
     if one.host_id == 0 or one.length == 0 or one.host_id + one.length > _NO_ID:
-        raise InvalidArgument(f"{_FIELD}.{field}: {one.length} ids from {one.host_id} are not between 0 and {_NO_ID}")
+        raise InvalidArgument(f"{_FIELD}.{field}: {one.length} ids from {one.host_id} must be between 0 and {_NO_ID}")
     return one
 
 
@@ -93,14 +93,14 @@ def mapped_mounts(mounts: Iterable[tuple[str, cri.Mount]], namespace: UserNamesp
             continue
         where = f"mounts[{mount.container_path}].uidMappings"
         if namespace is None:
-            raise InvalidArgument(f"{where}: only a pod with a user namespace has mounts with mapped ids")
+            raise InvalidArgument(f"{where}: requires a pod with a user namespace")
         if list(mount.uidMappings) != [namespace.uids] or list(mount.gidMappings) != [namespace.gids]:
-            raise InvalidArgument(f"{where}: a mount has the ids of its pod's user namespace, or none")
+            raise InvalidArgument(f"{where}: must be the mappings of the pod's user namespace, or empty")
         if mount.HasField("image"):
-            raise InvalidArgument(f"{where}: the ids of an image volume cannot be mapped")
+            raise InvalidArgument(f"{where}: not supported for an image volume")
         if mount.propagation == cri.PROPAGATION_BIDIRECTIONAL:
-            raise InvalidArgument(f"{where}: with mapped ids the kernel shows the node none of the container's mounts")
+            raise InvalidArgument(f"{where}: not supported with bidirectional propagation")
         if "\\" in path:
-            raise InvalidArgument(f"{where}: not for a container_path with a backslash")
+            raise InvalidArgument(f"{where}: not supported for a container_path with a backslash")
         found.append(path)
     return found

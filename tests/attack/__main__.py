@@ -22,7 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.node import options
-from bench.wakes import prefer
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.attack import labels, places, statistics
 from tests.attack.bystander import Bystander, Times, bystander, resident
@@ -40,11 +39,11 @@ from tests.engine.pods import (
     stop,
     until,
 )
-from tests.engine.test_streaming import exec_url, forward_url
+from tests.engine.streams import exec_url, forward_url
 from tests.hostile_mounts import bound
 from tests.node.engine import Engine
 from tests.node.server import Server
-from tests.processes import descriptors, log_processes
+from tests.processes import descriptors, log_processes, prefer
 
 _MIB: Final = 1024 * 1024
 #: What the bystander may wait, in terms of its quiet times; below ``_GRAIN`` seconds nobody feels a difference.
@@ -376,7 +375,7 @@ async def _mount_names(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         creating = asyncio.create_task(create(place.cri, sandbox_id, container_config(mounts=mounts), tenant))
         yield
         (refusal,) = await asyncio.gather(creating, return_exceptions=True)
-        outcome.expect("the file system at /mnt/hung does not answer" in str(refusal), "a hung disk is not found")
+        outcome.expect("the file system at /mnt/hung does not respond" in str(refusal), "a hung disk is not found")
         began = time.monotonic()
         async with container(place.cri) as other:
             outcome.seen["seconds to start another"] = round(time.monotonic() - began, 1)

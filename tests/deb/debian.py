@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.packages import Suite, install, run
 
 MACHINE = ("mmdebstrap",)
@@ -29,10 +28,10 @@ def provide_foreign(suite: str, architecture: str) -> Path:
 
 def _made(name: str, suite: str, options: Sequence[str]) -> Path:
     source = Suite(suite).source
-    target = CACHE / f"deb-{name}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
+    target = entry(f"deb-{name}", Path(__file__).read_bytes())
     with locked("deb"):
         install(MACHINE)
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 run(
                     "mmdebstrap",

@@ -21,7 +21,7 @@ from tests.node.packages import SetupError, executable, install, run
 ARCHITECTURE, MACHINE = "arm64", "aarch64"
 IMPORT_ALL = """\
 import importlib, pkgutil, platform
-for top in ("dockershim", "background", "cni", "checkpoints", "streaming"):
+for top in ("dockershim", "background", "cni", "checkpoints", "loopio", "streaming"):
     for found in pkgutil.walk_packages(importlib.import_module(top).__path__, f"{top}."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)

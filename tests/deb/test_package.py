@@ -62,7 +62,7 @@ def doctor(debian: Debian, *flags: str) -> tuple[int, list[dict[str, str]]]:
 
 def wrong(findings: list[dict[str, str]]) -> dict[str, str]:
     """The mends of what failed, by title."""
-    return {one["title"]: one["mend"] for one in findings if one["level"] == "fail"}
+    return {one["title"]: one["fix"] for one in findings if one["level"] == "fail"}
 
 
 def test_doctor_runs_a_pod_and_its_mends_work(debian: Debian) -> None:

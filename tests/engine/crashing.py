@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 
-from dockershim.common import steps
+from dockershim.common.timed import Kind, Timed, subscribed
 from dockershim.server import cli
-
-_passed = steps.passed
 
 
 def main() -> int:
     last, *arguments = sys.argv[1:]
 
-    def passed(name: str, seconds: float) -> None:
-        _passed(name, seconds)
-        if name == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def begin(step: Timed) -> Callable[[], None]:
+        def end() -> None:
+            if step.error is None and step.labels == (last,):
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    steps.passed = passed
-    return cli.main(arguments)
+        return end
+
+    with subscribed(begin, Kind.STEP):
+        return cli.main(arguments)
 
 
 if __name__ == "__main__":

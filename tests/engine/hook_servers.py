@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,25 +41,25 @@ class Folder:
     async def put(self, name: str, content: str, expected: str = _IN_FORCE) -> None:
         """Write a file, and wait for a line with ``expected`` in the server's log."""
         FOLDER.mkdir(0o755, parents=True, exist_ok=True)
-        with self._applied(expected) as applied:
+        async with self.applied(expected):
             unfinished = FOLDER / f".{name}.new"
             unfinished.write_text(content)
             unfinished.rename(FOLDER / name)
-            await until(applied, 10)
 
     async def remove(self, name: str) -> None:
-        with self._applied(_IN_FORCE) as applied:
+        async with self.applied():
             (FOLDER / name).unlink()
-            await until(applied, 10)
 
     async def clear(self) -> None:
         for path in sorted(FOLDER.glob("*json")):
             await self.remove(path.name)
 
-    @contextmanager
-    def _applied(self, expected: str) -> Any:
+    @asynccontextmanager
+    async def applied(self, expected: str = _IN_FORCE) -> AsyncIterator[None]:
+        """Wait, after the block, for a line with ``expected`` in the server's log, from its begin on."""
         before = self._server.log.stat().st_size
-        yield lambda: expected.encode() in self._server.log.read_bytes()[before:]
+        yield
+        await until(lambda: expected.encode() in self._server.log.read_bytes()[before:], 10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,12 @@ def process(engine_api: DockerClient, container_id: str) -> Path:
     """/proc/<pid> of a container's first process, which shows its settings in the kernel."""
     pid = engine_api.api.inspect_container(container_id)["State"]["Pid"]
     assert pid, f"container {container_id} does not run"
-    return Path("/proc", str(pid))
+    found = Path("/proc", str(pid))
+    # A start is answered when runc's process is about to become the container's.
+    end = time.monotonic() + 10
+    while (found / "comm").read_text().startswith("runc:") and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
 
 
 def process_status(process: Path) -> dict[str, str]:

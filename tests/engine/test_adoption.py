@@ -34,7 +34,7 @@ from tests.engine.pods import (
     status,
     until,
 )
-from tests.engine.test_network import fetch
+from tests.engine.web_pods import fetch
 from tests.node.server import Server
 from tests.node.state import Snapshot
 

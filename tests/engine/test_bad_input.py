@@ -16,6 +16,7 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine import networks
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -411,10 +412,7 @@ async def test_an_engine_that_is_down_is_unavailable_until_it_is_back(cri: CRI, 
 
 @pytest.fixture(scope="class")
 def bad_plugin(server: Server) -> Iterator[Callable[[str], None]]:
-    """`bad_plugin(script)`: the chain ends with a plugin that is this shell script. For all the tests of a class.
-
-    The server reads its folder a little after a change: it is given half a second before them and after them.
-    """
+    """`bad_plugin(script)`: the chain ends with a plugin that is this shell script. For all the tests of a class."""
     plugin, config_file = Path("/opt/cni/bin/bad"), Path("/etc/cni/net.d/00-bad.conflist")
 
     def make(script: str) -> None:
@@ -426,11 +424,11 @@ def bad_plugin(server: Server) -> Iterator[Callable[[str], None]]:
     config = json.loads(Path("/etc/cni/net.d/10-test.conflist").read_text())
     config["plugins"].append({"type": "bad"})
     config_file.write_text(json.dumps(config))
-    time.sleep(0.5)
+    networks.read_by(server)
     yield make
     config_file.unlink()
     plugin.unlink()
-    time.sleep(0.5)
+    networks.read_by(server)
 
 
 FAILS_TO_ADD = """\

@@ -182,10 +182,12 @@ async def test_a_folder_of_specifications_that_hangs_concerns_only_who_needs_it(
             async with asyncio.timeout(8):
                 await start(cri, sandbox_id)
             for call in calls:
-                with pytest.raises(grpc.aio.AioRpcError, match="the file system at /etc/cdi does not answer") as caught:
+                with pytest.raises(
+                    grpc.aio.AioRpcError, match="the file system at /etc/cdi does not respond"
+                ) as caught:
                     await call
                 assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            async with asyncio.timeout(8), refused("FAILED_PRECONDITION", "'/etc/cdi'", "does not answer"):
+            async with asyncio.timeout(8), refused("FAILED_PRECONDITION", "'/etc/cdi'", "does not respond"):
                 await create(cri, sandbox_id, asking("0", name="c"))
         assert await create(cri, sandbox_id, asking("0", name="d"))
 
@@ -292,6 +294,6 @@ async def test_hooks_need_an_engine_with_cdi(cri: CRI, engine_api: DockerClient,
 
 async def test_a_name_that_is_none_is_refused(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
-        async with refused("INVALID_ARGUMENT", "CDI_devices: 'gpu' is no vendor.com/class=name"):
+        async with refused("INVALID_ARGUMENT", "CDI_devices: 'gpu' must be vendor.com/class=name"):
             await create(cri, sandbox_id, container_config(CDI_devices=[api.CDIDevice(name="gpu")]))
         assert await containers(cri) == {}

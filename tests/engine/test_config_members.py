@@ -17,6 +17,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
+from tests.engine.nri_plugins import adjusting, joined, plugin
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -31,8 +32,7 @@ from tests.engine.pods import (
     stop,
     until,
 )
-from tests.engine.test_nri import adjusting, joined, plugin
-from tests.engine.test_user_namespaces import A, of, pod_of, users
+from tests.engine.user_namespaces import A, of, pod_of, users
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.nri_plugin import connected

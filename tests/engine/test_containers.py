@@ -28,6 +28,7 @@ from tests.engine.pods import (
     containers,
     create,
     ended,
+    eventually,
     linux_container,
     linux_sandbox,
     pod,
@@ -239,10 +240,15 @@ async def ids(cri: CRI, engine_api: DockerClient, image: str, **context: Any) ->
     config = container_config(image=api.ImageSpec(image=image), linux=linux_container(**context))
     async with container(cri, config) as container_id:
         found = process_status(process(engine_api, container_id))
-        shown = (await status(cri, container_id)).user.linux
-    user, group = (int(found[name].split()[0]) for name in ("Uid", "Gid"))
-    groups = set(map(int, found["Groups"].split()))
-    assert (shown.uid, shown.gid, sorted(shown.supplemental_groups)) == (user, group, sorted(groups))
+        user, group = (int(found[name].split()[0]) for name in ("Uid", "Gid"))
+        groups = set(map(int, found["Groups"].split()))
+
+        async def shown() -> tuple[int, int, list[int]]:
+            linux = (await status(cri, container_id)).user.linux
+            return linux.uid, linux.gid, sorted(linux.supplemental_groups)
+
+        # A status does not wait for long until the image's users are read; a later one tells them.
+        await eventually(shown, (user, group, sorted(groups)))
     return user, group, groups - {group}
 
 

@@ -15,11 +15,10 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine.pods import pod, refused, remove_pod, run_pod, sandbox_config, sandbox_status, sandboxes
-from tests.node.mounts import mount
+from tests.node.mounts import MS_RDONLY, MS_REMOUNT, mount
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-MS_RDONLY, MS_REMOUNT = 1, 32
 Trouble = Callable[[Path], AbstractContextManager[None]]
 
 
@@ -57,7 +56,7 @@ def read_only(folder: Path) -> Iterator[None]:
     ("option", "what"),
     [
         pytest.param("--root-directory", "checkpoint", id="checkpoints"),
-        pytest.param("--cni-cache-dir", "remembered", id="cni-cache"),
+        pytest.param("--cni-cache-dir", "cannot store the network", id="cni-cache"),
     ],
 )
 @pytest.mark.parametrize(
@@ -208,7 +207,7 @@ async def test_a_folder_of_checkpoints_that_is_none_keeps_no_server_from_its_pod
         async with refused("FAILED_PRECONDITION", "checkpoint"):
             await run_pod(cri, sandbox_config())
         assert await sandboxes(cri) == {}
-    assert "were not read" in server.log_end()
+    assert "cannot read the checkpoints" in server.log_end()
     assert len(list(outside.iterdir())) == 1
 
 

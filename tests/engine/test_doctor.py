@@ -37,13 +37,13 @@ TEMPLATE = "containerRuntimeEndpoint: unix:///run/{socket}\ncgroupDriver: {drive
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of one run, by level and title, with their mends."""
+    """The findings of one run, by level and title, with their fixes."""
 
     code: int
-    mends: Mapping[str, Mapping[str, str]]
+    fixes: Mapping[str, Mapping[str, str]]
 
     def red(self) -> set[str]:
-        return set(self.mends.get("fail", {}))
+        return set(self.fixes.get("fail", {}))
 
 
 def command(*flags: str) -> list[str]:
@@ -55,11 +55,11 @@ async def doctor(*flags: str) -> Report:
     process = await asyncio.create_subprocess_exec(*command(*flags), stdout=pipe, stderr=pipe)
     out, err = await process.communicate()
     assert err == b""
-    mends: dict[str, dict[str, str]] = {}
+    fixes: dict[str, dict[str, str]] = {}
     for finding in json.loads(out)["findings"]:
-        found = mends.setdefault(finding["level"], {})
-        found[finding["title"]] = found.get(finding["title"], "") + finding["mend"]
-    return Report(process.returncode or 0, mends)
+        found = fixes.setdefault(finding["level"], {})
+        found[finding["title"]] = found.get(finding["title"], "") + finding["fix"]
+    return Report(process.returncode or 0, fixes)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def test_a_good_node_is_green_and_a_pod_runs(cri: CRI, well: None, snapsho
     report = await doctor("--pod")
     assert (report.code, report.red()) == (0, set())
     calls = ("RunPodSandbox", "PodSandboxStatus", "CreateContainer", "StartContainer", "ExecSync", "removal")
-    assert {"engine", "server", "RuntimeReady", "NetworkReady", "CNI plugins"} <= set(report.mends["ok"])
-    assert {f"pod: {call}" for call in calls} <= set(report.mends["ok"])
+    assert {"engine", "server", "RuntimeReady", "NetworkReady", "CNI plugins"} <= set(report.fixes["ok"])
+    assert {f"pod: {call}" for call in calls} <= set(report.fixes["ok"])
     assert snapshot().gained(before) == {}
 
 
@@ -125,7 +125,7 @@ async def test_what_flags_lead_to(server: Server, well: None, tmp_path: Path) ->
                 f"--runtime-hooks-dir={dead}": ("fail", "hook servers", "processes in state D"),
                 f"--streaming-bind-addr=127.0.0.1:{port}": ("fail", "streaming address", f"sport = :{port}"),
                 "--streaming-bind-addr=0.0.0.0:0": ("warn", "streaming address", "--streaming-tls-cert"),
-                "--cgroup-driver=systemd": ("fail", "cgroups", "leave --cgroup-driver out"),
+                "--cgroup-driver=systemd": ("fail", "cgroups", "remove --cgroup-driver"),
                 "--container-runtime-endpoint=unix:///run/none.sock": ("fail", "server", "start dockershim.service"),
                 f"--cni-conf-dir={tmp_path}/cni": ("warn", "FORWARD policy", '"type": "firewall"'),
             }
@@ -139,8 +139,8 @@ async def test_what_flags_lead_to(server: Server, well: None, tmp_path: Path) ->
             reports = await asyncio.gather(*map(in_turn, cases))
     finally:
         subprocess.run(["umount", str(tmpfs)], check=True)
-    for (flag, (level, title, mend)), report in zip(cases.items(), reports, strict=True):
-        assert mend in report.mends.get(level, {}).get(title, ""), (flag, report)
+    for (flag, (level, title, fix)), report in zip(cases.items(), reports, strict=True):
+        assert fix in report.fixes.get(level, {}).get(title, ""), (flag, report)
         assert report.red() == ({title} if level == "fail" else set()), (flag, report)
         assert report.code == (level == "fail")
 
@@ -241,12 +241,12 @@ def kubelets(sock: str, driver: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("broken", "level", "title", "mend"),
+    ("broken", "level", "title", "fix"),
     [
         pytest.param(lambda _, engine: engine_killed(engine), "fail", "engine", "start docker", id="engine killed"),
         pytest.param(lambda _, engine: stopped(engine.pid), "fail", "engine", "restart docker", id="engine hangs"),
         pytest.param(lambda *_: renamed(CONFLIST), "fail", "CNI configuration", "/etc/cni/net.d", id="no conflist"),
-        pytest.param(lambda *_: renamed(PLUGIN), "fail", "CNI plugins", "into /opt/cni/bin", id="no plugin"),
+        pytest.param(lambda *_: renamed(PLUGIN), "fail", "CNI plugins", "in /opt/cni/bin", id="no plugin"),
         pytest.param(
             lambda *_: not_executable(PLUGIN), "fail", "CNI plugins", f"chmod 755 {PLUGIN}", id="plugin not executable"
         ),
@@ -300,10 +300,10 @@ def kubelets(sock: str, driver: str) -> str:
     ],
 )
 async def test_what_is_broken_is_named_with_its_mend(
-    broken: Broken, level: str, title: str, mend: str, server: Server, engine: Engine, well: None
+    broken: Broken, level: str, title: str, fix: str, server: Server, engine: Engine, well: None
 ) -> None:
     with broken(server, engine):
         report = await doctor()
-    assert mend in report.mends.get(level, {}).get(title, ""), report
+    assert fix in report.fixes.get(level, {}).get(title, ""), report
     assert report.red() == ({title} if level == "fail" else set()), report
     assert report.code == (level == "fail")

@@ -16,6 +16,8 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.measured import measured
+from tests.engine.outages import works_again
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -28,9 +30,7 @@ from tests.engine.pods import (
     start,
     until,
 )
-from tests.engine.test_network import GREETER, fetch, port
-from tests.engine.test_outages import works_again
-from tests.engine.test_stats import measured
+from tests.engine.web_pods import GREETER, fetch, port
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import grpc
 import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.heard import listening
 from tests.engine.pods import container_config, pod, pull, remove, remove_pod, run_pod, sandbox_config, start, stop
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -20,54 +17,6 @@ from tests.node.server import Server
 pytestmark = pytest.mark.every_engine
 
 WAITS = 'trap "exit 7" TERM; sleep 1000 & wait'
-
-
-class Heard:
-    """The events of one client."""
-
-    def __init__(self) -> None:
-        self.events: list[api.ContainerEventResponse] = []
-        self.ended: grpc.StatusCode | None = None
-        self._news = asyncio.Event()
-
-    async def follow(self, cri: CRI) -> None:
-        try:
-            async for event in cri.runtime.GetContainerEvents(api.GetEventsRequest()):
-                self.events.append(event)
-                self._news.set()
-        except grpc.aio.AioRpcError as error:
-            self.ended = error.code()
-
-    def kinds(self, container_id: str) -> list[str]:
-        return [kind(event) for event in self.events if event.container_id == container_id]
-
-    async def until(self, container_id: str, *expected: str) -> list[api.ContainerEventResponse]:
-        """Wait until the events of this container are the expected ones. Raises AssertionError if they are not."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                while self.kinds(container_id) != list(expected):
-                    self._news.clear()
-                    await self._news.wait()
-        assert self.kinds(container_id) == list(expected)
-        return [event for event in self.events if event.container_id == container_id]
-
-
-def kind(event: api.ContainerEventResponse) -> str:
-    return api.ContainerEventType.Name(event.container_event_type).split("_")[1]
-
-
-@asynccontextmanager
-async def listening(cri: CRI) -> AsyncIterator[Heard]:
-    heard = Heard()
-    task = asyncio.create_task(heard.follow(cri))
-    await asyncio.sleep(0.3)  # the call is on its way
-    try:
-        yield heard
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0.2)  # gRPC's own tasks of the call end a little after it
 
 
 def states(event: api.ContainerEventResponse) -> dict[str, int]:

@@ -167,7 +167,7 @@ async def test_every_step_through_every_fault(
     calls = ("RunPodSandbox",) if early else CALLS
     steps = await discover(world, calls)
     assert {step.call for step in steps} == set(calls)
-    assert (Step("RunPodSandbox", "point", "make the network namespace") in steps) is bool(early)
+    assert (Step("RunPodSandbox", "point", "create the network namespace") in steps) is bool(early)
     everything = cases_of(steps)
     count = request.config.getoption("--faults") or len(everything)
     seed = request.config.getoption("--faults-seed")

@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +207,9 @@ async def test_what_a_hook_server_changes(
     sandbox = sandbox_config(labels={"app": "web"}, linux=api.LinuxPodSandboxConfig(cgroup_parent="/kubepods/pod1"))
     config = container_config(envs=[api.KeyValue(key="GREETING", value=b"hello"), api.KeyValue(key="A", value=b"1")])
     config.linux.resources.cpu_shares = 100
-    async with example(tmp_path, *options) as hook_server:
-        await until((FOLDER / "example.json").exists, 10)
-        await asyncio.sleep(0.5)  # until it is in force
+    async with AsyncExitStack() as stack:
+        async with folder.applied():
+            hook_server = await stack.enter_async_context(example(tmp_path, *options))
         async with pod(cri, sandbox) as sandbox_id:
             shown = await sandbox_status(cri, sandbox_id)
             assert dict(shown.labels) == {"app": "web", "by": "hook"}
@@ -328,7 +328,7 @@ async def test_a_pod_whose_hook_server_fails(
             async with pod(cri, config) as sandbox_id:
                 assert dict((await sandbox_status(cri, sandbox_id)).labels) == {"a": "b"}
             assert len(created_since(engine_api, begun)) == 1
-            assert "PreRunPodSandbox goes on without its answer" in server.log_end()
+            assert "PreRunPodSandbox continues without its response" in server.log_end()
     assert snapshot().gained(before) == {}
 
 
@@ -469,12 +469,12 @@ def env(key: bytes, value: bytes) -> bytes:
 
 HOSTILE_CONTAINERS = [
     pytest.param(env(b"A", b"\xff\xfe"), "not a ContainerResourceHookResponse", id="a value that is not UTF-8"),
-    pytest.param(env(b"A=B", b"c"), "no name of a variable", id="a name with a sign"),
+    pytest.param(env(b"A=B", b"c"), "not a valid name of a variable", id="a name with a sign"),
     pytest.param(env(b"A", b"a\0b"), "NUL", id="a value with a NUL"),
-    pytest.param(env(b"", b"a"), "no name of a variable", id="no name"),
+    pytest.param(env(b"", b"a"), "not a valid name of a variable", id="no name"),
     pytest.param(
         hooks.ContainerResourceHookResponse(container_envs={"A": "a" * (1 << 20)}).SerializeToString(),
-        "longer than the kernel takes",
+        "longer than the kernel allows",
         id="a value that no process could get",
     ),
     pytest.param(
@@ -537,8 +537,8 @@ async def test_the_folder_is_edited_while_pods_come_and_go(cri: CRI, tmp_path: P
         # A file that cannot be used keeps its earlier content in force.
         await folder.put("60-c.json", "{", expected="60-c.json: not JSON")
         assert await labels() == {"a": "2"}
-        (FOLDER / "60-c.json").rename(FOLDER / "60-c.off")
-        await asyncio.sleep(0.5)
+        async with folder.applied():
+            (FOLDER / "60-c.json").rename(FOLDER / "60-c.off")
         assert await labels() == {"a": "1"}
         await folder.clear()
         assert await labels() == {}

@@ -13,6 +13,8 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.network.netns import FOLDER
 from tests.cri_client import CRI
+from tests.engine.measured import pod_metrics
+from tests.engine.outages import lose_everything
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -23,8 +25,6 @@ from tests.engine.pods import (
     sh,
     start,
 )
-from tests.engine.test_lost import lose_everything
-from tests.engine.test_stats import pod_metrics
 from tests.hostile_mounts import bound, forged
 from tests.node.engine import Engine
 from tests.node.server import Server

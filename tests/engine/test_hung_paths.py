@@ -78,7 +78,7 @@ async def test_who_waits_for_a_hung_host_path_waits_alone(
                     assert await sh(cri, bystander, "echo here") == "here"
             for code, message in await asyncio.gather(*calls):
                 assert code in ("DEADLINE_EXCEEDED", "FAILED_PRECONDITION"), message
-                assert f"at {folder} does not answer" in message
+                assert f"at {folder} does not respond" in message
                 assert str(tmp_path) in message
             assert time.monotonic() - began < 30
             await _check_later_callers(cri, ids[0], folder)

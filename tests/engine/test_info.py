@@ -79,8 +79,8 @@ async def test_it_says_in_a_line_what_is_not_there(cri: CRI, server: Server, eng
     server.stop()
     without_server = info(server, "--json")
     server.start()
-    away = "the server runs, but its engine does not answer: "
-    absent = f"no server answers on {server.target}: start it"
+    away = "the server is running, but the engine does not respond: "
+    absent = f"no server responds on {server.target}: start dockershim"
     for done, what in ((without_engine, away), (without_server, absent)):
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(f"dockershim: {what}")

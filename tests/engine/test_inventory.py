@@ -298,7 +298,7 @@ async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
         await asyncio.to_thread(engine.kill if crash else engine.stop)
         # A call may come before the server has seen the end of its connections.
         await soon(lambda: is_ready(cri), False, 5)
-        async with refused("UNAVAILABLE", "cannot be reached"):
+        async with refused("UNAVAILABLE", "cannot connect to the engine"):
             await status(cri, container_id)
         async with refused("UNAVAILABLE"):
             await sandboxes(cri)
@@ -342,7 +342,7 @@ async def test_a_dead_engine_is_told_of_and_so_is_its_return(cri: CRI, engine: E
     await soon(lambda: is_ready(cri), False, 5)
     assert "the engine" in (await ready(cri))[1]
     await asyncio.sleep(1)
-    assert "cannot be reached" in (await ready(cri))[1]
+    assert "cannot connect to the engine" in (await ready(cri))[1]
     await asyncio.to_thread(engine.start)
     await soon(lambda: is_ready(cri), True, 5)
 

@@ -24,6 +24,7 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.log_files import LINE, log_file, numbers, parse, read, texts
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -48,7 +49,6 @@ from tests.node.mounts import bind, mount
 from tests.node.server import Server
 from tests.processes import descriptors, log_processes
 
-LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z (stdout|stderr) ([FP]) ([^\n]*)\n")
 POSITIONS = Path("/var/lib/dockershim/logs")
 MS_REMOUNT = 32
 #: The options of our containers' json-files, no matter what the node's daemon.json has for other containers.
@@ -71,33 +71,10 @@ async def image(server: Server) -> None:
         await pull(cri)
 
 
-def log_file(sandbox: api.PodSandboxConfig, name: str = "main.log") -> Path:
-    return Path(sandbox.log_directory, name)
-
-
-def read(path: Path) -> list[tuple[str, str, bytes]]:
-    """Stream, tag and text of every line of a CRI log; what is no such line fails the test."""
-    return parse(path.read_bytes())
-
-
-def parse(content: bytes) -> list[tuple[str, str, bytes]]:
-    found = [(line[1].decode(), line[2].decode(), line[3]) for line in LINE.finditer(content)]
-    assert sum(len(line[0]) for line in LINE.finditer(content)) == len(content), content[-300:]
-    return found
-
-
-def texts(path: Path, stream: str = "stdout") -> list[bytes]:
-    return [text for of, _, text in read(path) if of == stream]
-
-
 def texts_so_far(path: Path) -> list[bytes]:
     """The lines of a log that is being written: a reader may see a part of a write."""
     content = path.read_bytes()
     return [text for _, _, text in parse(content[: content.rfind(b"\n") + 1])]
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 def json_files(engine_api: DockerClient, container_id: str) -> list[Path]:
@@ -200,11 +177,11 @@ async def test_reopen_needs_a_container_that_runs(cri: CRI) -> None:
     async with pod(cri) as sandbox_id:
         sandbox = sandbox_config()
         created = await create(cri, sandbox_id, container_config("true"), sandbox)
-        async with refused("FAILED_PRECONDITION", "does not run"):
+        async with refused("FAILED_PRECONDITION", "is not running"):
             await reopen(cri, created)
         await cri.runtime.StartContainer(api.StartContainerRequest(container_id=created))
         await ended(cri, created)
-        async with refused("FAILED_PRECONDITION", "does not run"):
+        async with refused("FAILED_PRECONDITION", "is not running"):
             await reopen(cri, created)
         async with refused("NOT_FOUND"):
             await reopen(cri, "0" * 64)
@@ -288,12 +265,14 @@ async def test_a_container_that_writes_to_the_node_s_logs_has_root_write_nowhere
         container_id = await start(cri, sandbox_id, config, sandbox)
         await until(is_written)
         for what, said in (("c 1 3", "not a regular file"), ("p", "not a regular file")):
-            await run(cri, container_id, "sh", "-c", f"rm {log}; mknod {log} {what}")
+            # At once: the log process makes a log anew that is removed.
+            await run(cri, container_id, "sh", "-c", f"mknod {log}.new {what}; mv -f {log}.new {log}")
             async with refused("FAILED_PRECONDITION", said):
                 await reopen(cri, container_id)
             await run(cri, container_id, "sh", "-c", f"rm {log}")
             await until(is_written)
-        await run(cri, container_id, "sh", "-c", f"mv {folder} {folder}.old; ln -s {tmp_path} {folder}")
+        link = f"while ! test -L {folder}; do rm -rf {folder}; ln -s {tmp_path} {folder}; done"
+        await run(cri, container_id, "sh", "-c", f"mv {folder} {folder}.old; {link}")
         async with refused("FAILED_PRECONDITION", "Not a directory"):
             await reopen(cri, container_id)
         await create_and_remove(cri, sandbox_id, sandbox, config)
@@ -504,7 +483,7 @@ async def test_a_full_disk_disturbs_no_container_and_is_caught_up(cri: CRI, serv
     async with small_disk(folder), pod(cri, sandbox) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
         assert (await ended(cri, container_id)).exit_code == 0
-        await until(lambda: "cannot be written now" in server.log_end(), 5)
+        await until(lambda: "cannot write the logs of" in server.log_end(), 5)
         assert folder.joinpath("main.log").stat().st_size > 30000
         mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64m")
         await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:], 10)

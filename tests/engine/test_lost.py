@@ -15,6 +15,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.common.mountinfo import mounts
 from tests.cri_client import CRI
+from tests.engine.outages import DATA, lose_everything
 from tests.engine.pods import (
     container_config,
     containers,
@@ -38,20 +39,12 @@ from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-DATA = Path("/var/lib/docker")
 POSITIONS = Path("/var/lib/dockershim/logs")
 PORT = [api.PortMapping(container_port=80, host_port=18080)]
 
 
 def lose_containers() -> None:
     shutil.rmtree(DATA / "containers")
-
-
-def lose_everything() -> None:
-    """The data root itself is a mount."""
-    for path in DATA.iterdir():
-        # Without its containers an engine has nothing mounted there; one that was kept from stopping them has.
-        subprocess.run(["rm", "-rf", path], check=False, stderr=subprocess.DEVNULL)
 
 
 def positions() -> set[str]:

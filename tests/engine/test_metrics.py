@@ -39,7 +39,7 @@ from tests.engine.pods import (
     start,
 )
 from tests.engine.registry import make_image, running_registry
-from tests.engine.test_streaming import attach_url, exec_url, forward_url, listens
+from tests.engine.streams import attach_url, exec_url, forward_url, listens
 from tests.node.engine import Engine
 from tests.node.prometheus import Prometheus
 from tests.node.server import Server, ServerError
@@ -212,9 +212,9 @@ async def test_calls_are_counted_as_they_were_made(day: Day) -> None:
     assert total("engine_calls", "POST /containers/{id}/start", "OK") == 3 * rounds
     assert total("streams", "exec", "spdy") == total("streams", "attach", "websocket") == rounds
     assert total("streams", "portforward", "spdy") == rounds
-    steps = "dockershim_phase_duration_seconds_count"
+    steps = "dockershim_step_duration_seconds_count"
     assert known[steps, frozenset({"set up the network"})] == rounds
-    assert known[steps, frozenset({"take up the logs"})] == 1
+    assert known[steps, frozenset({"resume the logs"})] == 1
     # A scrape omits the log process's values if they do not come in time.
     await comes(lambda: value("log_lines_total") == LINES * rounds)
     await comes(lambda: value("log_missing_bytes_total") == 0)
@@ -301,13 +301,13 @@ def test_the_variable_of_the_dashboard_lists_the_node(day: Day) -> None:
 
 
 async def test_an_engine_that_goes_is_seen_and_so_is_its_return(day: Day, engine: Engine) -> None:
-    assert (value("engine_up"), value("inventory_current")) == (1, 1)
+    assert (value("engine_up"), value("inventory_synced")) == (1, 1)
     engine.kill()
-    await comes(lambda: (value("engine_up"), value("inventory_current")) == (0, 0))
+    await comes(lambda: (value("engine_up"), value("inventory_synced")) == (0, 0))
     await comes(lambda: "DockershimEngineDown" in raised(day.prometheus))
     assert (value("engine_calls_total", "GET /_ping", "UNAVAILABLE") or 0) > 0
     engine.start()
-    await comes(lambda: (value("engine_up"), value("inventory_current")) == (1, 1))
+    await comes(lambda: (value("engine_up"), value("inventory_synced")) == (1, 1))
     assert (value("inventory_resyncs_total", "cut") or 0) + (value("inventory_resyncs_total", "silent") or 0) >= 1
 
 
@@ -350,5 +350,5 @@ async def test_over_tls_only_those_with_a_certificate_are_let_in(
 
 async def test_an_address_that_is_taken_stops_the_start_with_a_reason(day: Day) -> None:
     server = Server(name="dockershim-metrics-2", flags=(f"--metrics-bind-addr={ADDRESS}",))
-    with pytest.raises(ServerError, match=r"cannot serve: --metrics-bind-addr=\S+: Address already in use"):
+    with pytest.raises(ServerError, match=r"cannot start: --metrics-bind-addr=\S+: Address already in use"):
         server.start()

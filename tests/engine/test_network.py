@@ -8,10 +8,8 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -21,6 +19,8 @@ from pyroute2 import IPRoute, NetNS
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.network.netns import Pins
 from tests.cri_client import CRI
+from tests.engine import networks
+from tests.engine.networks import CONFIGURATIONS
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -39,38 +39,19 @@ from tests.engine.pods import (
     start,
     until,
 )
+from tests.engine.web_pods import GREETER, fetch, port
 from tests.first_pod import page
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
-CONFIGURATIONS = Path("/etc/cni/net.d")
 PINS = Pins(Path("/run/dockershim"))
 PLUGINS = Path("/opt/cni/bin")
 REFUSED = r"refused|unreachable|timed out"
-GREETER = "mkdir /tmp/www; hostname >/tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def image(engine_api: DockerClient) -> None:
     engine_api.images.pull(BUSYBOX)
-
-
-async def fetch(host: str, port: int, timeout: float = 5) -> str:
-    """The answer of the greeter at an address, once it listens."""
-    end = time.monotonic() + timeout
-    while True:
-        try:
-            async with asyncio.timeout(2):
-                reader, writer = await asyncio.open_connection(host, port)
-                writer.write(b"GET / HTTP/1.0\r\n\r\n")
-                answer = await reader.read()
-                writer.close()
-            if answer:
-                return answer.decode().rpartition("\r\n")[2].strip()
-        except (OSError, TimeoutError):
-            pass
-        assert time.monotonic() < end, f"nobody answers at {host}:{port}"
-        await asyncio.sleep(0.05)
 
 
 async def conditions(cri: CRI) -> dict[str, api.RuntimeCondition]:
@@ -114,10 +95,6 @@ async def test_pods_reach_each_other(cri: CRI) -> None:
 
 
 # Host ports
-
-
-def port(**fields: Any) -> list[api.PortMapping]:
-    return [api.PortMapping(**{"container_port": 80, "host_port": 18080, **fields})]
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +214,7 @@ async def test_the_network_of_the_documents_passes_dockers_firewall(
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Path]:
+def recorder(server: Server, tmp_path: Path) -> Iterator[Path]:
     """A plugin at the end of the chain that appends each call's command, arguments and configuration to a file."""
     record = tmp_path / "calls"
     plugin = PLUGINS / "recorder"
@@ -257,11 +234,11 @@ def recorder(tmp_path: Path) -> Iterator[Path]:
     capabilities = {"portMappings": True, "bandwidth": True, "ipRanges": True, "dns": True}
     config["plugins"].append({"type": "recorder", "capabilities": capabilities})
     (CONFIGURATIONS / "00-recorder.conflist").write_text(json.dumps(config))
-    time.sleep(0.5)
+    networks.read_by(server)
     yield record
     (CONFIGURATIONS / "00-recorder.conflist").unlink()
     plugin.unlink()
-    time.sleep(0.5)
+    networks.read_by(server)
 
 
 async def test_plugins_are_told_of_the_pod_and_its_wishes(cri: CRI, recorder: Path) -> None:
@@ -382,15 +359,16 @@ async def test_without_one_of_its_plugins_a_network_is_not_ready_and_nothing_is_
     server = start_server(f"--cni-bin-dir={tmp_path}", "--metrics-bind-addr=127.0.0.1:9324")
     async with CRI(server.target) as cri:
         assert (await conditions(cri))["NetworkReady"].status
-        assert "dockershim_network_up 1.0" in await metrics("127.0.0.1:9324")
+        assert "dockershim_network_ready 1.0" in await metrics("127.0.0.1:9324")
         missing.unlink()
         before = snapshot()
         async with refused("FAILED_PRECONDITION", "portmap"):
             await run_pod(cri, sandbox_config(port_mappings=port()))
         assert snapshot().gained(before) == {}
         assert "portmap" in (await conditions(cri))["NetworkReady"].message
-        await asyncio.sleep(1)  # for which a text of metrics is good
-        assert "dockershim_network_up 0.0" in await metrics("127.0.0.1:9324")
+        async with asyncio.timeout(10):
+            while "dockershim_network_ready 0.0" not in await metrics("127.0.0.1:9324"):
+                await asyncio.sleep(0.1)
         missing.symlink_to(PLUGINS / "portmap")
         async with pod(cri, sandbox_config(port_mappings=port())):
             assert (await conditions(cri))["NetworkReady"].status

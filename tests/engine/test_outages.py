@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-import grpc
 import pytest
 from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.heard import listening
+from tests.engine.log_files import log_file, numbers, texts
+from tests.engine.outages import AGAIN, SOON, runtime_condition, works_again
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -35,16 +37,9 @@ from tests.engine.pods import (
     start,
     status,
 )
-from tests.engine.test_events import listening
-from tests.engine.test_logs import log_file, numbers, texts
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
-
-#: Seconds within which a call has to fail if the engine is away or hangs.
-SOON = 3.0
-#: Seconds within which everything works again when the engine is back.
-AGAIN = 5.0
 
 NEEDS_29 = pytest.mark.skipif(
     "29-overlay2" not in json.loads(os.environ["TEST_NODE_ENGINES"]), reason="only nodes of Docker 29 have it"
@@ -76,35 +71,12 @@ def firewall(surviving: Engine) -> Iterator[None]:
         subprocess.run([f"{tool}-restore"], input=rules, check=True)
 
 
-async def runtime_condition(cri: CRI) -> tuple[bool, str]:
-    """RuntimeReady and its message."""
-    answer = await cri.runtime.Status(api.StatusRequest(), timeout=SOON)
-    (condition,) = (one for one in answer.status.conditions if one.type == "RuntimeReady")
-    return condition.status, condition.message
-
-
 async def not_ready(cri: CRI) -> str:
     """Why the runtime is not ready, as soon as Status says so; that has to be within 5 s."""
     async with asyncio.timeout(5):
         while (found := await runtime_condition(cri))[0]:
             await asyncio.sleep(0.05)
     return found[1]
-
-
-async def works_again(cri: CRI, *calls: Callable[[], Awaitable[object]]) -> None:
-    """Status says ready, and each call succeeds, within 5 s from now."""
-    async with asyncio.timeout(AGAIN):
-        for call in (lambda: cri.runtime.ListPodSandbox(api.ListPodSandboxRequest()), *calls):
-            while True:
-                try:
-                    await call()
-                    break
-                except grpc.aio.AioRpcError as error:
-                    if error.code() != grpc.StatusCode.UNAVAILABLE:
-                        raise
-                    await asyncio.sleep(0.05)
-        while not (await runtime_condition(cri))[0]:
-            await asyncio.sleep(0.05)
 
 
 def every_call(cri: CRI, sandbox_id: str, container_id: str) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -141,8 +113,10 @@ def told_of_one_outage(server: Server) -> Iterator[None]:
     yield
     lines = server.log.read_bytes()[begun:].decode().splitlines()
     begin, *others, end = (line for line in lines if " WARNING " in line or " ERROR " in line)
-    assert "the engine cannot be used; calls that need it are refused until it answers: " in begin
-    assert re.search(r"answers again after \d+\.\d s: Docker Engine \d+\.\S+; calls refused meanwhile: \d\d+$", end)
+    assert "the engine is unavailable, refusing calls that need it: " in begin
+    assert re.search(
+        r"is available again after \d+\.\d s: Docker Engine \d+\.\S+; calls refused meanwhile: \d\d+$", end
+    )
     assert others == []
 
 
@@ -171,7 +145,7 @@ async def test_calls_on_a_hanging_engine_fail_soon_and_work_when_it_goes_on(
         with told_of_one_outage(server):
             os.kill(pid, signal.SIGSTOP)
             try:
-                assert "no answer" in await not_ready(cri)
+                assert "no response" in await not_ready(cri)
                 await check_unavailable(cri, sandbox_id, container_id)
             finally:
                 os.kill(pid, signal.SIGCONT)

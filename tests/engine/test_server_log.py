@@ -94,6 +94,6 @@ async def test_failures_have_the_names_of_pod_and_container_and_each_id_once(
     assert "NOT_FOUND" in failed[0]
     assert failed[0].count("localhost/no-such-image:1") == 1
     assert failed[0].endswith(f" container=missing sandbox_id={sandbox_id}")
-    assert f"container {container_id[:12]} was started before" in failed[1]
+    assert f"container {container_id[:12]} has already been started" in failed[1]
     assert failed[1].endswith(f" container=wrong container_id={container_id}")
     assert [line.count(one) for line, one in zip(failed, (sandbox_id, container_id), strict=True)] == [1, 1]

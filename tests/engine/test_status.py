@@ -255,7 +255,7 @@ async def test_a_pods_start_is_shown_with_its_pull_its_steps_and_its_plugins(
         *(f"CNI ADD {plugin}" for plugin in plugins),
         *(f"PullImage {BUSYBOX}", "pull the image", "inspect the image"),
         *("CreateContainer main", "create the container", "inspect the container"),
-        *("StartContainer main", "begin the log", "start the container"),
+        *("StartContainer main", "start the log", "start the container"),
     ]
     assert shown[: len(wanted)] == wanted
 
@@ -284,10 +284,10 @@ async def test_an_engine_that_hangs_is_told_and_its_end_remembered(node: Node) -
         assert (await fetch(PAGE, "/readyz"))[1].startswith("RuntimeReady: ")
         assert await fetch(PAGE, "/healthz") == (200, "ok\n")
         rows = Reader((await fetch(PAGE))[1]).rows()
-        assert any(row.startswith("Last outage of the engine | now, for ") for row in rows), rows
+        assert any(row.startswith("Last outage of the engine | ongoing for ") for row in rows), rows
         text = await node.status("--once")
-        assert "last outage of the engine: now, for " in text
-        assert "the pods are not known: " in text
+        assert "last outage of the engine: ongoing for " in text
+        assert "cannot list the pods: " in text
     finally:
         os.kill(pid, signal.SIGCONT)
     await eventually(readiness, 200)

@@ -30,6 +30,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from streaming import Disconnected
 from tests.cri_client import CRI
+from tests.engine.members import others
 from tests.engine.pods import (
     BUSYBOX,
     container,
@@ -45,7 +46,7 @@ from tests.engine.pods import (
     stop,
     until,
 )
-from tests.engine.test_exec import others
+from tests.engine.streams import attach_url, exec_url, forward_url, listens
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import descriptors, resident
@@ -92,21 +93,6 @@ def connect(request: pytest.FixtureRequest) -> Connect:
     chosen: Any = request.param
     result: Connect = chosen
     return result
-
-
-async def exec_url(cri: CRI, container_id: str, *command: str, **streams: bool) -> str:
-    request = api.ExecRequest(container_id=container_id, cmd=command, **{"stdout": True, "stderr": True, **streams})
-    return str((await cri.runtime.Exec(request)).url)
-
-
-async def attach_url(cri: CRI, container_id: str, **streams: bool) -> str:
-    request = api.AttachRequest(container_id=container_id, **{"stdout": True, "stderr": True, **streams})
-    return str((await cri.runtime.Attach(request)).url)
-
-
-async def forward_url(cri: CRI, sandbox_id: str, *ports: int) -> str:
-    request = api.PortForwardRequest(pod_sandbox_id=sandbox_id, port=ports)
-    return str((await cri.runtime.PortForward(request)).url)
 
 
 # Exec
@@ -352,7 +338,7 @@ async def test_no_more_than_a_thousand_wait_for_their_client(
 ) -> None:
     async with CRI(start_server().target) as other:
         urls = [await exec_url(other, running, "true") for _ in range(1000)]
-        async with refused("RESOURCE_EXHAUSTED", "1000 URLs"):
+        async with refused("RESOURCE_EXHAUSTED", "1000 streaming URLs"):
             await exec_url(other, running, "true")
         async with spdy_command(urls[0]) as command:
             assert await command.exit_code() == 0
@@ -521,13 +507,6 @@ echo "Content-Type: text/plain"
 echo
 head -c "$CONTENT_LENGTH" | sha256sum
 """
-
-
-async def listens(cri: CRI, container_id: str, port: int) -> None:
-    """Wait until somebody listens on a port."""
-    async with asyncio.timeout(60):
-        while f":{port:04X} " not in await sh(cri, container_id, "grep ' 0A ' /proc/net/tcp /proc/net/tcp6; true"):
-            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

@@ -51,7 +51,7 @@ async def test_a_pod_start_is_one_trace_with_all_its_parts(
             await remove_pod(cri, sandbox_id)
         # In a thread, as the collector answers meanwhile.
         assert await asyncio.to_thread(server.stop) == 0, server.log_end()
-    assert f"traces go to http://127.0.0.1:{PORT} by grpc" in server.log.read_text()
+    assert f"traces are sent to http://127.0.0.1:{PORT} by grpc" in server.log.read_text()
 
     trace = [span for span in collector.spans if span.trace_id.hex() == TRACE]
     names = {span.span_id.hex(): span.name for span in trace}

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from docker import DockerClient
@@ -16,9 +15,9 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
+from tests.engine.nri_plugins import adjusting, plugin
 from tests.engine.pods import (
     BUSYBOX,
-    container_config,
     create,
     ended,
     pod,
@@ -26,13 +25,12 @@ from tests.engine.pods import (
     process_status,
     refused,
     run,
-    sandbox_config,
     sandbox_status,
     sh,
     start,
     status,
 )
-from tests.engine.test_nri import adjusting, plugin
+from tests.engine.user_namespaces import A, B, mapping, of, pod_of, users
 from tests.hostile_mounts import bound
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -66,30 +64,6 @@ def server(engine_api: DockerClient, start_lasting_server: Callable[..., Server]
 async def cri(server: Server) -> AsyncIterator[CRI]:
     async with CRI(server.target) as connection:
         yield connection
-
-
-def mapping(host_id: int, length: int = 65536, container_id: int = 0) -> api.IDMapping:
-    return api.IDMapping(host_id=host_id, container_id=container_id, length=length)
-
-
-#: A kubelet chooses its ranges from all that the kernel has.
-A, B = mapping(200_000), mapping(2**32 - 2 * 65536)
-
-
-def users(uids: list[api.IDMapping], gids: list[api.IDMapping] | None = None, **modes: Any) -> api.NamespaceOption:
-    asked = api.UserNamespace(mode=api.POD, uids=uids, gids=uids if gids is None else gids)
-    return api.NamespaceOption(userns_options=asked, **modes)
-
-
-def pod_of(options: api.NamespaceOption, **fields: Any) -> api.PodSandboxConfig:
-    context = api.LinuxSandboxSecurityContext(namespace_options=options, privileged=True)
-    return sandbox_config(linux=api.LinuxPodSandboxConfig(security_context=context, **fields))
-
-
-def of(options: api.NamespaceOption, command: str = "exec sleep 1000", **fields: Any) -> api.ContainerConfig:
-    context = {name: fields.pop(name) for name in ("run_as_user", "run_as_group", "privileged") if name in fields}
-    made = api.LinuxContainerSecurityContext(namespace_options=options, **context)
-    return container_config(command, linux=api.LinuxContainerConfig(security_context=made), **fields)
 
 
 def volume(path: Path, target: str, ids: api.IDMapping | None) -> api.Mount:
@@ -216,7 +190,7 @@ async def test_mounts_that_come_later_reach_a_volume_with_mapped_ids(cri: CRI, v
         (volumes / "below/mark").touch()
         assert await sh(cri, container_id, "ls /volume/below") == "mark"
         mount.propagation = api.PROPAGATION_BIDIRECTIONAL
-        async with refused("INVALID_ARGUMENT", "uidMappings", "shows the node none"):
+        async with refused("INVALID_ARGUMENT", "uidMappings", "bidirectional propagation"):
             await create(cri, sandbox_id, of(options, name="both", mounts=[mount]), config)
 
 
@@ -299,9 +273,9 @@ async def test_status_tells_the_handlers_that_can(cri: CRI) -> None:
         pytest.param(users([A, B]), "one mapping", id="two mappings"),
         pytest.param(users([mapping(1, container_id=1)]), "container_id 0", id="root is not mapped"),
         pytest.param(users([A], [mapping(1, 2)]), "same length", id="two lengths"),
-        pytest.param(users([mapping(0)]), "are not between", id="the node's root"),
-        pytest.param(users([mapping(1, 0)]), "are not between", id="no ids"),
-        pytest.param(users([mapping(2**32 - 1, 2**32 - 1)]), "are not between", id="more ids than there are"),
+        pytest.param(users([mapping(0)]), "must be between", id="the node's root"),
+        pytest.param(users([mapping(1, 0)]), "must be between", id="no ids"),
+        pytest.param(users([mapping(2**32 - 1, 2**32 - 1)]), "must be between", id="more ids than there are"),
         pytest.param(users([A], network=api.NODE), "network", id="the node's network"),
         pytest.param(users([A], pid=api.NODE), "pid", id="the node's processes"),
         pytest.param(users([A], ipc=api.NODE), "ipc", id="the node's IPC"),
@@ -321,9 +295,9 @@ async def test_containers_that_do_not_fit_their_pod(cri: CRI, folder: Path) -> N
             async with refused("INVALID_ARGUMENT", FIELD, "the sandbox's"):
                 await create(cri, sandbox_id, of(asked), config)
         for mount, words in (
-            (volume(folder, "/v", B), "the ids of its pod's"),
+            (volume(folder, "/v", B), "the mappings of the pod's"),
             (volume(folder, "/a\\b", A), "backslash"),
-            (api.Mount(host_path="/etc", container_path="/v", uidMappings=[A]), "the ids of its pod's"),
+            (api.Mount(host_path="/etc", container_path="/v", uidMappings=[A]), "the mappings of the pod's"),
         ):
             async with refused("INVALID_ARGUMENT", "uidMappings", words):
                 await create(cri, mapped, of(options, mounts=[mount]), config)
@@ -351,7 +325,7 @@ async def test_a_volume_without_id_mapped_mounts_fails_the_start(cri: CRI) -> No
     ("option", "words"),
     [
         pytest.param(None, "--oci-runtime is not set", id="not set"),
-        pytest.param("runc", "no runtime 'runc' with the path", id="runc"),
+        pytest.param("runc", "no runtime 'runc' with a path", id="runc"),
         pytest.param("none-such", "no runtime 'none-such'", id="unknown"),
         pytest.param("other", "is not dockershim-runc", id="another program"),
         pytest.param("old", "runc 1.2 or newer", id="with an old runc"),
@@ -375,7 +349,7 @@ async def test_without_the_right_runtime_it_is_refused(
         told = words if ENGINE != "20" or option is None else "Docker 25"
         async with refused("INVALID_ARGUMENT", FIELD, told), pod(cri, pod_of(users([A]))):
             pass
-    assert option is None or "pods can have no user namespaces" in server.log.read_text()
+    assert option is None or "user namespaces of pods are not supported" in server.log.read_text()
 
 
 @able

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.conformance import tools as cri_tools
 from tests.kubernetes import programs
 from tests.node import supplies
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.inside import REGISTRY, REGISTRY_CONFIG
 from tests.node.packages import install, run
 from tests.vm import debian, image
@@ -89,10 +89,10 @@ def provided(package: Path) -> Iterator[image.Image]:
 
 def _system() -> Path:
     """The archive of the root file system, with the packages that are installed later in a folder."""
-    target = CACHE / f"vm-clean-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
+    target = entry("vm-clean", Path(__file__).read_bytes())
     with locked("vm-clean"):
         install((*debian.MACHINE, *MACHINE))
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 _bootstrap(made / "root.tar")
     return target / "root.tar"

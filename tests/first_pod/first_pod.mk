@@ -1,6 +1,6 @@
 ##@ Test
 
-# Without KVM it takes some twenty minutes, so it is no part of `make test`.
+# Without KVM it takes some twenty minutes, so it is not part of `make test`.
 .PHONY: first-pod
 first-pod: install ## Follow docs/first-pod.md on a new Debian 13 in a virtual machine, to a pod under a kubelet
 	$(MAKE) deb SUITE=trixie ARCHITECTURE=amd64

@@ -14,6 +14,7 @@ from tests.deb.repacked import repacked
 from tests.first_pod import clean, page
 from tests.node.cache import REPOSITORY
 from tests.vm.guest import Guest, GuestError
+from tests.vm.machines import QEMU
 from tests.vm.running import running
 
 PACKAGE = REPOSITORY / "dist" / file_name("trixie", "amd64")
@@ -28,7 +29,7 @@ LAST_SECTION = "6. Take it away again"
 
 @pytest.fixture(scope="module")
 def guest() -> Iterator[Guest]:
-    with running(clean.provided(PACKAGE)) as booted:
+    with running(QEMU, clean.provided(PACKAGE)) as booted:
         yield booted
 
 

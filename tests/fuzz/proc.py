@@ -16,8 +16,8 @@ from typing import Final
 
 from dockershim import cgroups
 from dockershim.common import mountinfo
-from dockershim.dumps import bundle
-from dockershim.stats import network, snapshots
+from dockershim.engine_files import bundle, containerd
+from dockershim.stats import network
 from tests.fuzz.fuzzer import fuzz
 
 _ID: Final = "8177b6fbd5d26f9ca5c704e77676d118f2c9740fa7733539e693156364b7b28f"
@@ -50,7 +50,7 @@ def _mounts_beside_a_containers(content: bytes) -> None:
     """Other rows change nothing in what the engine's own says."""
     with _proc({"mountinfo": _ROOT + content}) as proc:
         (proc / "self").symlink_to(str(_PID))
-        assert snapshots.upper_dir(_ID, proc) == _UPPER
+        assert containerd.upper_dir(_ID, proc) == _UPPER
 
 
 def _names_in_mountinfo(content: bytes) -> None:
@@ -130,4 +130,4 @@ _READERS: Final[tuple[Callable[[bytes], None], ...]] = (
 
 
 if __name__ == "__main__":
-    fuzz(run, mountinfo, snapshots, bundle, cgroups, network)
+    fuzz(run, mountinfo, containerd, bundle, cgroups, network)

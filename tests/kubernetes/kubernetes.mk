@@ -1,4 +1,4 @@
-# Kubernetes' own suites. They are built from source for some ten minutes once, so they are no part of `make test`.
+# Kubernetes' own suites. They are built from source for some ten minutes once, so they are not part of `make test`.
 
 # So many specs of e2e_node run at the same time.
 SPECS ?= 6

@@ -11,10 +11,13 @@ from tests.conformance import tools
 MODULE: Final = Path(__file__).parent
 #: The newest release, apart from the one whose suites are run: its lists of expected failures are not made yet.
 NEWEST: Final = MODULE / "newest"
+#: Kubelets of the releases before it, each in a folder that has the name of its minor version.
+OLDER: Final = MODULE / "kubelets"
 KUBERNETES: Final = "k8s.io/kubernetes"
 
 
 def _version_of(module: Path) -> str:
+    """The version of Kubernetes that a module pins, as v1.36.1."""
     return str(re.findall(rf"{KUBERNETES} (v\S+)", (module / "go.mod").read_text())[0])
 
 
@@ -27,7 +30,6 @@ VERSION: Final = _version_of(MODULE)
 _BUILD: Final = ("build",)
 _BUILD_SMALL: Final = ("build", "-ldflags", "-s -w")
 _COMMAND: Final = ("build", "-ldflags", f"-s -w {_with_version(VERSION)}")
-_NEWEST_COMMAND: Final = ("build", "-ldflags", f"-s -w {_with_version(_version_of(NEWEST))}")
 _SUITE: Final = ("test", "-c", "-ldflags", _with_version(VERSION))
 _COMMANDS: Final = (
     *("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"),
@@ -60,8 +62,33 @@ def provide(name: str) -> Path:
 
 def provide_newest(name: str) -> Path:
     """The command `name` of the newest Kubernetes, alone in a folder of the cache. SetupError if it cannot be built."""
-    build = (*_NEWEST_COMMAND, "-o", name, f"{KUBERNETES}/cmd/{name}")
-    return tools.built(f"kubernetes-newest-{name}", NEWEST, build) / name
+    return _command(f"kubernetes-newest-{name}", NEWEST, name)
+
+
+def kubelets() -> dict[str, str]:
+    """The version of each kubelet that there is, by its minor version, the oldest first: 1.29 has 1.29.15."""
+    versions = [_version_of(module).removeprefix("v") for module in (*OLDER.iterdir(), NEWEST)]
+    return {_minor(version): version for version in sorted(versions, key=_numbers)}
+
+
+def provide_kubelet(minor: str) -> Path:
+    """The kubelet of a key of `kubelets`, alone in a folder of the cache. SetupError if it cannot be built."""
+    if (module := OLDER / minor).is_dir():
+        return _command(f"kubernetes-kubelet-{minor}", module, "kubelet")
+    return provide_newest("kubelet")
+
+
+def _command(name: str, module: Path, command: str) -> Path:
+    flags = ("-ldflags", f"-s -w {_with_version(_version_of(module))}")
+    return tools.built(name, module, ("build", *flags, "-o", command, f"{KUBERNETES}/cmd/{command}")) / command
+
+
+def _minor(version: str) -> str:
+    return version.rpartition(".")[0]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def sources() -> Path:

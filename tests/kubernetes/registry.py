@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.kubernetes import programs
 from tests.node import image_files
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.image_files import Image, Layers
 from tests.node.packages import Suite
 
@@ -30,12 +29,10 @@ def provide(
     paths = {program: programs.provide(program) for program in built}
     content = b"".join(Path(path).read_bytes() for path in (made_by, image_files.__file__))
     made_of = (*packages, *(path.parent.name for path in paths.values()))
-    key = hashlib.sha256(content + " ".join(made_of).encode()).hexdigest()[:8]
-    target = CACHE / f"{name}-registry-{key}"
+    target = entry(f"{name}-registry", content + " ".join(made_of).encode())
     with locked(f"{name}-registry"):
-        unpacked = CACHE / f"{name}-source-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}"
-        source = suite.unpack(packages, unpacked, with_dependencies=True)
-        if not target.is_dir():
+        source = suite.unpack(packages, entry(f"{name}-source", " ".join(packages)), with_dependencies=True)
+        if not used(target):
             with appearing(target) as storage:
                 image_files.write(storage, images, layers(source, paths))
     return target

@@ -28,7 +28,7 @@ _WANTED: Final = 0.95
 _LIMIT: Final = 300.0
 #: What tests import and read.
 _COPIED: Final = (
-    *("dockershim", "background", "cni", "checkpoints", "streaming"),
+    *("dockershim", "background", "cni", "checkpoints", "loopio", "streaming"),
     *("tests", "bench", "deploy", "docs", "examples"),
     *("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import fcntl
 import os
 import shutil
 import signal
@@ -19,12 +18,13 @@ from types import FrameType
 from tests import nri
 from tests.conformance import tools as cri_tools
 from tests.node import cgroups
-from tests.node.cache import CACHE, REPOSITORY, locked
+from tests.node.cache import NODES, REPOSITORY, hold, locked
 from tests.node.inside import Orders, exit_code
 from tests.node.packages import SetupError, executable
 from tests.node.supplies import BUILT, ENGINES, provide, provide_runc
 
 PR_SET_PDEATHSIG = 1
+PREFIX = "dockershim-node-"  # of a node's folder and of its cgroup
 GRACE = 10.0  # seconds that the command has to end after SIGTERM
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -121,12 +121,10 @@ def _end(node: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _node_folder() -> Iterator[Path]:
     """A folder and a cgroup of the same name for one node; both are gone at the end, whatever happened."""
-    nodes = CACHE / "nodes"
-    with locked("nodes"):
-        nodes.mkdir(exist_ok=True)
-        _sweep(nodes)
-        folder = Path(tempfile.mkdtemp(dir=nodes, prefix="dockershim-node-"))
-        lock = _lock(folder)
+    with locked("nodes", NODES):
+        _sweep()
+        folder = Path(tempfile.mkdtemp(dir=NODES, prefix=PREFIX))
+        lock = hold(folder)
     try:
         cgroups.create(folder.name)
         yield folder
@@ -135,25 +133,15 @@ def _node_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def _sweep(nodes: Path) -> None:
+def _sweep() -> None:
     """Remove what nodes left whose keeper was killed: nobody holds the lock of their folders."""
-    for folder in nodes.iterdir():
+    for folder in NODES.glob(f"{PREFIX}*"):
         try:
-            lock = _lock(folder)
+            lock = hold(folder)
         except BlockingIOError:
             continue
         _remove(folder)
         os.close(lock)
-
-
-def _lock(folder: Path) -> int:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _remove(folder: Path) -> None:

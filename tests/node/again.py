@@ -7,24 +7,20 @@ with something else. What a test leaves behind fails the run at once, and so do 
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
-import time
-from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 from xdist import is_xdist_controller
 
-from tests.node.cache import CACHE, say
+from tests.node import flaky
+from tests.node.cache import say
 
 #: More tests than these fail for a reason of their own.
 _MOST: Final = 5
-#: A line of JSON for each time that a test was flaky.
-RECORD: Final = CACHE / "flaky.jsonl"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,13 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
     command = config.getoption("--again")
     # The processes that run the tests load this as well.
     if command and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Again(shlex.split(command), RECORD))
+        config.pluginmanager.register(_Again(shlex.split(command)))
 
 
 class _Again:
-    def __init__(self, command: list[str], record: Path) -> None:
+    def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._record = record
         self._failed: dict[str, set[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -70,9 +65,8 @@ class _Again:
         if done.returncode:
             return
         session.exitstatus = pytest.ExitCode.OK
-        with self._record.open("a") as record:
-            for test in tests:
-                record.write(json.dumps({"test": test, "time": int(time.time())}) + "\n")
-        times = Counter(json.loads(line)["test"] for line in self._record.read_text().splitlines())
-        for test in tests:
-            say(f"FLAKY {test} ({times[test]} times on this machine)")
+        now = datetime.now(UTC)
+        flaky.add(tests, now)
+        for test, line in flaky.lines(now).items():
+            if test in tests:
+                say(line)

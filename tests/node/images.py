@@ -5,14 +5,13 @@ What each image must hold is what the specs of cri-tools 1.36 use of it; the rea
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tests.node import image_files
-from tests.node.cache import CACHE, appearing
+from tests.node.cache import appearing, entry, used
 from tests.node.image_files import ARCHITECTURE, SHELL, Entry, Image, folders, libraries, loaded, program
 
 PACKAGES = ("bash", "busybox", "nginx", "procps", "tini", "util-linux")
@@ -50,8 +49,8 @@ http {
 def build(source: Path) -> Path:
     """Make all images from the unpacked packages in `source`; give the registry's storage folder, made once."""
     content = Path(__file__).read_bytes() + Path(image_files.__file__).read_bytes()
-    target = CACHE / f"registry-{hashlib.sha256(content + source.name.encode()).hexdigest()[:8]}"
-    if not target.is_dir():
+    target = entry("registry", content + source.name.encode())
+    if not used(target):
         with appearing(target) as storage:
             image_files.write(storage, IMAGES, {name: partial(entries, source) for name, entries in LAYERS.items()})
     return target

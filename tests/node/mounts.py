@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+MS_RDONLY, MS_REMOUNT = 1, 32
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18

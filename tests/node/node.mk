@@ -5,7 +5,7 @@ ENGINES := 20 28
 # The newest one has all tests, the older ones those that depend on the engine's version (pyproject.toml, markers).
 NEWEST := $(lastword $(ENGINES))
 OLDER := $(filter-out $(NEWEST),$(ENGINES))
-# With each of its image stores. It is built from source, so it is no part of `make test`.
+# With each of its image stores. It is built from source, so it is not part of `make test`.
 EVERY_ENGINE := $(ENGINES) 29 29-overlay2
 # The environment carries it to the commands: it may hold characters that a shell would act on.
 export FOCUS
@@ -37,9 +37,28 @@ test: install ## Run everything: lint, unit, node and engine tests, critest (FOC
 	for engine in $(ENGINES); do run $(NODE) $$engine -- $(ENGINE_TESTS); done; \
 	test -n "$$found" || { echo "no test has a name that contains $$FOCUS"; exit 1; }
 else
-test: lint test-unit test-node $(OLDER:%=test-marked-%) test-engine-$(NEWEST)
-test: $(ENGINES:%=conformance-%) $(ENGINES:%=conformance-websocket-%)
+test: install assemblers
+	@failed=; \
+	$(MAKE) --no-print-directory --jobs=$(STAGES) --output-sync=target --old-file=assemblers stages || failed=1; \
+	$(MAKE) --no-print-directory $(ENGINES:%=test-alone-%) || failed=1; \
+	test -z "$$failed"
 endif
+
+# So many stages at the same time, as the tests of engines mostly wait. A stage shows its output when it ends. (A stage
+# with a step before it, as `assemblers`, would be begun last.)
+STAGES ?= 2
+
+# The longest one is begun first, and the others beside it, one by one.
+.PHONY: stages
+stages: BESIDE = not alone
+test-engine-$(NEWEST): NODES = $(if $(BESIDE),3,2)
+stages: test-engine-$(NEWEST) lint sim test-unit $(OLDER:%=test-marked-%)
+stages: $(ENGINES:%=conformance-%) conformance-websocket-$(NEWEST) test-node
+
+# What measures times, or keeps every core busy.
+.PHONY: $(ENGINES:%=test-alone-%)
+$(ENGINES:%=test-alone-%): test-alone-%: install
+	$(NODE) $* -- $(ENGINE_TESTS) -m '$(if $(filter $(OLDER),$*),every_engine and )alone'
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner
@@ -50,14 +69,14 @@ test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=
 
 .PHONY: $(EVERY_ENGINE:%=test-engine-%)
 $(EVERY_ENGINE:%=test-engine-%): test-engine-%: install
-	$(call run_engine_tests,$*)
+	$(call run_engine_tests,$*,-m '$(BESIDE)')
 
 .PHONY: test-marked
 test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28|29|29-overlay2)
 
 .PHONY: $(EVERY_ENGINE:%=test-marked-%)
 $(EVERY_ENGINE:%=test-marked-%): test-marked-%: install
-	$(call run_engine_tests,$*,-m every_engine)
+	$(call run_engine_tests,$*,-m 'every_engine$(if $(BESIDE), and $(BESIDE))')
 
 # The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
 OPERATIONS ?= 2000
@@ -108,10 +127,13 @@ RESTART_EVERY ?= 30
 conformance-restarts: install ## Run critest while the engine is restarted every 30 s (ENGINE=20|28, RESTART_EVERY=seconds)
 	$(CONFORMANCE) $(ENGINE) --processes 1 --restart-every $(RESTART_EVERY)
 
-# Kubernetes is built from source for it, so it is no part of `make test`.
+# KUBELET=1.34 takes an older kubelet than the API server; three minor versions older are supported.
+KUBELET ?=
+
+# Kubernetes is built from source for it, so it is not part of `make test`.
 .PHONY: cluster
-cluster: install ## Run pods by a real kubelet, and kubectl into them (ENGINE=20|28, FOCUS=name; builds for ten minutes once)
-	$(BIN)/python -m tests.cluster $(if $(FOCUS),--focus "$$FOCUS") --engine $(ENGINE)
+cluster: install ## Run pods by a real kubelet, and kubectl into them (ENGINE=20|28, FOCUS=name, KUBELET=1.34; builds for ten minutes once)
+	$(BIN)/python -m tests.cluster $(if $(FOCUS),--focus "$$FOCUS") $(if $(KUBELET),--kubelet $(KUBELET)) --engine $(ENGINE)
 
 # ATTACK='--seconds 30 --only logs' has its options.
 ATTACK ?=

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.node.cache import CACHE, appearing, say
+from tests.node.cache import CACHE, appearing, locked, say, used
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -58,12 +58,13 @@ class Suite:
 
     def unpack(self, packages: Sequence[str], target: Path, *, with_dependencies: bool = False) -> Path:
         """Unpack `packages` (with all they depend on, if asked) into the folder `target`, once."""
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 archives = made.parent / "archives"
                 (archives / "partial").mkdir(parents=True)
-                _refresh(self)
-                self._download(packages, archives, with_dependencies)
+                with locked("apt"):
+                    _refresh(self)
+                    self._download(packages, archives, with_dependencies)
                 for archive in sorted(archives.glob("*.deb")):
                     run("dpkg-deb", "-x", archive, made)
         return target

@@ -7,14 +7,13 @@ needs a newer C library.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conformance import tools
 from tests.node import images
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.packages import SetupError, Suite, install
 
 BOOKWORM = Suite("bookworm")
@@ -36,7 +35,7 @@ MONITORING = ("prometheus",)
 CRIU = ("criu",)
 CRIU_STARTER = """\
 #!/bin/sh
-root={root}
+root=${0%/*}/..
 exec $root/usr/lib64/ld-linux-x86-64.so.2 --library-path $root/usr/lib/x86_64-linux-gnu $root/usr/sbin/criu "$@"
 """
 BESIDE_29 = (FORKY, ("docker-cli", "containerd", "tini-static"))
@@ -92,10 +91,10 @@ def provide(engine: str) -> Supplies:
 def _unpack_criu() -> Path:
     """The folder with a program `criu` that finds its libraries."""
     root = FORKY.unpack(CRIU, _folder("criu", CRIU), with_dependencies=True)
-    starter = root / "starter"
-    if not starter.is_dir():
+    starter = root / "bin"
+    if not used(starter):
         with appearing(starter) as made:
-            (made / "criu").write_text(CRIU_STARTER.format(root=root))
+            (made / "criu").write_text(CRIU_STARTER)
             (made / "criu").chmod(0o755)
     return starter
 
@@ -127,5 +126,5 @@ def provide_runc() -> Path:
 
 
 def _folder(name: str, packages: tuple[str, ...]) -> Path:
-    """A folder of the cache that changes its name when the list of packages changes."""
-    return CACHE / f"{name}-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}"
+    """The cache's entry with these packages."""
+    return entry(name, " ".join(packages))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.node import cache, flaky
 from tests.node.cache import REPOSITORY
 
 pytestmark = pytest.mark.timeout(120)
 
+DAY = r"\d{4}-\d\d-\d\d"
 TESTS = """
 import os, pathlib, pytest
 MARK = pathlib.Path(__file__).parent / "mark"
@@ -51,23 +55,25 @@ def run(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def flaky(done: subprocess.CompletedProcess[str]) -> list[str]:
+def named(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("FLAKY")]
 
 
 def test_one_that_passes_alone_is_flaky_and_counted(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert flaky(done) == ["FLAKY test_it.py::test_flaky (1 times on this machine)"]
+    (line,) = named(done)
+    assert re.fullmatch(rf"FLAKY test_it.py::test_flaky: {DAY}", line)
     (tmp_path / "mark").unlink()
-    assert flaky(run(tmp_path)) == ["FLAKY test_it.py::test_flaky (2 times on this machine)"]
+    (line,) = named(run(tmp_path))
+    assert re.fullmatch(rf"FLAKY test_it.py::test_flaky: {DAY}, {DAY} \(to be fixed or removed\)", line)
 
 
 def test_one_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, BAD="1")
     assert done.returncode == 1
     assert "Once more, alone" in done.stderr
-    assert flaky(done) == []
+    assert named(done) == []
 
 
 @pytest.mark.parametrize("environment", [{"BAD": "5"}, {"LEAVES": "yes"}], ids=["many fail", "something is left"])
@@ -75,3 +81,19 @@ def test_what_no_busy_machine_explains_is_not_run_again(tmp_path: Path, environm
     done = run(tmp_path, **environment)
     assert done.returncode == 1
     assert "Once more, alone" not in done.stderr
+
+
+def test_flaky_tests_are_counted_by_day_for_a_month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "CACHE", tmp_path)
+    monkeypatch.setattr(flaky, "RECORD", tmp_path / "flaky-tests.jsonl")
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    flaky.add(["a.py::test[x y]", "b.py::test"], begin)
+    flaky.add(["b.py::test"], begin + timedelta(days=29))
+    assert flaky.lines(begin + timedelta(days=29)) == {
+        "b.py::test": "FLAKY b.py::test: 2026-01-01, 2026-01-30 (to be fixed or removed)",
+        "a.py::test[x y]": "FLAKY a.py::test[x y]: 2026-01-01",
+    }
+    later = begin + timedelta(days=31)
+    assert flaky.lines(later) == {"b.py::test": "FLAKY b.py::test: 2026-01-30"}
+    flaky.add([], later)
+    assert len(flaky.RECORD.read_text().splitlines()) == 1

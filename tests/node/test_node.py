@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.node import cgroups
-from tests.node.cache import CACHE, REPOSITORY
+from tests.node.cache import NODES, REPOSITORY
 
 pytestmark = pytest.mark.timeout(600)  # the first node of a machine downloads its packages
 
@@ -33,7 +33,7 @@ def run(*command: str, engine: str = "20") -> subprocess.CompletedProcess[str]:
 
 def traces(name: str) -> list[str]:
     """What is left of the node `name`: its folder, its cgroups, processes that know its folder."""
-    folder = CACHE / "nodes" / name
+    folder = NODES / name
     places = [folder, *(hierarchy.path / name for hierarchy in cgroups.hierarchies())]
     left = [str(place) for place in places if place.exists()]
     for process in Path("/proc").glob("[0-9]*"):
@@ -47,7 +47,7 @@ def traces(name: str) -> list[str]:
 
 
 def nodes() -> set[str]:
-    return {folder.name for folder in (CACHE / "nodes").glob("dockershim-node-*")}
+    return {folder.name for folder in NODES.glob("dockershim-node-*")}
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:

@@ -15,7 +15,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tests.node.cache import CACHE, REPOSITORY, appearing, locked
+from tests.node.cache import CACHE, REPOSITORY, appearing, entry, locked, used
 from tests.node.packages import SetupError, Suite, run
 
 #: By version, the Debian release that has it. 3.11 is bookworm's, with which `make test-unit` runs. None has 3.12.
@@ -27,13 +27,18 @@ PACKAGES = (
 )
 #: What does not depend on Python, and needs more programs: compilers, an emulator, make, dpkg.
 LEFT_OUT = ("tests/unit/cri/test_infra_image.py", "tests/unit/deploy", "tests/unit/docs", "tests/unit/runc")
-#: Makes the folder $1 the root, with the machine's devices and processes and with the folders after it, and runs $0.
+#: What names this clone, which the cache does not: paths for Python, virtual environments.
+FOLDER = REPOSITORY / "build/pythons"
+#: Makes the folder $1 the root, with the folder $2 in the place $3, and with the machine's devices, processes and the
+#: folders after it as they are, and runs $0.
 ENTER = """\
 set -e
-root=$1 repository=$2
+root=$1 own=$2 place=$3 repository=$4
 mount --make-rprivate /
 mount --bind "$root" "$root"
-shift 2
+mkdir -p "$place"
+mount --bind "$own" "$place"
+shift 4
 for folder in /proc /dev /sys "$repository" "$@"; do
   mkdir -p "$root$folder"
   mount --rbind "$folder" "$root$folder"
@@ -67,23 +72,24 @@ def main() -> int:
 
 def _test(version: str) -> int:
     with locked("pythons"):
-        root = Suite(SUITES[version]).unpack(
-            PACKAGES, CACHE / f"python-{version}-{_digest(*PACKAGES)}", with_dependencies=True
-        )
+        target = entry(f"python-{version}", "\n".join(PACKAGES))
+        root = Suite(SUITES[version]).unpack(PACKAGES, target, with_dependencies=True)
         wheels = _wheels(version)
     # Not PYTHONPATH: the server starts its own processes without it.
-    paths = root / f"usr/local/lib/python{version}/dist-packages/tests.pth"
+    paths = FOLDER / version / "tests.pth"
     paths.parent.mkdir(parents=True, exist_ok=True)
     paths.write_text(f"{REPOSITORY}\n{wheels}\n")
+    found_in = root / f"usr/local/lib/python{version}/dist-packages"
     tests = f"python{version} -m pytest -q -p no:cacheprovider -n {os.cpu_count()} tests/unit"
     tests += "".join(f" --ignore={path}" for path in LEFT_OUT)
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
-    command = ("unshare", "--mount", "bash", "-c", ENTER, tests, str(root), str(REPOSITORY), str(CACHE))
+    own = (str(paths.parent), str(found_in))
+    command = ("unshare", "--mount", "bash", "-c", ENTER, tests, str(root), *own, str(REPOSITORY), str(CACHE))
     return subprocess.run(command, env=environment).returncode
 
 
 def _test_here(interpreter: str) -> int:
-    environment = CACHE / f"venv-{_digest(interpreter)}"
+    environment = FOLDER / f"venv-{hashlib.sha256(interpreter.encode()).hexdigest()[:8]}"
     with locked("pythons"):
         run(interpreter, "-m", "venv", environment)
         run(environment / "bin/python", "-m", "pip", "install", "-q", "-e", f"{REPOSITORY}[dev]")
@@ -97,8 +103,8 @@ def _wheels(version: str) -> Path:
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["tracing"], *extras["dev"]]
     wanted = [requirement for requirement in wanted if not requirement.startswith("dockershim")]
-    target = CACHE / f"wheels-{version}-{_digest(*wanted)}"
-    if not target.is_dir():
+    target = entry(f"wheels-{version}", "\n".join(wanted))
+    if not used(target):
         with appearing(target) as made:
             pip = (sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", f"--target={made}")
             machine = (
@@ -107,10 +113,6 @@ def _wheels(version: str) -> Path:
             )
             run(*pip, *machine, f"--python-version={version}", *wanted)
     return target
-
-
-def _digest(*words: str) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:8]
 
 
 if __name__ == "__main__":

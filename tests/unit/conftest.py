@@ -1,13 +1,19 @@
-"""An engine with pods, and what follows it."""
+"""An engine with pods, and what follows it; threads that other work has, and none."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dockershim.cri import limits as limits_module
+from dockershim.cri import sandbox_run
 from dockershim.engine.client import Engine
+from dockershim.state import pods as pods_module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from tests.unit.engine.server import Server
@@ -44,3 +50,29 @@ async def inventory(client: Engine, fake: FakeEngine, follower: EngineFollower) 
     inventory = Inventory(client, follower)
     async with follower:
         yield inventory
+
+
+@pytest.fixture
+async def stuck() -> AsyncIterator[None]:
+    """Every thread of the default pool is away."""
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    waiting = loop.run_in_executor(None, released.wait)
+    yield
+    released.set()
+    await waiting
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of threads is done at once, so that each run depends only on the order that is tried."""
+
+    async def at_once(work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    for module in (sandbox_run, pods_module):
+        monkeypatch.setattr(module, "with_own_files", at_once)
+    for module in (pods_module, limits_module):
+        monkeypatch.setattr(module, "with_own_thread", at_once)

@@ -16,6 +16,7 @@ from dockershim import cgroups
 from dockershim.cgroups import (
     apply_files,
     cgroup_folder,
+    is_process_of,
     limited_huge_pages,
     own_cgroup,
     own_memory,
@@ -127,18 +128,18 @@ def test_folders_of_v2(v2: Node, controller: str) -> None:
 
 @pytest.mark.parametrize("controller", ["pids", "systemd"])
 def test_a_controller_that_v1_has_not(v1: Node, controller: str) -> None:
-    with pytest.raises(FailedPrecondition, match="no cgroup controller"):
+    with pytest.raises(FailedPrecondition, match=r"cgroup controller .* is disabled"):
         v1.folder(controller)
 
 
 def test_a_controller_that_v2_has_not(v2: Node) -> None:
-    with pytest.raises(FailedPrecondition, match="no cgroup controller 'rdma'"):
+    with pytest.raises(FailedPrecondition, match="cgroup controller 'rdma' is disabled"):
         v2.folder("rdma")
 
 
 def test_a_controller_that_is_not_given_down_to_the_container(v2: Node) -> None:
     """The node has it, a parent does not hand it on: the container's folder has no files of it."""
-    with pytest.raises(FailedPrecondition, match="no cgroup controller 'io'"):
+    with pytest.raises(FailedPrecondition, match="cgroup controller 'io' is disabled"):
         v2.folder("io")
 
 
@@ -162,6 +163,25 @@ def test_a_path_with_a_colon(tmp_path: Path) -> None:
 )
 def test_the_cgroup_of_a_container_by_that_of_its_process(path: str, expected: str | None) -> None:
     assert own_cgroup(path, ID) == expected
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        pytest.param(V1, True, id="v1, where it is in some hierarchies"),
+        pytest.param(V2, True, id="v2"),
+        pytest.param(f"0::{PATH}/init.scope\n", True, id="below the container's cgroup"),
+        pytest.param(V2.replace(ID, "decaf"), False, id="another container's"),
+        pytest.param("0::/\n", False, id="the node's"),
+        pytest.param("", False, id="of no cgroup"),
+    ],
+)
+def test_whose_process_it_is(tmp_path: Path, cgroup: str, expected: bool) -> None:
+    made = node(tmp_path, cgroup)
+    assert is_process_of(PID, ID, proc=made.proc) is expected
+    made.end()
+    with pytest.raises(FileNotFoundError):
+        is_process_of(PID, ID, proc=made.proc)
 
 
 def test_files_are_written(v2: Node) -> None:
@@ -192,7 +212,7 @@ def test_what_may_not_be_used_may_not_be_reserved_either(v1: Node, v2: Node, nam
 
 def test_a_name_from_a_label_leads_nowhere_else(v2: Node) -> None:
     elsewhere = v2.make("elsewhere", "untouched")
-    with pytest.raises(FailedPrecondition, match="no file of a cgroup"):
+    with pytest.raises(FailedPrecondition, match="not a cgroup file"):
         v2.apply({"memory.x/../../../../../elsewhere": "1"})
     assert elsewhere.read_text() == "untouched"
 
@@ -204,12 +224,12 @@ def test_no_huge_pages_need_no_controller(v2_without_hugetlb: Node, tmp_path: Pa
 
 
 def test_some_huge_pages_need_it(v2_without_hugetlb: Node) -> None:
-    with pytest.raises(FailedPrecondition, match="no cgroup controller 'hugetlb'"):
+    with pytest.raises(FailedPrecondition, match="cgroup controller 'hugetlb' is disabled"):
         v2_without_hugetlb.apply({"hugetlb.2MB.max": "2097152"})
 
 
 def test_a_file_that_the_kernel_has_not(v2: Node) -> None:
-    with pytest.raises(FailedPrecondition, match=r"memory\.zswap\.max does not take '0'"):
+    with pytest.raises(FailedPrecondition, match=r"cannot write '0' to the cgroup file memory\.zswap\.max"):
         v2.apply({"memory.zswap.max": "0"})
     assert not (v2.root / PATH[1:] / "memory.zswap.max").exists()
 

@@ -16,9 +16,9 @@ import json, os, subprocess, sys
 from pathlib import Path
 from dockershim.common.mountinfo import mounts
 from dockershim.doctor.node import check_propagation
-from dockershim.host_paths.process import mount_of
+from dockershim.host_paths.path_process import mount_of
 from dockershim.stats.machine import Machine
-from dockershim.stats.snapshots import upper_dir
+from dockershim.engine_files.containerd import upper_dir
 from tests.engine.machine import _mounts
 from tests.hostile_mounts import bind, forged
 from tests.node.cgroups import hierarchies

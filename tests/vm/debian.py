@@ -5,12 +5,11 @@ mmdebstrap makes it for some two minutes, once for each content of this file.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from pathlib import Path
 
-from tests.node.cache import CACHE, appearing, locked
+from tests.node.cache import appearing, entry, locked, used
 from tests.node.packages import SetupError, Suite, install, run
 
 TRIXIE = Suite("trixie")
@@ -35,6 +34,7 @@ SYSTEM = (
     "python3-venv",
     "procps",
     "iproute2",
+    "iputils-ping",
     "iptables",
     "docker-registry",
     "containernetworking-plugins",
@@ -59,11 +59,10 @@ def provide() -> Path:
         raise SetupError("the virtual machine's file system is made as root")
     if platform.machine() != "x86_64":
         raise SetupError(f"the virtual machine is an x86_64, this machine is {platform.machine()}")
-    key = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-    target = CACHE / f"vm-debian-{key}"
+    target = entry("vm-debian", Path(__file__).read_bytes())
     with locked("vm-debian"):
         install(MACHINE)
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 _bootstrap(made / "root.tar")
     return target / "root.tar"

@@ -1,46 +1,57 @@
-"""A running guest: booted by qemu, reached by ssh, rebooted, and cut off from its power."""
+"""A guest: booted, reached by ssh, rebooted, and cut off from its power, whichever machine runs it."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.node.packages import run
 from tests.vm.image import Image
+from tests.vm.machines import Machine, Parts
+from tests.vm.network import Network, Port, end_with_parent
 
-BOOT_TIME = 600.0  # seconds; without KVM a boot takes 100, and three times as long on a busy machine
-PR_SET_PDEATHSIG = 1
-# A kernel that panics starts anew, which shows as a boot that takes too long, and in the console's log.
-KERNEL = "root=/dev/vda rw console=ttyS0 quiet panic=5 systemd.show_status=0"
 CRI_SOCKET = "/run/dockershim.sock"
-
-_libc = ctypes.CDLL(None, use_errno=True)
+LOGIN_TIME = 60.0  # seconds for ssh, which calculates long in a guest without KVM
+# The first process of its own process IDs: when it is killed, the kernel has killed all others before it is gone.
+_FIRST = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c", '"$@" & wait $!', "sh")
 
 
 class GuestError(Exception):
-    """The guest did not do what it was told; the text holds what it said."""
+    """The guest did not do what it should; the text holds what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command in the guest ended."""
+
+    code: int
+    output: str
+    errors: str
 
 
 @dataclass(slots=True)
 class Guest:
     """One guest of `image`. What it writes is in `folder`, and is there again after a reboot or a power cut."""
 
+    machine: Machine
     image: Image
     folder: Path
-    port: int = 0
-    _qemu: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    network: Network
+    name: str
+    port: Port = field(init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _connection: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.port = self.network.port(self.machine.plug)
 
     @property
     def console(self) -> Path:
-        """What the guest's kernel and systemd wrote to the serial console."""
+        """What the guest's kernel and systemd wrote to the console."""
         return self.folder / "console.log"
 
     @property
@@ -64,39 +75,49 @@ class Guest:
     def boot(self) -> float:
         """Switch the guest on and wait until all its units are up; the seconds that it took."""
         began = time.monotonic()
-        disk = self.folder / "disk.qcow2"
-        if not disk.exists():
-            run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", self.image.disk, disk)
-        self.port = _free_port()
+        self.switch_on()
+        self.wait_up()
+        return time.monotonic() - began
+
+    def switch_on(self) -> None:
+        """Begin to boot."""
+        command = self.machine.command(Parts(self.name, self.image, self.folder, self.port))
         with self.console.open("ab") as console:
-            self._qemu = subprocess.Popen(
-                self._command(disk),
+            self._process = subprocess.Popen(
+                self.network.inside(*_FIRST, *command),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
                 start_new_session=True,  # a Ctrl-C at the terminal is for the tests
-                preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+                preexec_fn=end_with_parent,
             )
-        self._wait_up(began + BOOT_TIME)
-        return time.monotonic() - began
+
+    def wait_up(self, previous_boot: str = "") -> None:
+        """Wait until all units are up, of another boot than the previous one."""
+        deadline = time.monotonic() + self.machine.boot_time
+        while not self._connect() or self.boot_id(check=False) in ("", previous_boot):
+            self._check_time(deadline)
+            time.sleep(0.2)
+        state = "starting"
+        while state in ("starting", "initializing", ""):
+            self._check_time(deadline)
+            state = self.run("timeout", "60", "systemctl", "is-system-running", "--wait", check=False).strip()
+        if state != "running":
+            raise GuestError(f"the guest is {state}: {self.run('systemctl', '--failed', '--no-legend')}")
 
     def reboot(self) -> float:
         """Let systemd restart the machine; the seconds until all units are up again."""
         began = time.monotonic()
         before = self.boot_id()
         self.run("systemctl", "reboot", check=False)
-        self._disconnect()
-        self._wait_up(began + BOOT_TIME)
-        if self.boot_id() == before:
-            raise GuestError("the guest did not restart")
+        self.wait_up(before)
         return time.monotonic() - began
 
     def cut_power(self) -> None:
         """End the guest as a power cut does: what it has not written to its disk is lost."""
-        if self._qemu is not None:
-            self._qemu.kill()
-            self._qemu.wait()
-            self._qemu = None
+        if self._process is not None:
+            _kill(self._process)
+            self._process = None
         self._disconnect()
 
     def run(self, *command: str, check: bool = True, timeout: float = 120.0, input: str = "") -> str:
@@ -105,19 +126,30 @@ class Guest:
 
     def sh(self, script: str, check: bool = True, timeout: float = 120.0, input: str = "") -> str:
         """Run a shell script in the guest as root; its standard output."""
+        ended = self.ended(script, timeout=timeout, input=input)
+        if check and ended.code:
+            raise GuestError(f"`{script}` ended with {ended.code}:\n{ended.output}{ended.errors}")
+        return ended.output
+
+    def ended(self, script: str, timeout: float = 120.0, input: str = "") -> Ended:
+        """Run a shell script in the guest as root; its exit code and what it wrote. 255 is also that of no guest."""
         words = self._ssh(script)
         try:
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=timeout, input=input)
         except subprocess.TimeoutExpired as error:
             raise GuestError(f"`{script}` did not end within {timeout:.0f} s: {error.stdout!r}") from None
-        if check and done.returncode:
-            raise GuestError(f"`{script}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     def copy(self, file: Path, path: str) -> None:
         """Put a file of this machine into the guest."""
         with file.open("rb") as content:
             subprocess.run(self._ssh(f"cat > {shlex.quote(path)}"), stdin=content, check=True, timeout=300)
+
+    def fetch(self, path: str, file: Path) -> None:
+        """Put a file of the guest onto this machine."""
+        with file.open("wb") as content:
+            words = self._ssh(f"cat {shlex.quote(path)}")
+            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=content, check=True, timeout=300)
 
     def shell(self) -> int:
         """Give the terminal to a shell in the guest; its exit code."""
@@ -127,8 +159,9 @@ class Guest:
         """What a file of the guest holds, without the last line's end."""
         return self.run("cat", path).rstrip("\n")
 
-    def boot_id(self) -> str:
-        return self.read("/proc/sys/kernel/random/boot_id")
+    def boot_id(self, check: bool = True) -> str:
+        """Another one for each boot."""
+        return self.run("cat", "/proc/sys/kernel/random/boot_id", check=check).strip()
 
     def journal(self, unit: str = "dockershim", *options: str, check: bool = True) -> str:
         """The unit's messages of this boot."""
@@ -138,55 +171,42 @@ class Guest:
     def console_end(self, lines: int = 40) -> str:
         return "\n".join(self.console.read_text(errors="replace").splitlines()[-lines:])
 
-    def _command(self, disk: Path) -> list[str | Path]:
-        processors = min(os.cpu_count() or 1, 4)
-        virtual = ("-accel", "kvm", "-cpu", "host") if _has_kvm() else _EMULATED
-        network = f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"
-        return [
-            "qemu-system-x86_64",
-            *("-machine", "q35", *virtual, "-smp", str(processors), "-m", "4G"),
-            *("-kernel", self.image.kernel, "-initrd", self.image.initrd, "-append", KERNEL),
-            *("-drive", f"file={disk},if=virtio,format=qcow2", "-device", "virtio-rng-pci"),
-            *("-netdev", network, "-device", "virtio-net-pci,netdev=net,romfile="),
-            *("-display", "none", "-serial", "stdio", "-monitor", "none"),
-        ]
-
-    def _wait_up(self, deadline: float) -> None:
-        while not self._connect():
-            self._check_time(deadline)
-            time.sleep(1)
-        state = "starting"
-        while state in ("starting", "initializing", ""):
-            self._check_time(deadline)
-            state = self.run("timeout", "60", "systemctl", "is-system-running", "--wait", check=False).strip()
-        if state != "running":
-            raise GuestError(f"the guest is {state}: {self.run('systemctl', '--failed', '--no-legend')}")
-
     def _check_time(self, deadline: float) -> None:
-        ended = self._qemu is None or self._qemu.poll() is not None
+        ended = self._process is None or self._process.poll() is not None
         if ended or time.monotonic() > deadline:
             what = "has ended" if ended else "does not come up"
             raise GuestError(f"the guest {what}; the end of its console:\n{self.console_end()}")
 
     def _connect(self) -> bool:
-        """Open the one connection that all commands share. ssh calculates long, without KVM."""
-        master = self._ssh("true", "-o", "ControlMaster=yes", "-o", "ControlPersist=yes")
-        forward = f"-L{self._cri_socket}:{CRI_SOCKET}"
+        """Open the one connection that all commands share, and that carries the CRI socket; whether it is there."""
         self._disconnect()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            options = (*master[:-1], forward, "true")
-            done = subprocess.run(options, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-            return done.returncode == 0
+        options = ("-N", "-o", "ControlMaster=yes", f"-L{self._cri_socket}:{CRI_SOCKET}")
+        with (self.folder / "ssh.log").open("wb") as log:
+            self._connection = subprocess.Popen(
+                self._ssh("", *options)[:-1],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        deadline = time.monotonic() + LOGIN_TIME
+        while self._connection.poll() is None and time.monotonic() < deadline:
+            if self._control.exists() and self._cri_socket.exists():
+                return True
+            time.sleep(0.05)
         return False
 
     def _disconnect(self) -> None:
-        if self._control.exists():
-            end = ["ssh", "-S", str(self._control), "-O", "exit", "guest"]
-            subprocess.run(end, capture_output=True, timeout=20)
+        if self._connection is not None:
+            self._connection.kill()
+            self._connection.wait()
+            self._connection = None
         for path in (self._control, self._cri_socket):
             path.unlink(missing_ok=True)
 
-    def _ssh(self, script: str, *options: str) -> list[str]:
+    def _ssh(self, script: str, *options: str) -> list[str | Path]:
+        """The words that run a script in the guest. Without the shared connection they reach it as well."""
         settings = {
             "ControlPath": self._control,
             "ConnectTimeout": 30,
@@ -200,21 +220,18 @@ class Guest:
             "BatchMode": "yes",
         }
         set_options = (word for name, value in settings.items() for word in ("-o", f"{name}={value}"))
-        return ["ssh", "-F", "none", *set_options, *options, "-p", str(self.port), "root@127.0.0.1", script]
+        ssh = ("ssh", "-F", "none", *set_options, *options, f"root@{self.port.address}", script)
+        return self.network.inside(*ssh)
 
 
-# Without -cx16, QEMU 7.2 makes the guest's kernel panic.
-_EMULATED = ("-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,-cx16")
-
-
-def _has_kvm() -> bool:
-    """Whether KVM is the processor's own. Where it is not, /dev/kvm may open all the same, and guests die."""
-    return any(Path("/sys/module", module).is_dir() for module in ("kvm_intel", "kvm_amd")) and os.access(
-        "/dev/kvm", os.R_OK | os.W_OK
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a guest's processes, and wait until the kernel has ended all of them."""
+    if process.poll() is None:
+        # `unshare` waits for the first of them, its only child, and ends with it.
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()

@@ -1,4 +1,4 @@
-"""The guest's disk: the operating system with the server installed as README tells it, images, CNI, critest and keys.
+"""A guest's disk: the operating system with the server installed as README tells it, images, CNI, critest and keys.
 
 It is made anew, within a minute, when the server's sources or anything else in it has changed.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.conformance import tools as cri_tools
 from tests.node import supplies
-from tests.node.cache import CACHE, REPOSITORY, appearing, locked
+from tests.node.cache import CACHE, REPOSITORY, appearing, hold, locked, used
 from tests.node.engine import REGISTRIES
 from tests.node.inside import CNI_CONFIG, REGISTRY_CONFIG
 from tests.node.packages import run
@@ -30,7 +30,7 @@ DISK_SIZE = "8G"
 KEPT = 3  # so many disks, the last used ones, stay in the cache
 PYTHON = "3.13"  # Debian 13's
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-SERVER = ("dockershim", "background", "cni", "checkpoints", "streaming", "pyproject.toml", "hatch_build.py")
+SERVER = ("dockershim", "background", "cni", "checkpoints", "loopio", "streaming", "pyproject.toml", "hatch_build.py")
 DEPLOYED = ("dockershim.service", "dockershim.socket", "dockershim.service.d/10-socket.conf")
 
 NAME = "guest"
@@ -41,7 +41,6 @@ MACHINE_FILES = {
     "etc/hosts": f"127.0.0.1 localhost {' '.join(REGISTRIES)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n",
     "etc/resolv.conf": "nameserver 127.0.0.1\nsearch node.test\n",
     "etc/machine-id": f"{hashlib.sha256(NAME.encode()).hexdigest()[:32]}\n",
-    "etc/systemd/network/10-vm.network": "[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n",
     "etc/ssh/sshd_config.d/vm.conf": "HostKey /etc/ssh/ssh_host_ed25519_key\nMaxStartups 100\nUseDNS no\n",
     # It is kept over a power cut only when this folder is there.
     "var/log/journal/.keep": "",
@@ -65,6 +64,7 @@ MASKED = (
     "e2scrub_all.timer",
     "e2scrub_reap.service",
     "fstrim.timer",
+    "getty.target",
     "sshd-keygen.service",
     "systemd-pstore.service",
 )
@@ -72,7 +72,10 @@ MASKED = (
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a guest boots from, and the key that opens it. Guests write to overlays, never to `disk`."""
+    """What a guest boots from, and the key that opens it. Guests write to overlays, never to `disk`.
+
+    `kernel` and `initrd` are Debian's, for qemu; User Mode Linux is a kernel of its own.
+    """
 
     folder: Path
 
@@ -108,11 +111,10 @@ def kept(name: str, make: Callable[[Path], None]) -> Iterator[Image]:
     """The cache's image of this name; ``make`` fills its folder the first time. It is there while the block lasts."""
     target = CACHE / f"vm-image-{name}"
     with locked("vm-image"):
-        if not target.is_dir():
+        if not used(target):
             with appearing(target) as made:
                 make(made)
-        os.utime(target)
-        held = _lock(target, fcntl.LOCK_SH)
+        held = hold(target, fcntl.LOCK_SH)
         _sweep()
     try:
         yield Image(target)
@@ -159,8 +161,12 @@ def unpack(archive: Path, root: Path, files: Mapping[str, str]) -> None:
 def finish(made: Path, root: Path, enabled: Sequence[str]) -> None:
     """Make the disk, the key and what boots it in the folder ``made``, with these units enabled."""
     _give_key(made, root)
-    run("chroot", root, "systemctl", "enable", *enabled)
+    # A guest's address is in its kernel's arguments: many boot the same disk.
+    run("chroot", root, "systemctl", "enable", "systemd-network-generator", *enabled)
     run("chroot", root, "systemctl", "mask", *MASKED)
+    for folder in ("etc", "var"):
+        # systemd takes a system without it for one whose /usr is new, and spends seconds of each boot on caches.
+        (root / folder / ".updated").touch()
     for name in ("vmlinuz", "initrd.img"):
         shutil.copy2(next((root / "boot").glob(f"{name}-*")), made / name)
     run("mke2fs", "-q", "-t", "ext4", "-d", root, made / "disk.img", DISK_SIZE)
@@ -197,18 +203,8 @@ def _sweep() -> None:
     folders = sorted(CACHE.glob("vm-image-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in (folder for folder in folders[KEPT:] if folder.is_dir()):
         try:
-            held = _lock(folder, fcntl.LOCK_EX)
+            held = hold(folder)
         except BlockingIOError:
             continue
         shutil.rmtree(folder)
         os.close(held)
-
-
-def _lock(folder: Path, kind: int) -> int:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
-from dataclasses import dataclass
+
+import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine import pods
+from tests.vm import counting
 from tests.vm.cgroups import burstable
+from tests.vm.counting import Running
 from tests.vm.guest import Guest
 
 ADDRESSES = "/var/lib/cni/networks/test"
 CHECKPOINTS = "/var/lib/dockershim/sandbox"
 PINS = "/run/netns"
-COUNTING = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.2; done"
-
-_numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A pod with a container that writes numbered lines."""
-
-    config: api.PodSandboxConfig
-    sandbox: str
-    container: str
-
-    @property
-    def log(self) -> str:
-        return f"{self.config.log_directory}/main.log"
-
-
-async def run(cri: CRI, name: str) -> Running:
-    config = burstable(f"{name}-{next(_numbers)}")
-    sandbox = await pods.run_pod(cri, config)
-    return Running(config, sandbox, await pods.start(cri, sandbox, pods.container_config(COUNTING), config))
 
 
 def entries(guest: Guest, folder: str) -> set[str]:
     """The names in a folder that stand for pods."""
     names = guest.run("ls", "-A", folder, check=False).split()
     return {name for name in names if name != "lock" and not name.startswith("last_reserved_ip")}
-
-
-def numbers(guest: Guest, log: str) -> list[int]:
-    return [int(number) for number in re.findall(r" F line (\d+)$", guest.read(log), flags=re.MULTILINE)]
 
 
 async def check_dead(cri: CRI, one: Running) -> None:
@@ -71,16 +46,15 @@ async def check_goes_on(guest: Guest, cri: CRI, dead: Running) -> None:
         assert entries(guest, folder) == set(), folder
 
 
+@pytest.mark.guest
 async def test_pods_that_ran_at_a_reboot_are_replaced(guest: Guest) -> None:
     async with CRI(guest.cri) as cri:
-        one = await run(cri, "reboot")
+        one = await counting.run(cri, "reboot")
         await asyncio.sleep(3)
     guest.reboot()
     async with CRI(guest.cri) as cri:
         await check_dead(cri, one)
-        lines = numbers(guest, one.log)
-        assert lines == list(range(1, len(lines) + 1))
-        assert lines
+        assert counting.is_whole(one.lines(guest))
         assert "Traceback" not in guest.journal()
         await check_goes_on(guest, cri, one)
 
@@ -88,10 +62,10 @@ async def test_pods_that_ran_at_a_reboot_are_replaced(guest: Guest) -> None:
 async def test_pods_that_ran_at_a_power_cut_are_replaced(guest: Guest) -> None:
     """What a pod's teardown needs was on the disk before the pod started; of its log the end may be missing."""
     async with CRI(guest.cri) as cri:
-        old = await run(cri, "old")
+        old = await counting.run(cri, "old")
         guest.run("sync")
         await asyncio.sleep(5)
-        new = await run(cri, "new")
+        new = await counting.run(cri, "new")
         await asyncio.sleep(2)
     guest.cut_power()
     guest.boot()
@@ -103,9 +77,7 @@ async def test_pods_that_ran_at_a_power_cut_are_replaced(guest: Guest) -> None:
         await check_dead(cri, old)
         listed = await pods.sandboxes(cri)
         assert {sandbox.state for sandbox in listed.values()} == {api.SANDBOX_NOTREADY}
-        lines = numbers(guest, old.log)
-        assert lines
-        assert lines == list(range(1, len(lines) + 1))
+        assert counting.is_whole(old.lines(guest))
         if new.sandbox in listed:
             await pods.remove_pod(cri, new.sandbox)
         await check_goes_on(guest, cri, old)

@@ -69,6 +69,7 @@ async def update(cri: CRI, container_id: str, **limits: object) -> None:
     await cri.runtime.UpdateContainerResources(request)
 
 
+@pytest.mark.guest
 async def test_limits_are_in_the_pods_slice_and_in_systemds_unit(guest: Guest, cri: CRI, pod: Pod) -> None:
     container_id, cgroup = await pod.start(
         cri,
@@ -76,12 +77,10 @@ async def test_limits_are_in_the_pods_slice_and_in_systemds_unit(guest: Guest, c
         cpu_quota=50_000,
         memory_limit_in_bytes=128 * MIB,
         memory_swap_limit_in_bytes=192 * MIB,
-        hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=4 * MIB)],
         unified=FILES,
     )
     expected = {
         "cpu.max": "50000 100000",
-        "hugetlb.2MB.max": str(4 * MIB),
         "memory.max": str(128 * MIB),
         "memory.swap.max": str(64 * MIB),
         **FILES,
@@ -96,6 +95,15 @@ async def test_limits_are_in_the_pods_slice_and_in_systemds_unit(guest: Guest, c
     assert cgroup.files(*expected) == expected
 
 
+@pytest.mark.qemu("hugepages: User Mode Linux has none, and no hugetlb controller")
+async def test_a_limit_of_hugepages_is_in_the_containers_cgroup(guest: Guest, cri: CRI, pod: Pod) -> None:
+    _, cgroup = await pod.start(cri, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=4 * MIB)])
+    assert cgroup.read("hugetlb.2MB.max") == str(4 * MIB)
+    guest.run("systemctl", "daemon-reload")
+    assert cgroup.read("hugetlb.2MB.max") == str(4 * MIB)
+
+
+@pytest.mark.guest
 async def test_a_resize_keeps_the_limits_that_systemd_does_not_know(cri: CRI, pod: Pod) -> None:
     container_id, cgroup = await pod.start(cri, memory_limit_in_bytes=128 * MIB, unified=FILES)
     await update(cri, container_id, cpu_period=100_000, cpu_quota=40_000)
@@ -148,12 +156,14 @@ async def test_metrics_tell_the_swap_limit_alone(cri: CRI, pod: Pod) -> None:
     assert found["container_spec_memory_swap_limit_bytes"] == 50 * MIB
 
 
+@pytest.mark.guest
 async def test_a_container_that_the_kernel_killed_for_memory_says_so(cri: CRI, pod: Pod) -> None:
     container_id, _ = await pod.start(cri, "exec tail -c 90000000 /dev/zero", memory_limit_in_bytes=20 * MIB)
     status = await pods.ended(cri, container_id, timeout=60)
     assert (status.exit_code, status.reason) == (137, "OOMKilled")
 
 
+@pytest.mark.guest
 async def test_statistics_are_those_of_the_slice(guest: Guest, cri: CRI, pod: Pod) -> None:
     """The pod's own values are between two looks at its slice, which counts the infra container as well."""
     await pod.start(cri, "while :; do :; done", cpu_period=100_000, cpu_quota=10_000)

@@ -42,6 +42,7 @@ def cursor_of(guest: Guest) -> str:
     return guest.run("journalctl", "--lines=0", "--show-cursor").rpartition("-- cursor: ")[2].strip()
 
 
+@pytest.mark.guest
 async def test_the_unit_is_ready_and_has_its_privileges(guest: Guest, cri: CRI) -> None:
     assert await version(cri) == "docker"
     for unit in ("dockershim.service", "dockershim.socket", "docker.service"):
@@ -93,6 +94,7 @@ async def test_a_call_starts_the_server_and_waits_for_it(guest: Guest, cri: CRI)
     assert show(guest, "ActiveState") == "active"
 
 
+@pytest.mark.guest
 async def test_pods_go_on_while_the_server_is_away_and_their_logs_are_whole(guest: Guest, cri: CRI) -> None:
     sandbox = burstable("away")
     async with pods.pod(cri, sandbox) as sandbox_id:

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 
-from dockershim.common import steps
+from dockershim.common.timed import Kind, Timed, subscribed
 from dockershim.server import cli, log
 from tests.engine.faults import orders
 
@@ -15,11 +17,16 @@ FAULTS = ("raises", "cancelled")
 #: The server is killed right after the step.
 CRASH = "dies"
 
-_passed = steps.passed
+
+def begin(step: Timed) -> Callable[[], None]:
+    return partial(end, step)
 
 
-def passed(name: str, seconds: float) -> None:
-    _passed(name, seconds)
+def end(step: Timed) -> None:
+    """Called after all other subscribers, as it was the first."""
+    if step.error is not None:
+        return
+    (name,) = step.labels
     subject = log.current_fields().get("pod", "").partition("/")[2]
     if not subject:
         return
@@ -36,8 +43,8 @@ def passed(name: str, seconds: float) -> None:
 
 
 def main() -> int:
-    steps.passed = passed
-    return cli.main(sys.argv[1:])
+    with subscribed(begin, Kind.STEP):
+        return cli.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def test_kept_work_begins_again_after_pauses_that_grow(caplog: pytest.LogCapture
     virtual_time.run(keeping())
     assert work.pauses() == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
     assert background.failures == {"tests": 11}
-    assert caplog.messages[0] == "tests: a job failed, and begins again in 0.1 s"
-    assert caplog.messages[-1] == "tests: a job failed, and begins again in 30 s"
+    assert caplog.messages[0] == "tests: a job failed, restarting in 0.1 s"
+    assert caplog.messages[-1] == "tests: a job failed, restarting in 30 s"
     assert all(record.exc_info is not None for record in caplog.records)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = ("dockershim", "cni", "checkpoints", "streaming")
+PROGRAM = ("dockershim", "cni", "checkpoints", "loopio", "streaming")
 FILES = [path for package in PROGRAM for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name]
 #: In any spelling: of the module, of a loop, or imported by name. ruff forbids the first alone.
 MAKERS = {"create_task", "ensure_future", "run_coroutine_threadsafe"}

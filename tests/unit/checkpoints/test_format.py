@@ -44,7 +44,6 @@ checkpoints = st.builds(
     annotations=st.dictionaries(texts, texts, max_size=4),
     overhead=st.none() | json_objects,
     resources=st.none() | json_objects,
-    checksum_differs=st.just(False),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -123,9 +122,10 @@ def test_the_checksum_is_the_one_that_cri_dockerd_computes(
     ],
 )
 def test_files_of_every_past_writer_are_read(sample: str, expected: Checkpoint, differs: bool) -> None:
-    read = decode(ID, (SAMPLES / f"{sample}.json").read_bytes())
-    assert read == expected
-    assert read.checksum_differs is differs
+    content = (SAMPLES / f"{sample}.json").read_bytes()
+    assert decode(ID, content) == expected
+    ours = checksum(expected.port_mappings, expected.host_network)
+    assert (json.loads(content).get("checksum", ours) != ours) is differs
 
 
 def test_every_sample_is_read() -> None:
@@ -135,9 +135,7 @@ def test_every_sample_is_read() -> None:
 
 @given(checkpoints)
 def test_what_is_encoded_is_read_back(checkpoint: Checkpoint) -> None:
-    read = decode(ID, encode(checkpoint))
-    assert read == checkpoint
-    assert not read.checksum_differs
+    assert decode(ID, encode(checkpoint)) == checkpoint
 
 
 @given(checkpoints)
@@ -221,7 +219,7 @@ def test_keys_of_a_later_release_are_ignored() -> None:
 )
 def test_half_of_a_character_is_damage(content: bytes) -> None:
     """JSON can write it, and no message of the CRI can hold it: a list of all pods would fail for one."""
-    with pytest.raises(DamagedCheckpoint, match="not a text"):
+    with pytest.raises(DamagedCheckpoint):
         decode(ID, content)
 
 

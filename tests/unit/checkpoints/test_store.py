@@ -137,7 +137,7 @@ def test_an_id_that_is_no_file_name_is_refused(store: Store, tmp_path: Path, san
 
 
 def test_a_checkpoint_beyond_the_bound_is_not_written(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="more than"):
+    with pytest.raises(CheckpointError, match="at most"):
         store.write(replace(RECORD, annotations={"a": "x" * MAXIMUM_SIZE}))
     assert everything_under(tmp_path) == []
 
@@ -189,7 +189,7 @@ def test_a_first_write_that_fails_leaves_nothing(
         assert len(calls) >= nth
     assert isinstance(raised.value.__cause__, OSError)
     assert raised.value.__cause__.errno == errno.ENOSPC
-    assert f" into {folder}: " in str(raised.value), "an operator has to know which disk it is"
+    assert f" to {folder}: " in str(raised.value), "an operator has to know which disk it is"
     assert not folder.exists() or names(folder) == []
     store.write(RECORD)
     assert store.read(ID) == RECORD

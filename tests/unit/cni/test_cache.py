@@ -89,7 +89,7 @@ def test_older_form_has_a_result_and_nothing_for_a_del(store: cache.ResultCache,
     assert store.result(network("bridge"), ATTACHMENT) == cni.Result.parse(result())
     found, [skipped] = store.attachments(CONTAINER)
     assert not found
-    assert "has no configuration" in str(skipped)
+    assert "there is no configuration" in str(skipped)
 
 
 def test_result_is_none_when_nothing_is_cached(store: cache.ResultCache) -> None:
@@ -138,16 +138,18 @@ def config(**more: Any) -> str:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        pytest.param({"kind": "cniCacheV2"}, "kind is not", id="another kind"),
+        pytest.param({"kind": "cniCacheV2"}, "kind must be", id="another kind"),
         pytest.param({"config": "%%%"}, "base64", id="configuration is not base64"),
-        pytest.param({"config": ""}, "not JSON", id="no configuration"),
-        pytest.param({"config": config(plugins=[{"type": "../x"}])}, "no file name", id="a plugin outside the folders"),
-        pytest.param({"networkName": "other"}, "not the configuration's name", id="two network names"),
+        pytest.param({"config": ""}, "invalid JSON", id="no configuration"),
+        pytest.param(
+            {"config": config(plugins=[{"type": "../x"}])}, "must be a file name", id="a plugin outside the folders"
+        ),
+        pytest.param({"networkName": "other"}, "must be the configuration's name", id="two network names"),
         pytest.param({"networkName": "../x", "config": config(name="../x")}, "network name", id="network name escapes"),
         pytest.param({"containerId": "../../x"}, "container id", id="container id escapes"),
-        pytest.param({"containerId": "other"}, "not those of the file", id="another container's file"),
+        pytest.param({"containerId": "other"}, "must match the file name", id="another container's file"),
         pytest.param({"ifName": "a/../../b"}, "interface name", id="interface escapes"),
-        pytest.param({"ifName": "eth9"}, "not those of the file", id="another interface's file"),
+        pytest.param({"ifName": "eth9"}, "must match the file name", id="another interface's file"),
         pytest.param({"netns": ["/n"]}, "netns: expected a string", id="namespace is a list"),
         pytest.param({"netns": "/n\0"}, "zero byte", id="namespace with a zero byte"),
         pytest.param({"cniArgs": {"A": "B"}}, "cniArgs", id="arguments are an object"),

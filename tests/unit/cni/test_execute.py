@@ -110,7 +110,7 @@ async def test_time_out_kills_the_plugin_and_its_children(tmp_path: Path, ignore
     leader = await announced(tmp_path / "pid")
     children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
     assert len(children) == 1
-    with pytest.raises(cni.PluginTimeout, match=r"plugin p did not end ADD in 1\.0 s \(stderr: waiting\)"):
+    with pytest.raises(cni.PluginTimeout, match=r"plugin p timed out in ADD after 1\.0 s \(stderr: waiting\)"):
         await task
     assert not runs(leader)
     await ended(int(children[0]))

@@ -132,12 +132,12 @@ class TestAdd:
 
     async def test_plugin_that_is_not_installed(self, runtime: cni.Runtime, tmp_path: Path) -> None:
         (tmp_path / "bin/portmap").unlink()
-        with pytest.raises(cni.PluginNotFound, match=r"no plugin portmap in .*/empty:.*/bin"):
+        with pytest.raises(cni.PluginNotFound, match=r"plugin portmap not found in .*/empty:.*/bin"):
             await runtime.add(network(*CHAIN), ATTACHMENT)
 
     async def test_plugin_that_cannot_be_executed(self, runtime: cni.Runtime, tmp_path: Path) -> None:
         (tmp_path / "bin/portmap").chmod(0o644)
-        with pytest.raises(cni.PluginNotFound, match=r"plugin portmap: /\S+/bin/portmap is there but not executable"):
+        with pytest.raises(cni.PluginNotFound, match=r"plugin portmap: /\S+/bin/portmap is not executable"):
             await runtime.add(network(*CHAIN), ATTACHMENT)
 
     @pytest.mark.parametrize("netns", [None, ""])
@@ -190,7 +190,7 @@ class TestDelete:
         (tmp_path / "cache/results" / cached(tmp_path)[0]).write_text("{")
         await runtime.delete(network("bridge"), ATTACHMENT)
         assert "prevResult" not in recorder.configs[1]
-        assert "goes without the cached result" in caplog.text
+        assert "without the cached result" in caplog.text
         assert cached(tmp_path) == []
 
     async def test_every_plugin_is_tried_all_failures_told_and_the_entry_kept(
@@ -202,7 +202,7 @@ class TestDelete:
         with pytest.raises(cni.OperationFailed) as caught:
             await runtime.delete(network(*CHAIN), ATTACHMENT)
         assert [type(one) for one in caught.value.failures] == [cni.PluginError, cni.PluginNotFound, cni.PluginTimeout]
-        for part in ("iptables", "no plugin portmap", "late", CONTAINER):
+        for part in ("iptables", "plugin portmap not found", "late", CONTAINER):
             assert part in str(caught.value)
         assert cached(tmp_path) == [f"podnet-{CONTAINER}-eth0"]
 
@@ -233,38 +233,6 @@ class TestDelete:
         assert recorder.invocations[0].environment["CNI_ARGS"] == "IgnoreUnknown=1;K8S_POD_NAME=web"
 
 
-class TestCheck:
-    async def test_runs_forward_with_the_cached_result(self, runtime: cni.Runtime, recorder: Recorder) -> None:
-        recorder.answers = {"firewall ADD": result()}
-        await runtime.add(network(*CHAIN), ATTACHMENT)
-        recorder.invocations.clear()
-        await runtime.check(network(*CHAIN), ATTACHMENT)
-        assert recorder.calls == ["bridge CHECK", "portmap CHECK", "firewall CHECK"]
-        assert [config["prevResult"] for config in recorder.configs] == [result()] * 3
-
-    async def test_first_failure_ends_it(self, runtime: cni.Runtime, recorder: Recorder) -> None:
-        await runtime.add(network(*CHAIN), ATTACHMENT)
-        recorder.invocations.clear()
-        recorder.answers = {"bridge CHECK": failure(101, "gone")}
-        with pytest.raises(cni.PluginError) as caught:
-            await runtime.check(network(*CHAIN), ATTACHMENT)
-        assert caught.value.code == 101
-        assert recorder.calls == ["bridge CHECK"]
-
-    async def test_needs_version_0_4_0(self, runtime: cni.Runtime) -> None:
-        with pytest.raises(cni.NotSupported):
-            await runtime.check(network("bridge", version="0.3.1"), ATTACHMENT)
-
-    async def test_needs_an_add_before(self, runtime: cni.Runtime, recorder: Recorder) -> None:
-        with pytest.raises(cni.NotAttached):
-            await runtime.check(network("bridge"), ATTACHMENT)
-        assert recorder.calls == []
-
-    async def test_can_be_disabled(self, runtime: cni.Runtime, recorder: Recorder) -> None:
-        await runtime.check(network("bridge", disableCheck=True), ATTACHMENT)
-        assert recorder.calls == []
-
-
 class TestStatus:
     async def test_asks_every_plugin(self, runtime: cni.Runtime, recorder: Recorder) -> None:
         await runtime.status(network(*CHAIN, version="1.1.0"))
@@ -276,7 +244,7 @@ class TestStatus:
         recorder.answers = {"portmap STATUS": failure(50, "no addresses left")}
         with pytest.raises(cni.PluginError, match="no addresses left") as caught:
             await runtime.status(network(*CHAIN, version="1.1.0"))
-        assert caught.value.code is cni.ErrorCode.NOT_AVAILABLE
+        assert caught.value.code == 50
         assert recorder.calls == ["bridge STATUS", "portmap STATUS"]
 
     async def test_older_networks_have_none(self, runtime: cni.Runtime, recorder: Recorder) -> None:
@@ -399,7 +367,7 @@ class TestVersion:
     ) -> None:
         runtime.find_plugins(network(*CHAIN))
         (tmp_path / "bin/portmap").unlink()
-        with pytest.raises(cni.PluginNotFound, match="no plugin portmap"):
+        with pytest.raises(cni.PluginNotFound, match="plugin portmap not found"):
             runtime.find_plugins(network(*CHAIN))
         assert recorder.calls == []
 
@@ -508,7 +476,7 @@ async def test_no_time_left_starts_no_plugin(tmp_path: Path, recorder: Recorder)
     install(tmp_path / "bin", "bridge", "portmap")
     runtime = cni.Runtime([tmp_path / "bin"], tmp_path, timeout=0.5, executor=recorder)
     recorder.delay = lambda invocation: 0.6
-    with pytest.raises(cni.OperationTimeout, match="no time left for ADD of plugin portmap"):
+    with pytest.raises(cni.OperationTimeout, match="deadline exceeded before ADD of plugin portmap"):
         await runtime.add(network("bridge", "portmap"), ATTACHMENT)
 
 

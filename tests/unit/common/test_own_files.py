@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -19,18 +17,6 @@ from dockershim.errors import ResourceExhausted
 NAME: ContextVar[str] = ContextVar("NAME")
 
 
-@pytest.fixture
-async def stuck() -> AsyncIterator[None]:
-    """Every thread of the default pool is away."""
-    released = threading.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    waiting = loop.run_in_executor(None, released.wait)
-    yield
-    released.set()
-    await waiting
-
-
 async def test_they_have_threads_of_their_own(stuck: None) -> None:
     NAME.set("of the caller")
     assert await with_own_files(NAME.get) == "of the caller"
@@ -39,9 +25,8 @@ async def test_they_have_threads_of_their_own(stuck: None) -> None:
 async def test_the_cache_of_cni_has_threads_of_its_own(stuck: None, tmp_path: Path) -> None:
     runtime = cni.Runtime([tmp_path], tmp_path / "cache")
     network = cni.NetworkList.parse(b'{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "none"}]}')
-    attachment = cni.Attachment("id", "/netns", "eth0")
-    with pytest.raises(cni.NotAttached):
-        await runtime.check(network, attachment)
+    with pytest.raises(cni.OperationFailed, match="plugin none not found"):
+        await runtime.delete(network, cni.Attachment("id", "/netns", "eth0"))
 
 
 async def test_without_threads_the_caller_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +36,7 @@ async def test_without_threads_the_caller_is_told_what_is_missing(monkeypatch: p
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", fail)
-    with pytest.raises(ResourceExhausted, match="no more processes"):
+    with pytest.raises(ResourceExhausted, match="limit of processes or threads"):
         await with_own_thread(int)
 
 

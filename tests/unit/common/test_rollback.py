@@ -67,7 +67,7 @@ async def test_a_call_that_succeeds_is_not_undone() -> None:
     [
         pytest.param(OSError("no"), id="an error"),
         pytest.param(TimeoutError("slow"), id="a timeout of its own"),
-        pytest.param(asyncio.CancelledError(), id="what it waited for was cancelled"),
+        pytest.param(asyncio.CancelledError(), id="what it was waiting for was cancelled"),
     ],
 )
 async def test_an_undo_that_fails_does_not_stop_the_next(
@@ -127,7 +127,7 @@ async def test_a_step_that_hangs_does_not_use_up_the_time_of_the_others(caplog: 
     with pytest.raises(KeyError):
         await call_that_fails(*steps, deadline=1.5)
     assert done == ["last", "second", "first"]
-    assert "undo: hanging was not done within 0.5 s and is left" in caplog.text
+    assert "undo: hanging timed out after 0.5 s, giving up" in caplog.text
 
 
 async def test_what_is_half_way_is_waited_for() -> None:
@@ -226,7 +226,7 @@ async def test_a_failure_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptu
 
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert "write it failed after its caller had gone: disk" in caplog.text
+    assert "write it failed after its caller was cancelled: disk" in caplog.text
 
 
 async def test_a_callers_deadline_is_told_when_the_work_is_done() -> None:

@@ -141,15 +141,15 @@ def _other_key(files: Files) -> None:
 
 
 BAD: list[tuple[str, Callable[[Files], object], str]] = [
-    ("cert", lambda files: files.cert.unlink(), "cannot be read: No such file"),
-    ("key", lambda files: files.key.unlink(), "cannot be read: No such file"),
-    ("ca", lambda files: files.ca.unlink(), "cannot be read: No such file"),
-    ("cert", lambda files: files.cert.write_text("none"), "holds no certificates in PEM"),
-    ("cert", lambda files: files.cert.write_text(""), "holds no certificates in PEM"),
+    ("cert", lambda files: files.cert.unlink(), "No such file"),
+    ("key", lambda files: files.key.unlink(), "No such file"),
+    ("ca", lambda files: files.ca.unlink(), "No such file"),
+    ("cert", lambda files: files.cert.write_text("none"), "must contain PEM certificates"),
+    ("cert", lambda files: files.cert.write_text(""), "must contain PEM certificates"),
     ("key", lambda files: files.key.write_text("none"), "holds no key in PEM"),
-    ("ca", lambda files: files.ca.write_text("none"), "holds no certificates in PEM"),
+    ("ca", lambda files: files.ca.write_text("none"), "must contain PEM certificates"),
     ("key", _other_key, "holds not the key"),
-    ("key", Files.encrypt, "is encrypted"),
+    ("key", Files.encrypt, "must not be encrypted"),
 ]
 
 

@@ -17,14 +17,14 @@ def part(name: str) -> bytes:
 
 @given(_NAMES)
 def test_parts_joined_are_the_list(names: list[str]) -> None:
-    joined = Encoded(b"".join(map(part, names))).SerializeToString()
+    joined = Encoded[cri.ListContainersResponse](b"".join(map(part, names))).SerializeToString()
     assert [one.id for one in cri.ListContainersResponse.FromString(joined).containers] == names
 
 
 @given(_NAMES, st.integers(1, 200))
 def test_chunks_have_everything_once_in_its_order_and_are_bounded(names: list[str], size: int) -> None:
     parts = [part(name) for name in names]
-    chunks = [chunk.wire for chunk in in_chunks(parts, size)]
+    chunks = [chunk.wire for chunk in in_chunks(cri.StreamContainersResponse, parts, size)]
     read = [one.id for chunk in chunks for one in cri.StreamContainersResponse.FromString(chunk).containers]
     assert read == names
     assert all(len(chunk) <= size or chunk in parts for chunk in chunks)

@@ -15,25 +15,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri.container import Containers
-from dockershim.cri.drafts import Drafts
 from dockershim.cri.engine_containers import EngineContainers
-from dockershim.cri.limits import Limits
-from dockershim.cri.read_sandboxes import SandboxReads
+from dockershim.cri.lifecycle import Lifecycle
 from dockershim.cri.reconcile import Reconciliation
-from dockershim.cri.run_sandbox import SandboxStart
-from dockershim.cri.stop_sandbox import SandboxEnd
-from dockershim.cri.update_sandbox import SandboxUpdate
 from dockershim.engine.client import Shortened
 from dockershim.engine.events import CONTAINER, Event
 from dockershim.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
-from dockershim.hooks.folder import HooksInForce
-from dockershim.nri.in_force import NRIInForce
+from dockershim.interceptors import Chain
 from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
 from dockershim.state.pods import Pods
@@ -45,6 +38,8 @@ from tests.unit.translate.kubelet import ENGINE_28, container_config, sandbox_co
 
 SANDBOX, CONTAINER_ID = "5a" * 32, "c0" * 32
 UNUSED: Any = MagicMock()
+#: No process of this machine has this number.
+RUNNING = {"StartedAt": "2026-01-02T03:04:06Z", "Pid": 2**31 - 1}
 
 
 class Steps:
@@ -127,7 +122,7 @@ class MemoryEngine:
             "Created": "2026-01-02T03:04:05Z",
             "Config": {"Labels": dict(labels), "Image": "busybox"},
             "HostConfig": {"NetworkMode": "none", "Annotations": annotations},
-            "State": {"Status": status, "StartedAt": "2026-01-02T03:04:06Z" if status == "running" else ""},
+            "State": {"Status": status, **(RUNNING if status == "running" else {"StartedAt": ""})},
             "NetworkSettings": {},
         }
         self._tell("create", container_id)
@@ -183,7 +178,7 @@ class MemoryEngine:
             self._maybe_fail("start")
             if ANNOTATION in (container["HostConfig"]["Annotations"] or {}) and container_id not in self.pins:
                 raise FailedPrecondition("the network namespace to join is gone")
-            container["State"].update(Status="running", StartedAt="2026-01-02T03:04:06Z")
+            container["State"].update(RUNNING, Status="running")
             self.done.append("start")
             self._tell("start", container_id)
 
@@ -382,7 +377,7 @@ class Server:
         )
         kept = KeptLimits(node.folder / "limits")
         self.inventory = Inventory(connection, follower, kept_limits=kept.of)
-        checkpoints: Any = SteppedCheckpoints(node, process)
+        self.checkpoints = checkpoints = SteppedCheckpoints(node, process)
         self.network = MemoryNetwork(node, process)
         network: Any = self.network
         pins: Any = SimpleNamespace(
@@ -392,35 +387,42 @@ class Server:
             has_joined=lambda sandbox_id, _: sandbox_id in node.engine.pins,
             unpin=node.engine.pins.discard,
         )
-        self.pods = Pods(self.inventory, checkpoints, network, pins)
+        self.pods = Pods(self.inventory, cast(Any, checkpoints), network, pins)
         info: Any = SimpleNamespace(
             capabilities=node.capabilities, read=node.capabilities, lowest_oom_score=lambda: -1000
         )
+        self.info = info
         logs: Any = _NoLogs()
         self.engine_containers = EngineContainers(connection, self.inventory, lambda: 5.0)
-        containers, hooks, self.nri = self.engine_containers, HooksInForce(), NRIInForce()
-        self.limits = Limits(node.folder / "starts", kept, self.inventory, containers.kill)
-        drafts = Drafts(containers, node.folder)
-        self.reads = SandboxReads(self.pods, UNUSED)
-        self.end = SandboxEnd(self.pods, containers, logs, hooks, self.nri)
-        self.start = SandboxStart(
-            self.pods, containers, info, hooks, self.nri, UNUSED, network, "pause", _nothing, self.end.remove
-        )
-        self.containers = Containers(
-            self.pods,
-            containers,
-            logs,
-            info,
-            hooks,
-            self.nri,
-            UNUSED,
-            AsyncMock(look_up=AsyncMock(return_value=None)),
-            UNUSED,
-            self.limits,
-            drafts,
+        containers, self.chain = self.engine_containers, Chain()
+        lifecycle = Lifecycle.of(
+            pods=self.pods,
+            inventory=self.inventory,
+            containers=containers,
+            network=network,
+            info=info,
+            chain=self.chain,
+            host_paths=UNUSED,
+            cdi=UNUSED,
+            images=cast(Any, SimpleNamespace(look_up=_nothing)),
+            accounts=UNUSED,
+            logs=logs,
+            kept_limits=kept,
+            state=node.folder,
+            infra_image="pause",
+            ensure_infra_image=_nothing,
             engine_log=None,
+            cgroups=cast(Any, SimpleNamespace(apply_files=lambda *_: None)),
         )
-        self.update = SandboxUpdate(self.pods, self.nri)
+        self.limits = lifecycle.limits
+        self.reads = lifecycle.reads
+        self.start = lifecycle.start
+        self.end = lifecycle.end
+        self.update = lifecycle.update
+        self.container_create = lifecycle.container_create
+        self.container_start = lifecycle.container_start
+        self.container_end = lifecycle.container_end
+        self.container_update = lifecycle.container_update
         node.engine.listener = self.inventory.take
 
     async def look(self) -> None:
@@ -448,16 +450,16 @@ class Server:
         config = container_config()
         config.ClearField("mounts")
         request = cri.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config, sandbox_config=pod_config())
-        return str((await self.containers.create_container(request)).container_id)
+        return str((await self.container_create.create_container(request)).container_id)
 
     async def start_container(self, container_id: str = CONTAINER_ID) -> None:
-        await self.containers.start_container(cri.StartContainerRequest(container_id=container_id))
+        await self.container_start.start_container(cri.StartContainerRequest(container_id=container_id))
 
     async def stop_container(self, container_id: str = CONTAINER_ID) -> None:
-        await self.containers.stop_container(cri.StopContainerRequest(container_id=container_id))
+        await self.container_end.stop_container(cri.StopContainerRequest(container_id=container_id))
 
     async def remove_container(self, container_id: str = CONTAINER_ID) -> None:
-        await self.containers.remove_container(cri.RemoveContainerRequest(container_id=container_id))
+        await self.container_end.remove_container(cri.RemoveContainerRequest(container_id=container_id))
 
     async def stop(self, sandbox_id: str = SANDBOX) -> None:
         await self.end.stop_pod_sandbox(cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from dockershim.cri import accounts as accounts_module
+from dockershim.cri import engine_containers
 from dockershim.cri.accounts import READER_LABEL, ImageAccounts
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.errors import EngineFailure, FailedPrecondition, NotFound, ShimError
@@ -166,7 +168,10 @@ async def test_answers_that_cannot_be_used(
     assert engine.containers == {}
 
 
-async def test_what_a_killed_server_left_is_removed_and_nothing_else(engine: Engine, accounts: ImageAccounts) -> None:
+async def test_what_a_killed_server_left_is_removed_and_nothing_else(
+    engine: Engine, accounts: ImageAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_containers, "_LATE_CREATE", 0.0)
     engine.containers = {"dockershim-users-0": {READER_LABEL: str(OWNER)}, "k8s_app_of_a_hostile_image": {}}
     engine.hold = asyncio.Event()
     asking = asyncio.create_task(accounts.find(IMAGE, "app"))
@@ -201,7 +206,7 @@ async def test_a_status_without_its_image_has_no_user(engine: Engine, accounts: 
 async def test_statuses_wait_only_once_for_an_engine_that_hangs(
     engine: Engine, accounts: ImageAccounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.cri.accounts._PATIENCE", 0.05)
+    monkeypatch.setattr(accounts_module, "_PATIENCE", 0.05)
     engine.hold = asyncio.Event()
     begun = asyncio.get_running_loop().time()
     for number in range(100):
@@ -218,7 +223,7 @@ async def test_statuses_wait_only_once_for_an_engine_that_hangs(
 async def test_what_was_late_is_there_for_the_next_status(
     engine: Engine, accounts: ImageAccounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.cri.accounts._PATIENCE", 0.05)
+    monkeypatch.setattr(accounts_module, "_PATIENCE", 0.05)
     engine.hold = asyncio.Event()
     assert await accounts.used_by(container()) == (IMAGE, None)
     engine.hold.set()
@@ -244,5 +249,5 @@ async def test_what_cannot_be_read_is_not_read_for_each_status(
 
     engine.archives["/etc/group"] = archive("/etc/group", FILES["/etc/group"])
     clock = time.monotonic() + 60
-    monkeypatch.setattr("dockershim.cri.accounts.time.monotonic", lambda: clock)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     assert await accounts.used_by(container()) == (IMAGE, Account("app", 1, 2, (3,)))

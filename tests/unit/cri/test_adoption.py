@@ -18,14 +18,14 @@ class ForeignPods:
     """Three pods of another dockershim and one of ours. The engine is away when the steps in ``away`` come."""
 
     def __init__(self, away: set[int]) -> None:
-        self.inventory = self
         self.pinned: list[str] = []
         self._away = away
         self._step = 0
 
-    async def sandboxes(self) -> list[Any]:
+    async def on_engine(self) -> list[Any]:
         self._look()
-        return [SimpleNamespace(id=name, made_here=name == "ours") for name in ("a", "ours", "b", "c")]
+        records = {name: SimpleNamespace(made_here=name == "ours") for name in ("a", "ours", "b", "c")}
+        return [SimpleNamespace(id=name, record=record) for name, record in records.items()]
 
     @asynccontextmanager
     async def locked(self, sandbox_id: str) -> AsyncIterator[str]:

@@ -12,7 +12,7 @@ import pytest
 from dockershim.cri import cdi
 from dockershim.cri.cdi import CdiSpecs
 from dockershim.errors import FailedPrecondition
-from dockershim.host_paths.service import HostPaths
+from dockershim.host_paths.server_side import HostPaths
 from dockershim.translate.cdi import NO_EDITS
 
 NAME = "v.com/c=0"
@@ -49,7 +49,7 @@ async def test_a_changed_specification_counts_at_once(host_paths: HostPaths, fol
     write(folder / "a.json", env=["A=c"])
     assert (await specs.edits((NAME,))).env == ("A=c",)
     write(folder / "a.json", deviceNodes=[{"path": "/none"}])
-    with pytest.raises(FailedPrecondition, match="the host has no '/none'"):
+    with pytest.raises(FailedPrecondition, match="'/none' does not exist on the host"):
         await specs.edits((NAME,))
 
 

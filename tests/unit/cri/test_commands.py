@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from dockershim.cri import commands
 from dockershim.cri.commands import EngineCommand
 from dockershim.cri.processes import _read, _signal
 from dockershim.engine.client import Engine
@@ -70,7 +71,7 @@ def is_there(pid: int) -> bool:
 async def test_a_command_ends_with_what_it_started(
     processes: ExitStack, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.cri.commands._TERM_GRACE", 0.2)
+    monkeypatch.setattr(commands, "_TERM_GRACE", 0.2)
     process = start(processes, "trap '' TERM; sleep 60 & echo $!; wait")
     assert process.stdout is not None
     child = int(process.stdout.readline())

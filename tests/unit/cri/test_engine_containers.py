@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -54,7 +56,7 @@ async def test_what_the_engine_has_left_out_is_logged_once(
         async with rollback("create", 1.0) as undo:
             assert await containers.creator("name", {"Labels": {}}, undo)() == "c0" * 32
 
-    assert [record.getMessage().partition(", but: ")[2] for record in caplog.records] == (warnings or [])
+    assert [record.getMessage().partition(" with a warning: ")[2] for record in caplog.records] == (warnings or [])
 
 
 class Names:
@@ -148,12 +150,16 @@ class BrokenDisk:
         self.mended = False
         self.refused = 0
         self.refused_often = asyncio.Event()
+        self.removed = asyncio.Event()
+        self.listed: list[dict[str, Any]] = []
 
     async def post(self, path: str, body: Any, *, params: Any) -> dict[str, Any]:
         self.containers.add(params["name"])
         return {"Id": params["name"]}
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path: str, *, params: Any = None) -> Any:
+        if path == "/containers/json":
+            return self.listed
         name = path.split("/")[2]
         if name not in self.containers:
             raise NotFound(f"No such container: {name}")
@@ -166,6 +172,7 @@ class BrokenDisk:
                 self.refused_often.set()
             raise EngineFailure("read-only file system")
         self.containers.remove(path.rpartition("/")[2])
+        self.removed.set()
 
 
 @pytest.mark.parametrize("unseen", [True, False])
@@ -185,6 +192,54 @@ async def test_what_nobody_knows_of_is_removed_when_the_disk_is_mended(
         engine.mended = True
         await asyncio.sleep(0.1)
         assert engine.containers == (set() if unseen else {"one"})
+
+
+async def test_what_is_made_after_its_create_was_given_up_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that hung makes the container when it goes on. Nobody knows of it."""
+    monkeypatch.setattr(engine_containers, "_RETRY", 0.01)
+    engine: Any = BrokenDisk()
+    engine.mended = True
+    engine.post = AsyncMock(side_effect=DeadlineExceeded("no answer"))
+    containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
+    async with background.kept(containers.keep_clear, owner="tests", name="keep clear"):
+        undo = Rollback()
+        with pytest.raises(DeadlineExceeded):
+            await containers.creator("one", {"Labels": {}}, undo, unseen=True)()
+        await undo.run(1.0)
+        await asyncio.sleep(0.1)
+        engine.containers.add("one")
+        async with asyncio.timeout(10):
+            await engine.removed.wait()
+
+
+async def test_what_a_killed_server_left_is_removed_when_the_disk_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_containers, "_RETRY", 0.01)
+    engine: Any = BrokenDisk()
+    engine.containers.add("draft")
+    engine.listed = [{"Id": "draft", "Names": ["/draft"]}]
+    containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(engine_containers, "_LATE_CREATE", 0.0)
+    async with background.kept(containers.keep_clear, owner="tests", name="keep clear"):
+        await containers.remove_leftovers("a=label", lambda name: name == "draft")
+        await engine.refused_often.wait()
+        engine.mended = True
+        await asyncio.sleep(0.1)
+        assert engine.containers == set()
+
+
+async def test_what_the_engine_makes_for_a_killed_server_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hung, and goes on when the next server has looked for what is left."""
+    monkeypatch.setattr(engine_containers, "_LOOK", 0.01)
+    engine: Any = BrokenDisk()
+    engine.mended = True
+    containers = EngineContainers(engine, SimpleNamespace(forget=lambda _: None), lambda: 5.0)  # type: ignore[arg-type]
+    looking = partial(containers.remove_leftovers, "a=label", lambda name: name == "draft")
+    async with background.kept(looking, owner="tests", name="leftovers"):
+        await asyncio.sleep(0.05)
+        engine.containers.add("draft")
+        engine.listed = [{"Id": "draft", "Names": ["/draft"]}]
+        async with asyncio.timeout(10):
+            await engine.removed.wait()
 
 
 ID = "c0" * 32
@@ -277,7 +332,7 @@ async def test_when_a_removal_returns_the_container_is_gone(
 
 async def test_a_removal_by_another_client_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Ending(FailedPrecondition("removal is already in progress"), 1000, monkeypatch)
-    with pytest.raises(DeadlineExceeded, match="does not end"):
+    with pytest.raises(DeadlineExceeded, match="did not complete its removal"):
         await world.containers.remove(ID)
     assert (world.seen <= 7, world.forgotten) == (True, [])
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp import web
@@ -17,6 +21,7 @@ from dockershim.engine.client import Engine
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, Unavailable
 from dockershim.state.inventory import Inventory
 from streaming import CommandFailed, CommandStreams
+from tests.unit import virtual_time
 from tests.unit.engine.server import Hanging, Server
 from tests.unit.state.fake_engine import CONTAINER, FakeEngine
 
@@ -59,7 +64,7 @@ async def test_a_start_that_fails_because_the_container_has_ended(
     exec_sync: Command, fake: FakeEngine, before_refusal: list[Callable[[], object]], end: str
 ) -> None:
     before_refusal.append(lambda: fake.end(CONTAINER) if end == "end" else fake.containers.pop(CONTAINER))
-    with pytest.raises(FailedPrecondition, match=f"container {CONTAINER} ended"):
+    with pytest.raises(FailedPrecondition, match=f"container {CONTAINER} exited"):
         await exec_sync()
 
 
@@ -68,7 +73,7 @@ async def test_a_client_is_told_of_the_containers_end(
     streamed: Command, fake: FakeEngine, before_refusal: list[Callable[[], object]], end: str
 ) -> None:
     before_refusal.append(lambda: fake.end(CONTAINER) if end == "end" else fake.containers.pop(CONTAINER))
-    with pytest.raises(CommandFailed, match=f"^container {CONTAINER} has ended$"):
+    with pytest.raises(CommandFailed, match=f"^container {CONTAINER} has exited$"):
         await streamed()
 
 
@@ -107,10 +112,80 @@ async def test_an_engine_that_makes_no_exec_is_not_waited_for_without_end(
     monkeypatch.setattr(exec_module, "_ENGINE_PATIENCE", 0.05)
     server.handlers[f"POST /containers/{CONTAINER}/exec"] = Hanging()
     async with asyncio.timeout(4):
-        with pytest.raises(Unavailable, match="no answer from the engine"):
+        with pytest.raises(Unavailable, match="no response from the engine"):
             await Execs(client, inventory).exec_sync(
                 cri.ExecSyncRequest(container_id=CONTAINER, cmd=["true"], timeout=1)
             )
+
+
+class SlowEngine:
+    """Takes so many seconds to prepare a command, which then ends after others. Nothing of this takes real time."""
+
+    def __init__(self, *, prepares: float = 0.0, runs: float = 0.0) -> None:
+        self._prepares = prepares
+        self._ended_at = prepares + runs
+
+    async def post(self, path: str, body: object, *, deadline: float | None) -> dict[str, str]:
+        assert deadline is not None, "a probe has a limit"
+        try:
+            async with asyncio.timeout(deadline):
+                await asyncio.sleep(self._prepares)
+        except TimeoutError as error:
+            raise DeadlineExceeded("no response from the engine") from error
+        return {"Id": "e"}
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, *, json: object) -> AsyncIterator[Any]:
+        async def readany() -> bytes:
+            await asyncio.sleep(self._ended_at - now())
+            return b""
+
+        yield SimpleNamespace(content=SimpleNamespace(readany=readany))
+
+    async def get(self, path: str) -> dict[str, object]:
+        ended = now() >= self._ended_at
+        return {"Pid": 0, "Running": not ended, "ExitCode": 7 if ended else None}
+
+
+def now() -> float:
+    """Seconds since the test's loop began."""
+    return asyncio.get_running_loop().time()
+
+
+async def exec_within_a_second(engine: Any) -> cri.ExecSyncResponse:
+    inventory: Any = Mock(container=AsyncMock(return_value=SimpleNamespace(id=CONTAINER)))
+    request = cri.ExecSyncRequest(container_id=CONTAINER, cmd=["probe"], timeout=1)
+    return await Execs(engine, inventory).exec_sync(request)
+
+
+@pytest.mark.parametrize(
+    ("runs", "answered"),
+    [
+        pytest.param(1.4, 1.4, id="ends soon after the kill"),
+        pytest.param(60.0, 2.0, id="whose end the engine does not see"),
+    ],
+)
+def test_the_answer_of_a_killed_command_waits_a_while_for_its_end(runs: float, answered: float) -> None:
+    async def probe() -> None:
+        with pytest.raises(DeadlineExceeded, match="longer than 1 s"):
+            await exec_within_a_second(SlowEngine(runs=runs))
+        assert now() == pytest.approx(answered, abs=0.15)
+        await settle()
+
+    virtual_time.run(probe())
+
+
+@pytest.mark.parametrize(("prepares", "is_begun"), [(0.1, True), (5.9, True), (6.1, False)])
+def test_a_loaded_engine_may_take_longer_to_prepare_a_command_than_it_may_run(prepares: float, is_begun: bool) -> None:
+    async def probe() -> None:
+        engine = SlowEngine(prepares=prepares, runs=0.5)
+        if is_begun:
+            assert (await exec_within_a_second(engine)).exit_code == 7
+        else:
+            with pytest.raises(Unavailable, match="was not started"):
+                await exec_within_a_second(engine)
+
+    virtual_time.run(probe())
 
 
 @pytest.mark.usefixtures("before_refusal")

@@ -32,7 +32,7 @@ from dockershim.state.image_records import ImageRecords
 from dockershim.stats.disk import DiskUsage
 from dockershim.stats.layers import LayerUsage
 from dockershim.translate.capabilities import Capabilities, read_capabilities
-from tests.unit.state.test_image_records import AlwaysCurrent
+from tests.unit.state.fake_engine import AlwaysCurrent
 
 ID = "sha256:" + "0123456789abcdef" * 4
 DEADLINE = 0.6
@@ -96,15 +96,12 @@ def engine() -> FakeEngine:
 
 
 class FakeDisk:
-    """Knows the inodes of all layers, and the writable layers of some containers."""
+    """Knows the writable layers of some containers."""
 
     layers: LayerUsage | None = None
 
     async def folder(self, can: Capabilities) -> str:
         return can.root_dir
-
-    def image_inodes(self, folders: frozenset[str]) -> int:
-        return 10 * len(folders)
 
     def writable_layers(self) -> LayerUsage | None:
         return self.layers
@@ -213,7 +210,7 @@ async def test_a_pull_fails_by_the_type_of_its_failure(
 
 async def test_what_was_removed_right_after_its_pull_is_not_found(service: ImageService, engine: FakeEngine) -> None:
     engine.answers.clear()
-    with pytest.raises(NotFound, match="removed as soon as it had arrived"):
+    with pytest.raises(NotFound, match="removed immediately after it was pulled"):
         await pull(service)
 
 
@@ -367,13 +364,13 @@ async def usage_of(service: ImageService) -> tuple[api_pb2.FilesystemUsage, api_
 
 
 async def test_disk_usage_is_read_from_the_engines_store_without_a_call(
-    service: ImageService, engine: FakeEngine, disk: FakeDisk, tmp_path: Path
+    service: ImageService, engine: FakeEngine, disk: FakeDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "used_inodes", {str(tmp_path): 20}.get)
     for number, size in enumerate((400, 500)):
         layer = tmp_path / f"image/overlay2/layerdb/sha256/{number:064x}"
         layer.mkdir(parents=True)
         (layer / "size").write_text(f"{size}")
-        (layer / "cache-id").write_text(f"cache{number}")
     disk.layers = LayerUsage(5, 4096, 3)
     images, containers = await usage_of(service)
     assert (images.fs_id.mountpoint, images.used_bytes.value, images.inodes_used.value) == (str(tmp_path), 900, 20)
@@ -394,8 +391,9 @@ async def test_disk_usage_is_read_from_the_engines_store_without_a_call(
     ],
 )
 async def test_disk_usage_of_a_store_that_cannot_be_seen_is_asked_for_once_for_all(
-    service: ImageService, engine: FakeEngine, api: tuple[int, int], asked_again: bool
+    engine: FakeEngine, disk: FakeDisk, tmp_path: Path, api: tuple[int, int], asked_again: bool
 ) -> None:
+    service = make_service(engine, disk, tmp_path / "elsewhere")
     engine.api = api
     engine.answers["/system/df"] = {"LayersSize": 500}
     request = api_pb2.ImageFsInfoRequest()

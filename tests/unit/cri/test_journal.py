@@ -25,7 +25,7 @@ async def journal(fake: FakeEngine, inventory: Inventory, tmp_path: Path) -> Jou
     await inventory.refresh_container(ENDED)
     lost = Checkpoint(sandbox_id=LOST, name="gone", namespace="ns")
     await inventory.sandboxes()
-    return Journal(fake_pods(inventory, [lost], pins=Pins(tmp_path)), Outage(), FailedCalls())
+    return Journal(fake_pods(inventory, [lost], pins=Pins(tmp_path)), inventory, Outage(), FailedCalls())
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dockershim.cri import limits as limits_module
 from dockershim.cri.limits import Limits
 from dockershim.engine.client import Engine
 from dockershim.errors import FailedPrecondition, Unavailable
@@ -41,11 +43,17 @@ class Cgroups:
         self.hold = threading.Event()
         self.hold.set()
 
-    def apply(self, pid: int, container_id: str, files: Mapping[str, str]) -> None:
+    def apply_files(self, pid: int, container_id: str, files: Mapping[str, str]) -> None:
         self.hold.wait(5)
         if self.refuses:
             raise FailedPrecondition("the kernel does not take it")
         self.written.append((pid, container_id, files))
+
+    def read_files(self, pid: int, container_id: str, names: Collection[str]) -> dict[str, str]:
+        raise AssertionError("a start changes limits without reading them")
+
+    def set_oom_score(self, pid: int, container_id: str, score: int) -> None:
+        raise AssertionError("the engine sets it at a start")
 
     async def kill(self, container_id: str) -> None:
         self.killed.append(container_id)
@@ -54,10 +62,8 @@ class Cgroups:
 
 
 @pytest.fixture
-def cgroups(monkeypatch: pytest.MonkeyPatch) -> Cgroups:
-    made = Cgroups()
-    monkeypatch.setattr("dockershim.cri.limits.apply_files", made.apply)
-    return made
+def cgroups() -> Cgroups:
+    return Cgroups()
 
 
 @pytest.fixture
@@ -67,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def limits(folder: Path, inventory: Inventory, cgroups: Cgroups) -> Limits:
-    return Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
+    return Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill, cgroups=cgroups)
 
 
 def due(folder: Path) -> list[str]:
@@ -107,6 +113,19 @@ async def test_they_are_written_once_and_nothing_is_left(
     assert len(cgroups.written) == 1, "they may have been changed by an update since"
 
 
+async def test_a_container_whose_process_is_not_known_yet_has_them_before_its_start_is_answered(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine failed to inspect it, and a list tells that it runs."""
+    add(fake)
+    with limits.starting(created := await record(inventory), created.extra.cgroup_files):
+        add(fake, "running")
+        known = replace(await record(inventory), pid=0)
+        monkeypatch.setitem(inventory._containers, ID, known)
+        await limits.write(known)
+        assert cgroups.written == [(4711, ID, FILES)]
+
+
 async def test_a_container_without_any_costs_nothing(
     fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups, folder: Path
 ) -> None:
@@ -142,7 +161,7 @@ async def test_a_start_knows_what_a_container_has_anyway(tmp_path: Path, monkeyp
         asked.append(files)
         yield
 
-    monkeypatch.setattr(server.containers._limits, "starting", starting)
+    monkeypatch.setattr(server.limits, "starting", starting)
     await server.start_container()
     label = (await server.inventory.container(CONTAINER_ID)).extra.cgroup_files
     assert asked == [{name: value for name, value in label.items() if not name.startswith("hugetlb.")}]
@@ -208,7 +227,7 @@ async def test_a_server_that_was_killed_in_between_writes_them_when_it_comes_aga
     add(fake, status)
     follower = EngineFollower(client, compare_every=60)
     inventory = Inventory(client, follower)
-    limits = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
+    limits = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill, cgroups=cgroups)
     async with follower:
         await inventory.containers()
         limits.take_up()
@@ -252,7 +271,7 @@ async def test_one_that_cannot_have_them_late_is_killed_and_told_of(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dockershim.cri.limits._RETRY", 0.01)
+    monkeypatch.setattr(limits_module, "_RETRY", 0.01)
     cgroups.refuses = True
     cgroups.away = 2
     add(fake)
@@ -281,12 +300,25 @@ async def test_nothing_stays_due_of_what_does_not_run(
         inventory.forget(ID)
     else:
         (folder / ("dd" * 32)).touch()
-        later = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill)
+        later = Limits(folder, KeptLimits(folder.parent / "limits"), inventory, cgroups.kill, cgroups=cgroups)
         del fake.containers[ID]
         await inventory.refresh_container(ID)
         later.take_up()
     assert due(folder) == []
     assert not cgroups.written
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_they_wait_for_no_thread_that_other_work_has(
+    fake: FakeEngine, inventory: Inventory, limits: Limits, cgroups: Cgroups
+) -> None:
+    """The kernel may reclaim a container's memory for as long as the write lasts: that must not hold up other work."""
+    add(fake)
+    with limits.starting(await record(inventory), FILES):
+        add(fake, "running")
+        async with asyncio.timeout(5):
+            await limits.write(await record(inventory))
+    assert cgroups.written == [(4711, ID, FILES)]
 
 
 async def test_a_folder_that_cannot_be_written_stops_no_start(

@@ -7,26 +7,23 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import HookFailure
-from dockershim.nri.events import Actions, Events
-from dockershim.nri.messages import Node
+from dockershim.nri.events import Events
 from dockershim.nri.plugin import Rejected
+from tests.unit.cri.interleaved import REFUSALS, Call, every_order
 from tests.unit.cri.memory_node import CONTAINER_ID, SANDBOX, MemoryNode, Server
-from tests.unit.cri.test_interleavings import (
-    REFUSALS,
-    Call,
-    every_order,
-    no_threads,
-)
+from tests.unit.cri.plugins import Recorder, serve, with_plugin
 
-__all__ = ["no_threads"]  # a fixture
+pytestmark = pytest.mark.usefixtures("no_threads")
 
 #: What must not come after what, of one container or pod.
 ORDER = {
@@ -40,53 +37,6 @@ ORDER = {
     "StopPodSandbox": 1,
     "RemovePodSandbox": 2,
 }
-
-
-class Recorder:
-    """A plugin that writes down what it is told, and refuses what it is to refuse."""
-
-    end = None
-
-    def __init__(self, name: str = "10-test", refuses: str = "") -> None:
-        self.name = name
-        self.refuses = refuses
-        self.told: list[tuple[str, str, str]] = []
-        self.runs: tuple[list[str], list[str]] = ([], [])
-
-    def wants(self, event: api.Event) -> bool:
-        return event != api.VALIDATE_CONTAINER_ADJUSTMENT
-
-    async def synchronize(self, pods: Sequence[api.PodSandbox], containers: Sequence[api.Container]) -> Sequence[Any]:
-        self.runs = ([pod.id for pod in pods], [one.id for one in containers])
-        return []
-
-    async def send(self, event: api.Event, request: Any, response: type[Message]) -> Message:
-        method = request.DESCRIPTOR.name.removesuffix("Request")
-        container = request.container.id if "container" in request.DESCRIPTOR.fields_by_name else ""
-        self.told.append((method, request.pod.id, container))
-        if method == self.refuses:
-            raise HookFailure(f"no {method}")
-        return response()
-
-    @property
-    def methods(self) -> list[str]:
-        return [method for method, _, _ in self.told]
-
-
-async def never(*_: object) -> None:
-    raise AssertionError("nobody asked for this")
-
-
-def serve(server: Server) -> Events:
-    events = Events(server.pods, lambda: Node("cgroupfs"), Actions(never, never), None)
-    server.nri.current = events
-    return events
-
-
-async def with_plugin(server: Server, **fields: Any) -> tuple[Events, Any]:
-    events, plugin = serve(server), Recorder(**fields)
-    await events.add(plugin)  # type: ignore[arg-type]
-    return events, plugin
 
 
 def check(plugin: Recorder) -> None:
@@ -256,6 +206,29 @@ async def test_no_plugin_is_told_of_the_end_of_what_runs(
     await server.close()
 
 
+async def test_a_container_that_is_removed_during_its_start_has_ended_when_plugins_are_told(tmp_path: Path) -> None:
+    """Nobody has told the server yet that the container runs."""
+    server = await MemoryNode(tmp_path).with_pod(container=True)
+    server.node.steps.on = False
+    events, plugin = await with_plugin(server)
+    await server.node.engine.start(CONTAINER_ID)
+    server.inventory._containers[CONTAINER_ID] = replace(
+        server.inventory._containers[CONTAINER_ID], state=cri.CONTAINER_CREATED
+    )
+    running: list[bool] = []
+    send = plugin.send
+
+    async def look(event: api.Event, request: Any, response: type[Message]) -> Message:
+        running.append(CONTAINER_ID in server.node.engine.running())
+        return await send(event, request, response)  # type: ignore[no-any-return]
+
+    plugin.send = look
+    await server.remove_container()
+    assert running == [False, False]
+    await events.close()
+    await server.close()
+
+
 async def test_events_wait_while_a_plugin_is_told_what_runs(tmp_path: Path) -> None:
     server = await MemoryNode(tmp_path).with_pod(container=False)
     server.node.steps.on = False
@@ -314,4 +287,4 @@ async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken(tmp_pa
 def test_without_nri_nothing_of_it_is_loaded() -> None:
     program = "import sys, dockershim.server.wiring; print(*(name for name in sys.modules if 'nri' in name))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["dockershim.nri", "dockershim.nri.in_force"]
+    assert result.stdout.split() == ["dockershim.nri", "dockershim.nri.view"]

@@ -10,7 +10,7 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri import profiles
 from dockershim.errors import FailedPrecondition
-from dockershim.host_paths.service import HostPaths
+from dockershim.host_paths.server_side import HostPaths
 from dockershim.translate.security import SecurityContext
 
 NO_PATHS = cast(HostPaths, None)

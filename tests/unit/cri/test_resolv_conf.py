@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dockershim.cri.run_sandbox import _write_resolv_conf
+from dockershim.cri.sandbox_run import _write_resolv_conf
 from dockershim.errors import ResourceExhausted
 from dockershim.translate.names import SandboxName
 from dockershim.translate.records import SandboxRecord

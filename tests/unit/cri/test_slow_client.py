@@ -14,9 +14,12 @@ from dockershim.common.wire import Encoded
 from dockershim.cri.events import MOST_WAITING, _Client
 from dockershim.server.grpc_server import OpenStreams, make_server
 from tests.cri_client import CRI
+from tests.handlers import handlers_of
 
 #: Long, so that few events fill the windows and sockets between server and client.
-EVENT = Encoded(cri.ContainerEventResponse(container_id="c" * 20_000).SerializeToString())
+EVENT: Encoded[cri.ContainerEventResponse] = Encoded(
+    cri.ContainerEventResponse(container_id="c" * 20_000).SerializeToString()
+)
 BURST = 100
 
 
@@ -24,7 +27,9 @@ class Service:
     def __init__(self) -> None:
         self.clients: list[_Client] = []
 
-    async def get_container_events(self, request: cri.GetEventsRequest) -> AsyncIterator[Encoded]:
+    async def get_container_events(
+        self, request: cri.GetEventsRequest
+    ) -> AsyncIterator[Encoded[cri.ContainerEventResponse]]:
         self.clients.append(client := _Client())
         while True:
             yield await client.next()
@@ -33,7 +38,7 @@ class Service:
 async def test_it_is_ended_and_one_that_reads_is_not(tmp_path: Path) -> None:
     service = Service()
     streams = OpenStreams()
-    server = make_server({"RuntimeService": service}, streams)
+    server = make_server({"RuntimeService": handlers_of("RuntimeService", service)}, streams)
     target = f"unix://{tmp_path}/cri.sock"
     server.add_insecure_port(target)
     await server.start()

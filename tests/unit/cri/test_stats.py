@@ -19,7 +19,7 @@ from dockershim.state.inventory import Record
 from dockershim.stats.reader import Pod, PodReading, Reader
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord
-from tests.unit.translate.test_records import container_record, sandbox_record
+from tests.unit.translate.records import container_record, sandbox_record
 
 
 async def test_others_have_their_turn_while_a_list_is_read() -> None:
@@ -227,8 +227,8 @@ async def test_of_two_containers_of_one_name_that_run_the_newer_has_statistics()
     answer = await statistics.list_container_stats(cri.ListContainerStatsRequest())
     listed = [one.attributes.id for one in cri.ListContainerStatsResponse.FromString(answer.wire).stats]
     assert listed == ["s1-web-3", "s1-web-0", "s1-web-4", "s1-log-0", "s2-web-0"]
-    answer = await statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
-    pods = cri.ListPodSandboxStatsResponse.FromString(answer.wire).stats
+    of_pods = await statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
+    pods = cri.ListPodSandboxStatsResponse.FromString(of_pods.wire).stats
     assert [one.attributes.id for pod in pods for one in pod.linux.containers] == listed
     # Whoever names one gets it.
     wanted = cri.ContainerStatsFilter(id="s1-web-2")

@@ -68,7 +68,7 @@ async def test_an_error_of_the_engine_behind_it() -> None:
 
 
 async def test_an_end_in_the_middle_of_a_frame() -> None:
-    with pytest.raises(Unavailable, match="cut"):
+    with pytest.raises(Unavailable, match="closed before the end"):
         await copied([frames([STDOUT], 1000)[:-1]])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dockershim.debug.overview import Answers, to_overview
-from dockershim.debug.page import POLICY, in_calls, phases, render
+from dockershim.debug.page import POLICY, durations, in_calls, render
 from dockershim.debug.starts import PodStart, Span
 from tests.page_reader import Reader
 from tests.unit.debug.views import HOSTILE, NOW, answers, hostile_answers, status
@@ -37,12 +37,12 @@ def test_a_node() -> None:
         "node-1 ready",
         "RuntimeReady | yes",
         "Pods | 2 pods (2 ready), 2 containers (2 running), 0 restarts, 0.300 CPUs, 3 MiB",
-        "Container logs | 4 logs copied at 2 KiB/s, 10 B behind",
+        "Container logs | 4 logs copied at 2 KiB/s, 10 B not yet copied",
         "Last outage of the engine | 17:50:19 UTC, 23 Nov 2026, for 2.50 s, 4 calls refused: connection refused",
-        "Last resync | 7 s ago in 250 ms; since the start: cut 2, start 1",
-        "Where the time of the last pod starts went (1)",
+        "Last resync | 7 s ago in 250 ms; since startup: cut 2, start 1",
+        "Durations in the last pod starts (1)",
         "PullImage | 1 | 2.00 s | 2.00 s | 2.00 s",
-        "default/web 3.00 s, of which 2.90 s in calls; 10 s ago, failed",
+        "default/web 3.00 s, 2.90 s of it in calls, 10 s ago, failed",
         "RunPodSandbox | 0 ms | 500 ms",
         "PullImage busybox | 600 ms | 2.00 s",
         "StartContainer main NOT_FOUND | 2.50 s | 500 ms",
@@ -63,7 +63,7 @@ def test_every_tag_is_closed_and_nothing_comes_from_elsewhere() -> None:
     names = {name for _, attributes in reader.tags for name in attributes}
     assert not {name for name in names if name.startswith("on") or name in ("src", "style", "srcset")}
     links = {attributes["href"] for tag, attributes in reader.tags if tag == "a"}
-    assert links == {"/", "/?refresh", "#phases", "#starts", "#failed", "#pods"}
+    assert links == {"/", "/?refresh", "#durations", "#starts", "#failed", "#pods"}
     assert "url(" not in page
     assert "default-src 'none'" in POLICY
 
@@ -85,15 +85,15 @@ def test_foreign_text_stays_text() -> None:
         pytest.param({"status": status(network="no <plugin>")}, "NetworkReady | no: no <plugin>", id="no network"),
         pytest.param({"sandboxes": None, "problem": "no engine"}, "Pods | no engine", id="no pods"),
         pytest.param(
-            {"status": status(info={"logs": None})}, "Container logs | the log process does not answer", id="no logs"
+            {"status": status(info={"logs": None})}, "Container logs | the log process does not respond", id="no logs"
         ),
         pytest.param(
             {"status": status(info={"outage": {"begun": NOW - 9, "reason": "x", "seconds": None, "refused": 0}})},
-            "Last outage of the engine | now, for 9 s: x",
+            "Last outage of the engine | ongoing for 9 s: x",
             id="an outage that lasts",
         ),
-        pytest.param({"status": status(info={"failedCalls": {"last": []}})}, "None since the start.", id="no failures"),
-        pytest.param({}, "No pod was started since this server was.", id="no starts"),
+        pytest.param({"status": status(info={"failedCalls": {"last": []}})}, "None since startup.", id="no failures"),
+        pytest.param({}, "No pod was started since startup.", id="no starts"),
     ],
 )
 def test_other_states(changed: dict[str, Any], row: str) -> None:
@@ -102,9 +102,9 @@ def test_other_states(changed: dict[str, Any], row: str) -> None:
     assert reader.open == []
 
 
-def test_phases_are_in_their_calls_the_longest_first() -> None:
+def test_durations_are_in_their_calls_the_longest_first() -> None:
     slow = Span("CreateContainer", "CreateContainer", 0, 0.0, 9.0, "OK")
-    found = [(phase.name, phase.depth, phase.seconds) for phase in phases([start(), start([*SPANS, slow])])]
+    found = [(one.name, one.depth, one.seconds) for one in durations([start(), start([*SPANS, slow])])]
     assert found == [
         ("CreateContainer", 0, (9.0,)),
         ("PullImage", 0, (2.0, 2.0)),
@@ -149,7 +149,7 @@ def test_bars_stay_in_their_rows_and_are_seen() -> None:
 
 def test_a_call_that_lasts_says_so() -> None:
     rows = read(answers(1), start([Span("PullImage", "PullImage", 0, 0.0, 3.0, "", "busybox")], tries=3)).rows()
-    assert "default/web 3.00 s, of which 3.00 s in calls; 10 s ago, try 3, still busy" in rows
+    assert "default/web 3.00 s, 3.00 s of it in calls, 10 s ago, attempt 3, in progress" in rows
     assert "PullImage busybox ... | 0 ms | 3.00 s" in rows
     assert not any("failed" in row for row in rows if row.startswith("default/web"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -15,67 +16,78 @@ import cni
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
-from dockershim.common.steps import listening, passed, step
+from dockershim.common.steps import step
+from dockershim.common.timed import Kind, Timed, subscribed, timed
 from dockershim.debug import starts as module
-from dockershim.debug.starts import PodStart, PodStarts, WatchedPlugins
+from dockershim.debug.starts import PodStart, PodStarts
+from dockershim.network.plugins import TimedPlugins
 
 
 def metadata(name: str = "web", uid: str = "1", attempt: int = 0) -> cri.PodSandboxMetadata:
     return cri.PodSandboxMetadata(name=name, namespace="default", uid=uid, attempt=attempt)
 
 
+def handling(call: str, request: Any) -> Timed:
+    return timed(Kind.HANDLER, call, about=request)
+
+
 def run_pod(starts: PodStarts, sandbox_id: str = "s1", failure: BaseException | None = None, **names: Any) -> None:
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata(**names)))
     with (
         suppress(*([type(failure)] if failure is not None else [])),
-        starts.recording("RunPodSandbox", request) as answered,
+        handling("RunPodSandbox", request) as handled,
     ):
         with step("create the infra container"):
             pass
         if failure is not None:
             raise failure
-        answered(cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id))
+        handled.result = cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
 
 def pull(starts: PodStarts, **names: Any) -> None:
     request = cri.PullImageRequest(
         image=cri.ImageSpec(image="busybox"), sandbox_config=cri.PodSandboxConfig(metadata=metadata(**names))
     )
-    with starts.recording("PullImage", request) as answered:
-        answered(cri.PullImageResponse(image_ref="x"))
+    with handling("PullImage", request) as handled:
+        handled.result = cri.PullImageResponse(image_ref="x")
 
 
 def create(starts: PodStarts, container_id: str = "c1", sandbox_id: str = "s1", attempt: int = 0) -> None:
     config = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="main", attempt=attempt))
-    with starts.recording(
-        "CreateContainer", cri.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config)
-    ) as answered:
-        answered(cri.CreateContainerResponse(container_id=container_id))
+    request = cri.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config)
+    with handling("CreateContainer", request) as handled:
+        handled.result = cri.CreateContainerResponse(container_id=container_id)
 
 
 def start(starts: PodStarts, container_id: str = "c1") -> None:
-    with starts.recording("StartContainer", cri.StartContainerRequest(container_id=container_id)) as answered:
-        answered(cri.StartContainerResponse())
+    with handling("StartContainer", cri.StartContainerRequest(container_id=container_id)) as handled:
+        handled.result = cri.StartContainerResponse()
 
 
-def told(starts: PodStarts) -> list[list[tuple[str, str, str]]]:
-    return [[(span.name, span.subject, span.code) for span in one.spans] for one in starts.newest_first()]
+def told(starts: PodStarts, *, parts: bool = False) -> list[list[tuple[str, str, str]]]:
+    """The calls of each start, and their parts if asked for."""
+    return [
+        [(span.name, span.subject, span.code) for span in one.spans if parts or span.depth == 0]
+        for one in starts.newest_first()
+    ]
 
 
 @pytest.fixture
-def starts() -> PodStarts:
-    return PodStarts()
+def starts() -> Iterator[PodStarts]:
+    starts = PodStarts()
+    with subscribed(starts.begin, *starts.kinds):
+        yield starts
 
 
 def test_a_pods_start_has_its_calls_and_their_steps(starts: PodStarts) -> None:
-    with listening(starts.step_passed):
-        run_pod(starts)
-        pull(starts)
-        create(starts)
-        start(starts)
-        passed("of another call", 1.0)
+    run_pod(starts)
+    pull(starts)
+    create(starts)
+    start(starts)
+    with step("of another call"):
+        pass
     (one,) = starts.newest_first()
-    assert told(starts) == [
+    assert told(starts, parts=True) == [
         [
             ("RunPodSandbox", "", "OK"),
             ("create the infra container", "", "OK"),
@@ -129,7 +141,7 @@ def test_a_failed_try_gives_way_to_the_next_and_one_that_worked_does_not(starts:
 def test_a_try_that_lasts_is_none_that_failed(starts: PodStarts) -> None:
     """A kubelet whose call has run out of time calls again, while we still undo the first one."""
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
-    with starts.recording("RunPodSandbox", request):
+    with handling("RunPodSandbox", request):
         run_pod(starts, "s2")
         assert [(spans[0][2], one.tries) for spans, one in zip(told(starts), starts.newest_first(), strict=True)] == [
             ("OK", 1),
@@ -148,13 +160,20 @@ def test_calls_belong_to_the_newest_start_of_a_pod_also_when_the_older_is_droppe
     assert [name for name, _, _ in told(starts)[-1]] == ["RunPodSandbox", "PullImage"]
 
 
-def test_a_step_began_before_it_was_passed(starts: PodStarts) -> None:
+def test_a_step_began_before_it_ended(starts: PodStarts) -> None:
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
-    with listening(starts.step_passed), starts.recording("RunPodSandbox", request):
-        passed("long", 1000.0)
+    with handling("RunPodSandbox", request), step("long") as block:
+        block.begun -= 1000.0
     span = starts.newest_first()[0].spans[1]
     assert -1000.0 <= span.begun < -900.0
-    assert span.end == pytest.approx(span.begun + 1000.0)
+    assert span.end == pytest.approx(span.begun + 1000.0, abs=1.0)
+
+
+def test_a_step_that_fails_is_left_out(starts: PodStarts) -> None:
+    request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
+    with handling("RunPodSandbox", request), suppress(KeyError), step("look"):
+        raise KeyError
+    assert told(starts, parts=True) == [[("RunPodSandbox", "", "OK")]]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +191,7 @@ def test_how_a_call_failed(starts: PodStarts, failure: BaseException, code: str)
 
 def test_a_call_that_lasts_is_shown_as_long_as_it_lasted(starts: PodStarts) -> None:
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
-    with starts.recording("RunPodSandbox", request):
+    with handling("RunPodSandbox", request):
         (before,) = starts.newest_first()[0].spans
         (after,) = starts.newest_first()[0].spans
     assert (before.code, after.code) == ("", "")
@@ -185,32 +204,32 @@ async def test_steps_of_tasks_belong_to_the_call_that_began_them_until_it_ends(s
     ended = asyncio.Event()
 
     async def work() -> None:
-        passed("in time", 0.1)
+        with step("in time"):
+            pass
 
     async def late() -> None:
-        await ended.wait()
-        passed("too late", 0.1)
+        with step("too late"):
+            await ended.wait()
 
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
-    with listening(starts.step_passed):
-        with starts.recording("RunPodSandbox", request):
-            await run_to_completion(work(), "work")
-            behind = asyncio.create_task(late())
-        ended.set()
-        await behind
-    assert [name for name, _, _ in told(starts)[0]] == ["RunPodSandbox", "in time"]
+    with handling("RunPodSandbox", request):
+        await run_to_completion(work(), "work")
+        behind = asyncio.create_task(late())
+        await asyncio.sleep(0)
+    ended.set()
+    await behind
+    assert [name for name, _, _ in told(starts, parts=True)[0]] == ["RunPodSandbox", "in time"]
 
 
 async def test_two_pods_at_once_do_not_mix(starts: PodStarts) -> None:
     async def one(name: str) -> None:
         request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata(name, name)))
-        with starts.recording("RunPodSandbox", request):
+        with handling("RunPodSandbox", request):
             for _ in range(3):
-                await asyncio.sleep(0)
-                passed(f"of {name}", 0.0)
+                with step(f"of {name}"):
+                    await asyncio.sleep(0)
 
-    with listening(starts.step_passed):
-        await asyncio.gather(*(one(name) for name in ("a", "b", "c")))
+    await asyncio.gather(*(one(name) for name in ("a", "b", "c")))
     for found in starts.newest_first():
         assert [span.name for span in found.spans[1:]] == [f"of {found.pod.removeprefix('default/')}"] * 3
 
@@ -225,20 +244,20 @@ class Plugins:
 
 
 async def test_plugins_are_parts_of_the_call_that_runs_them(starts: PodStarts) -> None:
-    plugins = WatchedPlugins(Plugins())
+    plugins = TimedPlugins(Plugins())
     environment = {"CNI_COMMAND": "ADD"}
     request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata()))
 
     async def add(name: str) -> None:
         await plugins.run(cni.Invocation(Path("/opt/cni/bin") / name, environment, b"{}", 1.0))
 
-    with starts.recording("RunPodSandbox", request):
+    with handling("RunPodSandbox", request):
         await add("bridge")
         await add("bad")
         with pytest.raises(cni.PluginTimeout):
             await add("hung")
     await add("bridge")
-    assert [(name, code) for name, _, code in told(starts)[0]] == [
+    assert [(name, code) for name, _, code in told(starts, parts=True)[0]] == [
         ("RunPodSandbox", "OK"),
         ("CNI ADD bridge", "OK"),
         ("CNI ADD bad", "INTERNAL"),
@@ -247,12 +266,11 @@ async def test_plugins_are_parts_of_the_call_that_runs_them(starts: PodStarts) -
 
 
 def test_its_memory_is_bounded(starts: PodStarts) -> None:
-    with listening(starts.step_passed):
-        for number in range(300):
-            run_pod(starts, f"s{number}", name="n" * 10_000, uid=str(number))
-        for number in range(1000):
-            create(starts, f"c{number}", "s299")
-            pull(starts, name="n" * 10_000, uid="299")
+    for number in range(300):
+        run_pod(starts, f"s{number}", name="n" * 10_000, uid=str(number))
+    for number in range(1000):
+        create(starts, f"c{number}", "s299")
+        pull(starts, name="n" * 10_000, uid="299")
     found = starts.newest_first()
     assert len(found) == 50
     assert len(found[0].spans) == 100
@@ -264,6 +282,7 @@ def test_its_memory_is_bounded(starts: PodStarts) -> None:
 
 
 def test_what_is_not_told_is_not_watched(starts: PodStarts) -> None:
-    assert "ListContainers" not in starts.calls
-    assert isinstance(starts.newest_first(), list)
+    with handling("ListContainers", cri.ListContainersRequest()), step("read"):
+        pass
+    assert starts.newest_first() == []
     assert PodStart("a/b", 0.0, 0.0).end == 0.0

@@ -64,7 +64,7 @@ def status(*, info: dict[str, Any] | None = None, network: str = "") -> cri.Stat
             "resyncs": 3,
             "causes": {"start": 1, "cut": 2, "late": 0},
             "resynced": NOW - 7,
-            "resync_seconds": 0.25,
+            "resyncSeconds": 0.25,
             "events": 9,
         },
         "logs": {"followed": 4, "blocked": 0, "unread": 10, "missing": 0, "busiest": {"c1": 2048}, "lines": 7},
@@ -124,7 +124,7 @@ def hostile_answers() -> Answers:
                     "last": [failed_call(rpc=HOSTILE, code=HOSTILE, pod=HOSTILE, container=HOSTILE, message=HOSTILE)]
                 },
                 "outage": {"begun": NOW, "reason": HOSTILE, "seconds": 1.0, "refused": 0},
-                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resync_seconds": 0.1},
+                "inventory": {"resyncs": 1, "causes": {HOSTILE: 1}, "resynced": NOW, "resyncSeconds": 0.1},
                 "nri": {"connected": [HOSTILE], "gone": [{"name": HOSTILE, "reason": HOSTILE, "time": NOW}]},
             },
         ),

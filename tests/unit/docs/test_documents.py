@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.cri import GROUPS, RuntimeService
-from dockershim.cri.images import ImageService
 from dockershim.server import config
 from tests import options
+from tests.unit.cri.handlers import IMAGES, RUNTIME
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,14 +34,23 @@ each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: 
 def test_architecture_lists_exactly_the_calls_that_are_not_built() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     section = text.split("## Not built yet", 1)[1].split("What is planned", 1)[0]
-    services = {"RuntimeService": RuntimeService(*GROUPS), "ImageService": ImageService}
+    built = {handler.request.DESCRIPTOR.name for handler in (*RUNTIME, *IMAGES)}
     missing = {
         method.name
-        for name, service in services.items()
-        for method in api_pb2.DESCRIPTOR.services_by_name[name].methods
-        if not hasattr(service, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
+        for service in api_pb2.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if method.input_type.name not in built
     }
     assert set(re.findall(r"`([A-Z]\w+)`", section)) == missing
+
+
+def test_the_floors_of_the_architecture_are_those_of_the_linter() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (floors,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (libraries,) = (one["source_modules"] for one in contracts if one["name"].startswith("The libraries know"))
+    drawing = (ROOT / "docs/architecture.md").read_text().split("```mermaid", 1)[1].split("```", 1)[0]
+    packages = {name.removeprefix("dockershim.") for floor in floors for name in re.split(r" [:|] ", floor)}
+    assert set(re.findall(r"<b>(\w+)</b>", drawing)) == packages | set(libraries)
 
 
 @each_document

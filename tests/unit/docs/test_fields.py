@@ -25,7 +25,7 @@ from dockershim.translate.sandbox import sandbox_name, to_resolv_conf
 from dockershim.translate.security import seccomp_profile_path
 from tests.fields import DOCUMENT, REQUESTS, ROOT, TABLE, Row, fields_of, read_rows, row_of, to_markdown
 from tests.unit.translate import kubelet
-from tests.unit.translate.test_kubelet_requests import POD, to_engine, to_infra
+from tests.unit.translate.engine_bodies import POD, to_engine, to_infra
 
 ROWS = read_rows(TABLE.read_text())
 BY_REQUEST = {request: {row.field: row for row in ROWS if row.request == request} for request in REQUESTS}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()
 GROUPS = yaml.safe_load((ROOT / "deploy/alerts.yaml").read_text())["groups"]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
-PACKAGES = ("dockershim", "background", "cni", "checkpoints", "streaming")
+PACKAGES = ("dockershim", "background", "cni", "checkpoints", "loopio", "streaming")
 SOURCE = "\n".join(path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 # What the kernel, the engine or a registry says in our errors.
 WORDS_OF_OTHERS = ("No space left on device", "Address already in use", "No such image", "lookup", "dial tcp", "exec:")

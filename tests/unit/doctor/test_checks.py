@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.doctor import server
+from dockershim.doctor import engine, server
 from dockershim.doctor.checks import CHECKS, Node, Question
+from dockershim.doctor.engine import EngineAnswer
 from dockershim.doctor.findings import CNI_CONFIGURATION
+from dockershim.server import config as config_module
 from dockershim.server.cli import _config_of
 from dockershim.server.config import Config
+from dockershim.translate.capabilities import read_capabilities
 from tests.unit.doctor.levels import levels
 
 #: Listens as a server does, and has its flags.
@@ -43,7 +46,7 @@ def test_a_running_server_says_what_is_looked_at(
     endpoint: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "ask", lambda _: server.ServerAnswer(failure="not asked"))
-    monkeypatch.setattr("dockershim.server.config.DEFAULT_FILE", tmp_path / "none.toml")
+    monkeypatch.setattr(config_module, "DEFAULT_FILE", tmp_path / "none.toml")
     there = endpoint if who == "the server runs" else "unix:///run/nobody.sock"
     ours = Config(cni_conf_dir=tmp_path / "empty")
     at = Node(Question(ours, there, {}, _config_of))
@@ -51,3 +54,45 @@ def test_a_running_server_says_what_is_looked_at(
     assert found == {CNI_CONFIGURATION: "ok" if who == "the server runs" else "fail"}
     assert at.config.pod_cidr == ("10.7.0.0/16" if who == "the server runs" else "")
     assert at.config.cni_conf_dir == tmp_path / "empty", "what the command is told comes first"
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configurations by which the engine was asked. It answers; the server does not, whose flags are read."""
+    asked: list[Config] = []
+    features = read_capabilities((1, 51), {})
+
+    def ask(config: Config) -> EngineAnswer:
+        asked.append(config)
+        return EngineAnswer(features)
+
+    monkeypatch.setattr(engine, "ask", ask)
+    monkeypatch.setattr(server, "ask", lambda _: server.ServerAnswer(failure="not asked"))
+    monkeypatch.setattr(config_module, "DEFAULT_FILE", tmp_path / "none.toml")
+    return asked
+
+
+def test_the_engine_is_asked_that_a_running_server_uses(endpoint: str, asked: list[Config], tmp_path: Path) -> None:
+    at = Node(Question(Config(state_directory=tmp_path), endpoint, {}, _config_of))
+    assert at.features is not None
+    list(CHECKS["pods"](at))
+    assert [one.pod_cidr for one in asked] == ["10.7.0.0/16", "10.7.0.0/16"], "once by all checks, and anew for pins"
+
+
+@pytest.mark.usefixtures("asked")
+def test_only_what_the_command_was_told_itself_can_differ_from_a_running_server(endpoint: str, tmp_path: Path) -> None:
+    at = Node(Question(Config(cni_conf_dir=tmp_path), endpoint, {}, _config_of))
+    found = {one.title: one.message for one in CHECKS["privileges"](at)}
+    assert found["configuration"] == "the server has different values of cni_conf_dir"
+
+
+@pytest.mark.usefixtures("asked")
+def test_what_cannot_be_asked_is_left_to_the_check_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("odd")
+
+    monkeypatch.setattr(server, "running_config", fail)
+    monkeypatch.setattr(engine, "ask", fail)
+    ours = Config(pod_cidr="10.1.0.0/16")
+    at = Node(Question(ours, "unix:///run/nobody.sock", {}, _config_of))
+    assert (at.config, at.features) == (ours, None)

@@ -21,7 +21,7 @@ from dockershim.doctor.engine import (
 from dockershim.errors import DeadlineExceeded, EngineFailure, FailedPrecondition, ShimError, Unavailable
 from dockershim.server.config import Config
 from dockershim.translate.capabilities import Capabilities
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 from tests.unit.translate.kubelet import ENGINE_28
 
 ENDPOINT = "unix:///run/a.sock"
@@ -34,7 +34,7 @@ def because(error: ShimError, number: int) -> ShimError:
 
 
 @pytest.mark.parametrize(
-    ("failure", "others", "mend"),
+    ("failure", "others", "fix"),
     [
         pytest.param(
             because(Unavailable("away"), errno.ENOENT), [], "systemctl start docker.service", id="not started"
@@ -51,16 +51,16 @@ def because(error: ShimError, number: int) -> ShimError:
         pytest.param(because(Unavailable("no"), errno.EACCES), [], "sudo dockershim doctor", id="not allowed"),
         pytest.param(DeadlineExceeded("late"), [ENDPOINT], "systemctl restart docker.service", id="it hangs"),
         pytest.param(
-            FailedPrecondition("API 1.40; Docker 20.10 (API 1.41) or newer is needed"), [], "install Docker", id="old"
+            FailedPrecondition("API 1.40; Docker 20.10 (API 1.41) or newer is required"), [], "install Docker", id="old"
         ),
-        pytest.param(FailedPrecondition("a newer dockershim is needed"), [], "a newer dockershim", id="new"),
+        pytest.param(FailedPrecondition("a newer dockershim is required"), [], "a newer dockershim", id="new"),
         pytest.param(EngineFailure("no version"), [], f"docker -H {ENDPOINT} version", id="something else"),
     ],
 )
-def test_why_it_does_not_answer(failure: ShimError, others: list[str], mend: str) -> None:
+def test_why_it_does_not_answer(failure: ShimError, others: list[str], fix: str) -> None:
     findings = list(check_engine(EngineAnswer(failure=failure), ENDPOINT, others))
     assert levels(findings) == {"engine": "fail"}
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_cgroups(features: Capabilities, wanted: str, level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "apparmor", "selinux", "mend"),
+    ("kernel", "apparmor", "selinux", "fix"),
     [
         pytest.param(["apparmor", "yama"], True, False, "", id="AppArmor"),
         pytest.param([], False, False, "", id="none"),
@@ -106,10 +106,10 @@ def test_cgroups(features: Capabilities, wanted: str, level: str) -> None:
         pytest.param(["selinux"], False, False, '"selinux-enabled": true', id="SELinux without the engine"),
     ],
 )
-def test_security_modules(kernel: list[str], apparmor: bool, selinux: bool, mend: str) -> None:
+def test_security_modules(kernel: list[str], apparmor: bool, selinux: bool, fix: str) -> None:
     findings = list(check_lsms(replace(GOOD, apparmor=apparmor, selinux=selinux), kernel))
-    assert levels(findings) == {"security modules": "warn" if mend else "ok"}
-    assert mend in mends(findings)
+    assert levels(findings) == {"security modules": "warn" if fix else "ok"}
+    assert fix in fixes(findings)
 
 
 def test_other_sockets_are_those_that_exist() -> None:
@@ -122,7 +122,7 @@ def test_other_sockets_are_those_that_exist() -> None:
 def test_nobody_at_the_socket_is_an_answer(tmp_path: Path) -> None:
     answer = engine.ask(Config(docker_endpoint=f"unix://{tmp_path / 'none.sock'}"))
     assert isinstance(answer.failure, Unavailable)
-    assert "systemctl start" in mends(check_engine(answer, ENDPOINT, []))
+    assert "systemctl start" in fixes(check_engine(answer, ENDPOINT, []))
 
 
 def test_a_hung_engine_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,16 +135,16 @@ def test_a_hung_engine_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("runtimes", "wanted", "expected", "mend"),
+    ("runtimes", "wanted", "expected", "fix"),
     [
         pytest.param({}, "", {}, "", id="only those in PATH"),
         pytest.param({"ours": "/there"}, "ours", {"OCI runtimes": "ok"}, "", id="well"),
         pytest.param({"other": "/there"}, "ours", {"OCI runtimes": "warn"}, "systemctl reload docker", id="not known"),
-        pytest.param({"ours": "/gone"}, "ours", {"OCI runtimes": "fail"}, "put the program back: /gone", id="gone"),
+        pytest.param({"ours": "/gone"}, "ours", {"OCI runtimes": "fail"}, "restore /gone", id="gone"),
         pytest.param({"other": "/gone"}, "", {"OCI runtimes": "fail"}, "/gone", id="another one is gone"),
     ],
 )
-def test_the_programs_of_runtimes(runtimes: dict[str, str], wanted: str, expected: dict[str, str], mend: str) -> None:
+def test_the_programs_of_runtimes(runtimes: dict[str, str], wanted: str, expected: dict[str, str], fix: str) -> None:
     findings = list(check_runtimes(runtimes, wanted, lambda path: path == "/there"))
     assert levels(findings) == expected
-    assert mend in mends(findings)
+    assert fix in fixes(findings)

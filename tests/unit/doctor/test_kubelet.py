@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dockershim.doctor import kubelet
 from dockershim.doctor.kubelet import Kubelet, Setting, check_kubelet, check_swap, read_kubelet
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 from tests.unit.translate.kubelet import ENGINE_28
 
 OURS = "unix:///run/dockershim.sock"
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_used_is_named(content: bytes, tmp_path: Path) -> 
     (tmp_path / "config.yaml").write_bytes(content)
     findings = list(check_kubelet(read(tmp_path), OURS, ENGINE_28))
     assert levels(findings) == {"kubelet": "fail"}
-    assert str(tmp_path / "config.yaml") in findings[0].found
+    assert str(tmp_path / "config.yaml") in findings[0].message
 
 
 @given(st.binary(max_size=200))
@@ -89,7 +89,7 @@ def test_the_endpoint(endpoint: str | None, level: str) -> None:
     setting = Setting(endpoint, Path("/a.env")) if endpoint else None
     findings = list(check_kubelet(Kubelet(endpoint=setting), OURS, None))
     assert levels(findings) == {"kubelet's endpoint": level}
-    assert OURS in (mends(findings) or OURS)
+    assert OURS in (fixes(findings) or OURS)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_cgroup_driver(driver: str | None, engines: str, level: str) -> None
     found = Kubelet(Setting(OURS, path), Setting(driver, path) if driver else None)
     findings = list(check_kubelet(found, OURS, replace(ENGINE_28, cgroup_driver=engines)))
     assert levels(findings)["kubelet's cgroup driver"] == level
-    assert f"cgroupDriver: {engines} in {path}" in (mends(findings) or f"cgroupDriver: {engines} in {path}")
+    assert f"cgroupDriver: {engines} in {path}" in (fixes(findings) or f"cgroupDriver: {engines} in {path}")
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_the_cgroup_driver(driver: str | None, engines: str, level: str) -> None
 def test_swap(swaps: str, found: Kubelet | None, level: str) -> None:
     findings = list(check_swap(swaps, found))
     assert levels(findings) == {"swap": level}
-    assert ("swapoff -a" in mends(findings)) is (level == "fail")
+    assert ("swapoff -a" in fixes(findings)) is (level == "fail")

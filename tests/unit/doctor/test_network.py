@@ -25,7 +25,7 @@ from dockershim.doctor.network import (
     plugins_of,
 )
 from dockershim.server.config import Config
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 
 BRIDGE = {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.0.0.0/24"}}
 FIREWALL = {"type": "firewall"}
@@ -45,20 +45,20 @@ def test_the_configuration_is_the_one_that_the_server_takes(tmp_path: Path) -> N
     config = Config(cni_conf_dir=tmp_path)
     findings = list(check_configuration(choose(config), tmp_path))
     assert levels(findings) == {"CNI configuration": "fail"}
-    assert str(tmp_path) in mends(findings)
+    assert str(tmp_path) in fixes(findings)
     conflist(tmp_path, "20-b.conflist", BRIDGE)
     conflist(tmp_path, "30-c.conflist", FIREWALL)
     (finding,) = check_configuration(choose(config), tmp_path)
-    assert "20-b.conflist" in finding.found
+    assert "20-b.conflist" in finding.message
     (tmp_path / "10-a.conflist").write_bytes(b"\0{")
     first, second = check_configuration(choose(config), tmp_path)
     assert (first.level, second.level) == ("warn", "ok")
-    assert "10-a.conflist" in first.found
+    assert "10-a.conflist" in first.message
 
 
 def test_other_kinds_of_networks() -> None:
     (finding,) = check_configuration(choose(Config(network_plugin="docker")), Path("/a"))
-    assert "engine's own bridge" in finding.found
+    assert "engine's own bridge" in finding.message
     kubenet = choose(Config(network_plugin="kubenet"))
     assert kubenet is not None
     assert kubenet.network is not None
@@ -76,8 +76,8 @@ def test_each_plugin_must_be_there_and_run(tmp_path: Path) -> None:
     (folders[1] / "firewall").chmod(0o644)
     findings = list(check_plugins(found, folders))
     assert levels(findings) == {"CNI plugins": "fail"}
-    assert [finding.found.split()[0] for finding in findings[:1]] == ["host-local"]
-    assert f"chmod 755 '{folders[1]}/firewall'" in mends(findings)
+    assert [finding.message.split()[0] for finding in findings[:1]] == ["host-local"]
+    assert f"chmod 755 '{folders[1]}/firewall'" in fixes(findings)
 
 
 def test_an_address_plugin_cannot_lead_out_of_the_folder() -> None:
@@ -115,7 +115,7 @@ def sysctls(folder: Path, **values: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected", "mend"),
+    ("values", "expected", "fix"),
     [
         pytest.param({"v4": "1\n", "v6": "1\n", "bridge": "1\n"}, ("ok", "ok", "ok"), "", id="good"),
         pytest.param({"v4": "0\n", "v6": "1", "bridge": "1"}, ("fail", "ok", "ok"), "net.ipv4.ip_forward=1", id="IPv4"),
@@ -125,12 +125,12 @@ def sysctls(folder: Path, **values: str) -> Path:
         pytest.param({"v4": "x" * 99, "v6": "1", "bridge": "1"}, ("fail", "ok", "ok"), "", id="odd"),
     ],
 )
-def test_sysctls(values: dict[str, str], expected: tuple[str, str, str], mend: str, tmp_path: Path) -> None:
+def test_sysctls(values: dict[str, str], expected: tuple[str, str, str], fix: str, tmp_path: Path) -> None:
     findings = list(check_sysctls(sysctls(tmp_path, **values), ipv6=True))
     assert levels(findings) == dict(
         zip(("IPv4 forwarding", "IPv6 forwarding", "bridge netfilter"), expected, strict=True)
     )
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
     assert "IPv6 forwarding" not in levels(check_sysctls(tmp_path, ipv6=False))
 
 
@@ -159,7 +159,7 @@ def test_the_streaming_address(tmp_path: Path) -> None:
         config = Config(streaming_bind_addr=f"127.0.0.1:{port}")
         findings = list(check_streaming(config, None))
         assert levels(findings) == {"streaming address": "fail"}
-        assert f"sport = :{port}" in mends(findings)
+        assert f"sport = :{port}" in fixes(findings)
         assert levels(check_streaming(config, os.getpid())) == {"streaming address": "ok"}
         assert levels(check_streaming(config, 1 << 30)) == {"streaming address": "fail"}
     assert levels(check_streaming(config, None)) == {"streaming address": "ok"}

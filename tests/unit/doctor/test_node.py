@@ -19,14 +19,14 @@ from dockershim.doctor.node import (
     measure,
     try_to_watch,
 )
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 
 ROOT, OF_KUBELET = "1 0 8:1 / / rw {}- ext4 /dev/a rw\n", "2 1 8:2 / /var/lib/kubelet rw {}- ext4 /dev/b rw\n"
 SHARED = "shared:1 "
 
 
 @pytest.mark.parametrize(
-    ("mountinfo", "level", "mend"),
+    ("mountinfo", "level", "fix"),
     [
         pytest.param(ROOT.format(SHARED), "ok", "", id="shared"),
         pytest.param(ROOT.format("master:1 shared:2 "), "ok", "", id="shared and a slave"),
@@ -42,17 +42,17 @@ SHARED = "shared:1 "
         pytest.param("odd\n\n1 2 3\n", "ok", "", id="odd"),
     ],
 )
-def test_mount_propagation(mountinfo: str, level: str, mend: str) -> None:
+def test_mount_propagation(mountinfo: str, level: str, fix: str) -> None:
     findings = list(check_propagation(parse(mountinfo.encode().split(b"\n")), [Path("/"), KUBELET]))
     assert levels(findings) == {"mount propagation": level}
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
 
 
 GOOD = Space(device=1, free=80, size=100, free_inodes=80, inodes=100, read_only=False)
 
 
 @pytest.mark.parametrize(
-    ("space", "level", "mend"),
+    ("space", "level", "fix"),
     [
         pytest.param(GOOD, "ok", "", id="good"),
         pytest.param(replace(GOOD, free=14), "warn", "du -x --max", id="scarce"),
@@ -63,18 +63,18 @@ GOOD = Space(device=1, free=80, size=100, free_inodes=80, inodes=100, read_only=
         pytest.param(None, "warn", "df '/a b'", id="not known"),
     ],
 )
-def test_disk_space(space: Space | None, level: str, mend: str) -> None:
+def test_disk_space(space: Space | None, level: str, fix: str) -> None:
     findings = list(check_space({"logs": (Path("/a b"), space)}))
     assert levels(findings) == {"disk space": level}
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
 
 
 def test_one_file_system_is_told_once() -> None:
     other = replace(GOOD, device=2, free=1)
     places = {"logs": (Path("/a"), GOOD), "images": (Path("/b"), other), "checkpoints": (Path("/c"), GOOD)}
     first, second = check_space(places)
-    assert "logs /a, checkpoints /c" in first.found
-    assert (second.level, second.mend) == ("fail", "docker image prune --all")
+    assert "logs /a, checkpoints /c" in first.message
+    assert (second.level, second.fix) == ("fail", "docker image prune --all")
 
 
 def test_space_is_that_of_the_next_folder_that_exists(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_space_is_that_of_the_next_folder_that_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instances", "watches", "problem", "level", "mend"),
+    ("instances", "watches", "problem", "level", "fix"),
     [
         pytest.param("128\n", "8192\n", None, "ok", "", id="good"),
         pytest.param("127\n", "8192\n", None, "warn", "max_user_instances=", id="few instances"),
@@ -95,14 +95,14 @@ def test_space_is_that_of_the_next_folder_that_exists(tmp_path: Path) -> None:
         pytest.param("128\n", "8192\n", errno.ENOSPC, "fail", "max_user_watches=", id="no watch left"),
     ],
 )
-def test_inotify(instances: str, watches: str, problem: int | None, level: str, mend: str, tmp_path: Path) -> None:
+def test_inotify(instances: str, watches: str, problem: int | None, level: str, fix: str, tmp_path: Path) -> None:
     folder = tmp_path / "fs/inotify"
     folder.mkdir(parents=True)
     (folder / "max_user_instances").write_text(instances)
     (folder / "max_user_watches").write_text(watches)
     findings = list(check_inotify(tmp_path, problem))
     assert levels(findings) == {"inotify": level}
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
 
 
 def test_a_watch_is_tried(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_pod_is_removed_whatever_breaks(breaks: str, error: BaseException, n
             findings_of()
     else:
         failed = [finding for finding in findings_of() if finding.level == "fail"]
-        assert [finding.found for finding in failed] == ["INTERNAL: no\\n"]
+        assert [finding.message for finding in failed] == ["INTERNAL: no\\n"]
     assert node.pods == {}
 
 

@@ -18,7 +18,7 @@ FINDINGS = [
 PLAIN = """\
 ok    engine              Docker [red]28[/red] :smile:
 warn  swap\x1b[2J            on\\nand on
-      mend: swapoff -a
+      fix: swapoff -a
 """
 
 
@@ -34,7 +34,7 @@ def test_a_line_for_each_and_its_mend() -> None:
         "ok    engine     Docker [red]28[/red] :smile:\n"
         "ok    pod: list  x (12 ms)\n"
         "warn  swap       on\\nand on\n"
-        "      mend: swapoff -a\n"
+        "      fix: swapoff -a\n"
         "0 failed, 1 warnings, 2 ok\n"
     )
 
@@ -69,8 +69,8 @@ def test_json_has_the_same() -> None:
     assert document["findings"][1] == {
         "level": "warn",
         "title": "swap",
-        "found": "on\\nand on",
-        "mend": "swapoff -a",
+        "message": "on\\nand on",
+        "fix": "swapoff -a",
     }
     assert document["findings"][2]["seconds"] == 0.012
 

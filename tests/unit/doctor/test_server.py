@@ -23,9 +23,10 @@ from dockershim.doctor.server import (
     peer,
     running_config,
 )
+from dockershim.server import config as config_module
 from dockershim.server.cli import _config_of
 from dockershim.server.config import Config
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 
 ENDPOINT = "unix:///run/a.sock"
 ALL = f"CapEff:\t{(1 << 41) - 1:016x}\n"
@@ -40,7 +41,7 @@ def answer(hanging: str = "{}", config: str = '{"dockershim": "1"}', **condition
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "mend"),
+    ("given", "expected", "fix"),
     [
         pytest.param(
             answer(RuntimeReady="", NetworkReady=""),
@@ -74,10 +75,10 @@ def answer(hanging: str = "{}", config: str = '{"dockershim": "1"}', **condition
         pytest.param(ServerAnswer(failure="no", pid=7), {"server": "fail"}, "systemctl restart dockershim", id="hangs"),
     ],
 )
-def test_what_it_answers(given: ServerAnswer, expected: dict[str, str], mend: str) -> None:
+def test_what_it_answers(given: ServerAnswer, expected: dict[str, str], fix: str) -> None:
     findings = list(check_server(given, ENDPOINT))
     assert levels(findings) == expected
-    assert mend in mends(findings)
+    assert fix in fixes(findings)
 
 
 def test_one_cause_is_red_once() -> None:
@@ -104,7 +105,7 @@ def test_a_server_that_takes_no_connections_hangs(tmp_path: Path) -> None:
         listener.listen(0)
         first.connect(str(tmp_path / "a"))
         findings = list(check_server(ask(f"unix://{tmp_path / 'a'}"), ENDPOINT))
-    assert "systemctl restart dockershim" in mends(findings)
+    assert "systemctl restart dockershim" in fixes(findings)
 
 
 def test_the_peer_is_who_listens(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def processes(folder: Path, command: str, environ: str = "") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "environ", "mend"),
+    ("command", "environ", "fix"),
     [
         pytest.param("python\0dockershim\0serve\0", "", "", id="the same"),
         pytest.param("dockershim\0serve\0--root-directory=/a b\0", "", "doctor '--root-directory=/a b'", id="flags"),
@@ -132,13 +133,13 @@ def processes(folder: Path, command: str, environ: str = "") -> Path:
     ],
 )
 def test_what_the_server_runs_with(
-    command: str, environ: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, environ: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.server.config.DEFAULT_FILE", tmp_path / "none.toml")
+    monkeypatch.setattr(config_module, "DEFAULT_FILE", tmp_path / "none.toml")
     running, flags = running_config(7, _config_of, processes(tmp_path, command, environ))
     findings = list(check_flags(running, Config(), flags))
-    assert levels(findings) == {"configuration": "warn" if mend else "ok"}
-    assert mend in mends(findings)
+    assert levels(findings) == {"configuration": "warn" if fix else "ok"}
+    assert fix in fixes(findings)
 
 
 def test_what_the_command_was_not_told_comes_from_the_server() -> None:

@@ -20,7 +20,7 @@ from dockershim.doctor.state import (
     reachable,
 )
 from dockershim.hooks.config import Reading, read_folder
-from tests.unit.doctor.levels import levels, mends
+from tests.unit.doctor.levels import fixes, levels
 
 NOW = 1_000_000.0
 
@@ -32,12 +32,12 @@ def test_damaged_checkpoints_are_named_and_not_touched(tmp_path: Path) -> None:
     (tmp_path / "sandbox/torn").write_bytes(b"\0" * 99)
     findings = list(check_checkpoints(tmp_path))
     assert levels(findings) == {"checkpoints": "warn"}
-    assert "sandbox/torn" in findings[0].found
+    assert "sandbox/torn" in findings[0].message
     assert (tmp_path / "sandbox/torn").exists()
     Store(tmp_path / "sandbox").load_all()
     findings = list(check_checkpoints(tmp_path))
     assert levels(findings) == {"checkpoints": "warn"}
-    assert f"rm -r {tmp_path}/damaged" in mends(findings)
+    assert f"rm -r {tmp_path}/damaged" in fixes(findings)
 
 
 def test_a_root_directory_that_is_none(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def sandbox(name: str, age: float, state: Any = cri.SANDBOX_NOTREADY) -> cri.Pod
 def test_stuck_pods(sandboxes: list[cri.PodSandbox] | None, containers: list[cri.Container], level: str | None) -> None:
     findings = list(check_stuck(sandboxes, containers, NOW))
     assert levels(findings) == ({"stuck pods": level} if level else {})
-    assert ("crictl rmp --force id-old" in mends(findings)) is (level == "warn")
+    assert ("crictl rmp --force id-old" in fixes(findings)) is (level == "warn")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_hook_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "sockets", "checkpoints", "adopts", "mend"),
+    ("units", "sockets", "checkpoints", "adopts", "fix"),
     [
         pytest.param([], [], 0, False, "", id="nothing"),
         pytest.param([], [], 3, True, "", id="adopted"),
@@ -115,8 +115,8 @@ def test_hook_servers(tmp_path: Path) -> None:
     ],
 )
 def test_leftovers_of_cri_dockerd(
-    units: list[str], sockets: list[Path], checkpoints: int, adopts: bool, mend: str
+    units: list[str], sockets: list[Path], checkpoints: int, adopts: bool, fix: str
 ) -> None:
     findings = list(check_cri_dockerd(units, sockets, checkpoints, adopts=adopts))
-    assert levels(findings) == {"cri-dockerd": "warn" if mend else "ok"}
-    assert mend in mends(findings)
+    assert levels(findings) == {"cri-dockerd": "warn" if fix else "ok"}
+    assert fix in fixes(findings)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from dockershim.dumps import process
+from dockershim.dumps import dump_process
 from dockershim.dumps.archive import Target
+from dockershim.dumps.dump_process import Order, bind_mounts
+from dockershim.dumps.make_dump import make_dump
 from dockershim.dumps.problems import Kind, Problem
-from dockershim.dumps.process import Order, bind_mounts
-from dockershim.dumps.service import make_dump
 from dockershim.errors import (
     AlreadyExists,
     EngineFailure,
@@ -127,10 +127,12 @@ async def test_without_a_log_there_is_none(order: Order, tmp_path: Path) -> None
     ("script", "changed", "kind", "text"),
     [
         pytest.param(FAILS, {}, EngineFailure, "x.c:1): a  [1m reason", id="criu says why, and no control characters"),
-        pytest.param("#!/bin/sh\necho no >&2; exit 1", {}, EngineFailure, "dumped: no", id="the runtime says why"),
-        pytest.param("#!/bin/sh\nexit 1", {}, EngineFailure, "does not say why", id="nobody says why"),
-        pytest.param("#!/missing\n", {}, FailedPrecondition, "cannot be run", id="the runtime is gone"),
-        pytest.param(WORKS, {"pid": 1 << 30}, FailedPrecondition, "has ended", id="the container is gone"),
+        pytest.param(
+            "#!/bin/sh\necho no >&2; exit 1", {}, EngineFailure, "still running: no", id="the runtime says it"
+        ),
+        pytest.param("#!/bin/sh\nexit 1", {}, EngineFailure, "reports no reason", id="it does not say why"),
+        pytest.param("#!/missing\n", {}, FailedPrecondition, "cannot run", id="the runtime is gone"),
+        pytest.param(WORKS, {"pid": 1 << 30}, FailedPrecondition, "has exited", id="the container is gone"),
         pytest.param(WORKS, {"location": "/proc/x"}, FailedPrecondition, "location", id="no file can be there"),
         pytest.param(WORKS, {"location": "/missing/x"}, InvalidArgument, "location", id="no folder"),
         pytest.param(WORKS, {"location": __file__}, AlreadyExists, __file__, id="a file is there"),
@@ -171,7 +173,7 @@ async def test_a_runtime_that_hangs_is_ended_with_its_helpers(order: Order, tmp_
 
 def test_no_runtime_is_started_once_the_dump_is_to_end(tmp_path: Path) -> None:
     """The server may go between the begin of the process and that of the runtime. Nobody would end criu then."""
-    made = process.Runtime()
+    made = dump_process.Runtime()
     made.kill()
     command = ["touch", str(tmp_path / "started")]
     assert made.run(command, tmp_path / "output", tmp_path / "criu.conf") == -signal.SIGKILL
@@ -195,11 +197,11 @@ def test_the_server_hears_that_all_is_collected_before_the_archive_is_written(
         def sendall(self, line: bytes) -> None:
             done.extend(json.loads(line))
 
-    monkeypatch.setattr(process, "Target", Archive)
-    monkeypatch.setattr(process, "collect", lambda *_: done.append("collect"))
-    monkeypatch.setattr(process, "_end_with_server", lambda *_: None)
+    monkeypatch.setattr(dump_process, "Target", Archive)
+    monkeypatch.setattr(dump_process, "collect", lambda *_: done.append("collect"))
+    monkeypatch.setattr(dump_process, "_end_with_server", lambda *_: None)
     control: Any = Control()
-    process.serve(control)
+    dump_process.serve(control)
     assert done == ["collect", "collected", "write", "size"]
 
 

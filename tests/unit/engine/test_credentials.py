@@ -52,7 +52,7 @@ def test_an_auth_field_that_is_something_else_is_refused(auth: str) -> None:
 
 
 def test_a_password_without_a_user_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"auth\.password: needs username"):
+    with pytest.raises(InvalidArgument, match=r"auth\.password: requires auth\.username"):
         from_cri(api_pb2.AuthConfig(password="p"), "gcr.io")
 
 
@@ -261,8 +261,8 @@ async def test_a_helper_that_hangs_is_ended(file: Path, helper: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
-        pytest.param(None, "docker-credential-test is in no folder of PATH", id="missing"),
-        pytest.param(0o644, "docker-credential-test is there but not executable", id="not-executable"),
+        pytest.param(None, "docker-credential-test is not in PATH", id="missing"),
+        pytest.param(0o644, "docker-credential-test is not executable", id="not-executable"),
     ],
 )
 async def test_a_helper_that_cannot_be_started_is_named(
@@ -303,7 +303,7 @@ async def test_a_password_in_another_encoding_is_not_logged(
 ) -> None:
     write(file, {"auths": {"gcr.io": {"auth": auth}}})
     assert await NodeCredentials([file]).find("gcr.io") is None
-    assert "no credentials for gcr.io" in caplog.text
+    assert "cannot get credentials for gcr.io" in caplog.text
     assert "PASS" not in caplog.text
 
 

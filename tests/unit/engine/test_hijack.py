@@ -41,10 +41,10 @@ async def test_bytes_that_come_with_the_head_are_the_streams(engine: Engine, soc
     ("answer", "kind", "text"),
     [
         pytest.param(REFUSED, NotFound, "no such one", id="a refusal"),
-        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", EngineFailure, "answers 200 instead", id="no stream"),
-        pytest.param(b"SSH-2.0-OpenSSH\r\n\r\n", EngineFailure, "not what its API says", id="no HTTP"),
-        pytest.param(b"HTTP/1.1 101 UPGR", Unavailable, "lost before the answer", id="half a head"),
-        pytest.param(b"", Unavailable, "lost before the answer", id="no answer"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", EngineFailure, "responded with 200 instead", id="no stream"),
+        pytest.param(b"SSH-2.0-OpenSSH\r\n\r\n", EngineFailure, "unexpected response from the engine", id="no HTTP"),
+        pytest.param(b"HTTP/1.1 101 UPGR", Unavailable, "lost before its response", id="half a head"),
+        pytest.param(b"", Unavailable, "lost before its response", id="no answer"),
     ],
 )
 async def test_other_answers_are_errors(
@@ -57,6 +57,6 @@ async def test_other_answers_are_errors(
 
 
 async def test_without_an_engine(engine: Engine) -> None:
-    with pytest.raises(Unavailable, match="cannot be reached"):
+    with pytest.raises(Unavailable, match="cannot connect to the engine"):
         async with hijack(engine, "/exec/x/start"):
             pass

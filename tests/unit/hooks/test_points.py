@@ -20,6 +20,7 @@ from dockershim.state.pods import Pods
 from dockershim.translate.names import ContainerName, SandboxName
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 from tests.unit.state.fake_pods import fake_pods
+from tests.unit.translate.kubelet import ENGINE_28
 
 NAME = SandboxName("web-0", "default", "uid-1", 0)
 SANDBOX = SandboxRecord("5a" * 32, NAME, True, 0, {"app": "web"}, {}, "", "none", True, cgroup_parent="/kubepods/pod1")
@@ -29,6 +30,7 @@ CONTAINER = ContainerRecord(
 RUN = cri.RunPodSandboxRequest(
     config=cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web-0", namespace="default", uid="uid-1"))
 )
+CGROUPFS = replace(ENGINE_28, cgroup_driver="cgroupfs")
 SKIPPED = {"runtimeproxy.koordinator.sh/skip-hookserver": "true"}
 
 
@@ -81,7 +83,7 @@ async def refuse(_: object) -> None:
 async def test_each_sees_what_the_one_before_changed() -> None:
     clients = Clients(lambda name: hooks.PodSandboxHookResponse(labels={name: "x", "by": name}).SerializeToString())
     made = points(clients, server("a"), server("b"), server("c", FailurePolicy.FAIL, Hook.PRE_START_CONTAINER))
-    changed = await made.pre_run_pod_sandbox(RUN, "cgroupfs", accept)
+    changed = await made.before_run_pod(RUN, CGROUPFS, accept)
     assert dict(changed.config.labels) == {"a": "x", "b": "x", "by": "b"}
     told = [hooks.PodSandboxHookRequest.FromString(request) for _, _, request in clients.told]
     assert [dict(one.labels) for one in told] == [{}, {"a": "x", "by": "a"}]
@@ -102,9 +104,9 @@ async def test_a_policy_decides_what_a_failure_means(policy: FailurePolicy, answ
     made = points(Clients(answer), server("a", policy))
     if policy is FailurePolicy.FAIL:
         with pytest.raises(HookFailure, match=r"^hook server err: a: PreRunPodSandbox: "):
-            await made.pre_run_pod_sandbox(RUN, "cgroupfs", refuse)
+            await made.before_run_pod(RUN, CGROUPFS, refuse)
     else:
-        assert await made.pre_run_pod_sandbox(RUN, "cgroupfs", refuse) == RUN
+        assert await made.before_run_pod(RUN, CGROUPFS, refuse) == RUN
 
 
 async def test_an_answer_that_cannot_be_used_is_as_if_it_had_not_come() -> None:
@@ -113,33 +115,33 @@ async def test_an_answer_that_cannot_be_used_is_as_if_it_had_not_come() -> None:
         lambda name: hooks.PodSandboxHookResponse(cgroup_parent="/x" if name == "b" else "x").SerializeToString()
     )
     made = points(clients, server("a", FailurePolicy.IGNORE), server("b"))
-    changed = await made.pre_run_pod_sandbox(RUN, "cgroupfs", accept)
+    changed = await made.before_run_pod(RUN, CGROUPFS, accept)
     assert changed.config.linux.cgroup_parent == "/x"
     assert clients.told[0][2] == clients.told[1][2]
 
 
 async def test_a_check_is_not_made_of_what_did_not_change() -> None:
     made = points(Clients(says()), server("a"))
-    assert await made.pre_run_pod_sandbox(RUN, "cgroupfs", refuse) == RUN
+    assert await made.before_run_pod(RUN, CGROUPFS, refuse) == RUN
 
 
 async def test_nobody_is_asked_for_what_nobody_serves() -> None:
     clients = Clients(fails)
     made = points(clients, server("a", FailurePolicy.FAIL, Hook.POST_START_CONTAINER))
-    await made.pre_run_pod_sandbox(RUN, "cgroupfs", refuse)
-    await made.pre_start_container(CONTAINER)
-    await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
-    assert await made.pre_update_container_resources(CONTAINER, cri.LinuxContainerResources(), refuse) is not None
+    await made.before_run_pod(RUN, CGROUPFS, refuse)
+    await made.before_start(CONTAINER)
+    await made.after_stop(CONTAINER)
+    await made.after_stop_pod(PODS.peek(SANDBOX.id))
+    assert await made.before_update(CONTAINER, cri.LinuxContainerResources(), refuse) is not None
     assert clients.told == []
 
 
 async def test_a_post_hook_that_fails_is_passed_over() -> None:
     clients = Clients(fails)
     made = points(clients, server("a"), server("b"))
-    await made.post_start_container(CONTAINER)
-    await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
+    await made.after_start(CONTAINER)
+    await made.after_stop(CONTAINER)
+    await made.after_stop_pod(PODS.peek(SANDBOX.id))
     assert [name for name, _, _ in clients.told] == ["a", "b"] * 3
 
 
@@ -147,9 +149,9 @@ async def test_after_a_start_the_container_is_told_of_as_it_is_then() -> None:
     """The record that the call began with is that of a container that was only created."""
     clients = Clients(says())
     after = replace(CONTAINER, host_config={"CpuShares": 77})
-    await points(clients, server("a"), pods=make_pods(SANDBOX, after)).post_start_container(CONTAINER)
+    await points(clients, server("a"), pods=make_pods(SANDBOX, after)).after_start(CONTAINER)
     # Its start has failed, and somebody has removed it.
-    await points(clients, server("a"), pods=make_pods(SANDBOX)).post_start_container(CONTAINER)
+    await points(clients, server("a"), pods=make_pods(SANDBOX)).after_start(CONTAINER)
     told = [hooks.ContainerResourceHookRequest.FromString(request) for _, _, request in clients.told]
     assert [(one.container_meta.id, one.container_resources.cpu_shares) for one in told] == [
         (CONTAINER.id, 77),
@@ -164,9 +166,9 @@ async def test_each_is_told_only_of_what_it_serves() -> None:
         server("a", FailurePolicy.FAIL, Hook.POST_STOP_CONTAINER),
         server("b", FailurePolicy.FAIL, Hook.POST_START_CONTAINER, Hook.POST_STOP_POD_SANDBOX),
     )
-    await made.post_start_container(CONTAINER)
-    await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
+    await made.after_start(CONTAINER)
+    await made.after_stop(CONTAINER)
+    await made.after_stop_pod(PODS.peek(SANDBOX.id))
     assert [(name, hook) for name, hook, _ in clients.told] == [
         ("b", Hook.POST_START_CONTAINER),
         ("a", Hook.POST_STOP_CONTAINER),
@@ -179,7 +181,7 @@ async def test_each_container_of_a_pod_has_a_stop_of_its_own() -> None:
     other = replace(CONTAINER, id="d" * 64)
     made = points(clients, server("a"), pods=make_pods(SANDBOX, CONTAINER, other))
     for record in (CONTAINER, other, CONTAINER):
-        await made.post_stop_container(record)
+        await made.after_stop(record)
     told = [hooks.ContainerResourceHookRequest.FromString(request) for _, _, request in clients.told]
     assert [one.container_meta.id for one in told] == [CONTAINER.id, other.id]
 
@@ -188,8 +190,8 @@ async def test_of_a_stop_is_told_once() -> None:
     clients = Clients(says())
     made = points(clients, server("a"))
     for _ in range(2):
-        await made.post_stop_container(CONTAINER)
-        await made.post_stop_pod_sandbox(PODS.peek(SANDBOX.id))
+        await made.after_stop(CONTAINER)
+        await made.after_stop_pod(PODS.peek(SANDBOX.id))
     assert [hook for _, hook, _ in clients.told] == [Hook.POST_STOP_CONTAINER, Hook.POST_STOP_POD_SANDBOX]
 
 
@@ -198,8 +200,8 @@ async def test_a_pod_that_the_engine_has_lost_is_told_of() -> None:
     lost = Checkpoint("f" * 64, "lost", "default", uid="u", labels={"a": "b"})
     pods = make_pods(checkpoints=[lost])
     made = points(clients, server("a"), pods=pods)
-    await made.post_stop_pod_sandbox(pods.peek(lost.sandbox_id))
-    await made.post_stop_pod_sandbox(pods.peek("e" * 64))
+    await made.after_stop_pod(pods.peek(lost.sandbox_id))
+    await made.after_stop_pod(pods.peek("e" * 64))
     told = [hooks.PodSandboxHookRequest.FromString(request) for _, _, request in clients.told]
     assert [(one.pod_meta.name, dict(one.labels)) for one in told] == [("lost", {"a": "b"})]
 
@@ -212,19 +214,19 @@ async def test_a_pod_may_do_without() -> None:
     request = cri.RunPodSandboxRequest()
     request.config.labels.update(SKIPPED)
     create = cri.CreateContainerRequest()
-    assert await made.pre_run_pod_sandbox(request, "cgroupfs", refuse) is request
-    assert await made.pre_create_container(create, skipping, "cgroupfs", refuse) is create
-    await made.pre_start_container(CONTAINER)
-    await made.post_start_container(CONTAINER)
-    await made.pre_update_container_resources(CONTAINER, cri.LinuxContainerResources(), refuse)
-    await made.post_stop_container(CONTAINER)
-    await made.post_stop_pod_sandbox(pods.peek(SANDBOX.id))
+    assert await made.before_run_pod(request, CGROUPFS, refuse) is request
+    assert await made.before_create(create, skipping, CGROUPFS, refuse) is create
+    await made.before_start(CONTAINER)
+    await made.after_start(CONTAINER)
+    await made.before_update(CONTAINER, cri.LinuxContainerResources(), refuse)
+    await made.after_stop(CONTAINER)
+    await made.after_stop_pod(pods.peek(SANDBOX.id))
     assert clients.told == []
 
 
 async def test_a_container_whose_sandbox_is_gone_is_told_with_its_name() -> None:
     clients = Clients(says())
     made = points(clients, server("a"), pods=make_pods())
-    await made.post_stop_container(CONTAINER)
+    await made.after_stop(CONTAINER)
     told = hooks.ContainerResourceHookRequest.FromString(clients.told[0][2])
     assert (told.pod_meta.name, told.container_meta.name, told.container_meta.id) == ("web-0", "main", CONTAINER.id)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dockershim.host_paths import cdi
 from dockershim.host_paths.cdi import Found, find, look_at, yaml_to_json
-from dockershim.host_paths.service import HostPaths
+from dockershim.host_paths.server_side import HostPaths
 from dockershim.translate.cdi import HostPath, SpecFile
 
 DEVICES = [("v.com/c", "gpu0"), ("v.com/d", "x")]
@@ -48,7 +48,7 @@ async def test_the_server_gets_the_files_of_all_folders(host_paths: HostPaths, t
 
     assert await host_paths.cdi_specs(folders, DEVICES) == [
         SpecFile(1, f"{folders[1]}/one.json", TEXT),
-        SpecFile(2, f"{folders[2]}/bad.yaml", problem="is no YAML: could not find expected ':' in line 3"),
+        SpecFile(2, f"{folders[2]}/bad.yaml", problem="is not valid YAML: could not find expected ':' in line 3"),
         SpecFile(2, f"{folders[2]}/two.json", TEXT),
     ]
     with pytest.raises(OSError, match=r"one\.json"):
@@ -81,7 +81,7 @@ def test_only_files_that_may_have_the_device_are_told(tmp_path: Path) -> None:
         "binary.json": ("", "is not UTF-8"),
         "escaped.json": ((tmp_path / "escaped.json").read_text(), ""),
         "malformed.json": (TEXT[:-2], ""),
-        "pipe.json": ("", "is no regular file"),
+        "pipe.json": ("", "is not a regular file"),
         "to a file.json": (TEXT, ""),
     }
     assert list(files) == sorted(files)
@@ -95,15 +95,15 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         # Nearly all of an answer's bytes are its escapes.
         (tmp_path / f"{number}.json").write_text(TEXT + "\\" * 1_000_000)
-    with pytest.raises(OSError, match="of these devices are longer than"):
+    with pytest.raises(OSError, match="of these devices must be no longer than"):
         found(tmp_path)
     for number in range(4):
         (tmp_path / f"{number}.json").unlink()
         (tmp_path / f"{number}.yaml").write_text('"v.com/c gpu0 \\q' + " " * 1_000_000)
-    with pytest.raises(OSError, match="of these devices are longer than"):
+    with pytest.raises(OSError, match="of these devices must be no longer than"):
         found(tmp_path)
     monkeypatch.setattr(cdi, "_MOST_READ", 1_500_000)
-    with pytest.raises(OSError, match="longer than 1500000 characters together"):
+    with pytest.raises(OSError, match="longer than 1500000 characters in total"):
         found(tmp_path)
     monkeypatch.setattr(cdi, "_MOST_FILES", 5)
     with pytest.raises(OSError, match="more than 5 CDI specifications"):
@@ -150,21 +150,25 @@ def test_yaml_becomes_json() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("a: [}", "is no YAML: did not find expected node content in line 1", id="an open list"),
-        pytest.param("a: b: c", "is no YAML: mapping values are not allowed in this context in line 1", id="colons"),
-        pytest.param("\0", "is no YAML: control characters are not allowed at character 0", id="a control character"),
-        pytest.param("[" * 100, "has more than 16 levels in line 1", id="many levels"),
-        pytest.param("{a: " * 100_000, "has more than 16 levels in line 1", id="many levels of keys"),
-        pytest.param("- " * 100_000, "has more than 16 levels in line 1", id="many levels of a block"),
-        pytest.param("a: &x [1]\nb: *x", "has an alias in line 2; write out what it stands for", id="an alias"),
-        pytest.param("a: !!python/name:os.system x", "has a tag in line 1; remove it", id="a tag"),
-        pytest.param("a: !x [1]", "has a tag in line 1; remove it", id="a tag of a list"),
-        pytest.param("a: 1\na: 2", "has a key twice before line 3", id="a key twice"),
-        pytest.param("? [a]\n: 1", "has a key that is no text before line 3", id="a key that is a list"),
+        pytest.param("a: [}", "is not valid YAML: did not find expected node content in line 1", id="an open list"),
+        pytest.param(
+            "a: b: c", "is not valid YAML: mapping values are not allowed in this context in line 1", id="colons"
+        ),
+        pytest.param(
+            "\0", "is not valid YAML: control characters are not allowed at character 0", id="a control character"
+        ),
+        pytest.param("[" * 100, "is nested more than 16 levels deep in line 1", id="levels deep"),
+        pytest.param("{a: " * 100_000, "is nested more than 16 levels deep in line 1", id="levels deep of keys"),
+        pytest.param("- " * 100_000, "is nested more than 16 levels deep in line 1", id="levels deep of a block"),
+        pytest.param("a: &x [1]\nb: *x", "has an alias in line 2; aliases are not supported", id="an alias"),
+        pytest.param("a: !!python/name:os.system x", "has a tag in line 1; tags are not supported", id="a tag"),
+        pytest.param("a: !x [1]", "has a tag in line 1; tags are not supported", id="a tag of a list"),
+        pytest.param("a: 1\na: 2", "has a duplicate key before line 3", id="a duplicate key"),
+        pytest.param("? [a]\n: 1", "has a key that is not a string before line 3", id="a key that is a list"),
     ],
 )
 def test_yaml_that_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=r"^(is no|has)") as caught:
+    with pytest.raises(ValueError, match=r"^(is not valid YAML|is nested|has)") as caught:
         yaml_to_json(text)
     assert str(caught.value) == problem
 
@@ -179,7 +183,7 @@ def test_any_text_is_yaml_or_refused(text: str) -> None:
     try:
         json.loads(yaml_to_json(text))
     except ValueError as error:
-        assert str(error).startswith(("is no YAML: ", "has "))  # noqa: PT017 - it may as well be right
+        assert str(error).startswith(("is not valid YAML: ", "has "))  # noqa: PT017 - it may as well be right
 
 
 _LEAVES = st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
@@ -221,7 +225,7 @@ async def test_the_server_gets_what_is_at_paths(host_paths: HostPaths, tmp_path:
 def test_yaml_is_imported_when_there_is_some() -> None:
     """A process that finds none stays small."""
     script = (
-        "import sys; from dockershim.host_paths import process, cdi;"
+        "import sys; from dockershim.host_paths import path_process, cdi;"
         "assert 'yaml' not in sys.modules; cdi.yaml_to_json('a'); assert 'yaml' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import tempfile
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dockershim.logs import copying
+from dockershim.logs.position import Place
 from dockershim.logs.target import Target
 from tests.unit.logs.engine import Files, engine_line
 
@@ -281,6 +284,43 @@ def test_a_log_that_was_emptied_while_nobody_followed_is_no_known_file(files: Fi
     assert files.kubelet.lines()[1:] == files.engine.written[5:]
 
 
+@pytest.mark.parametrize("how", ["rotated", "removed while it is followed", "removed while nobody follows"])
+def test_what_was_written_to_a_new_file_right_before_a_kill_is_there_once(
+    files: Files, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The new file is in the position before it has lines: the next process compares them with the engine's."""
+    files.engine.write(5)
+    files.copy()
+    if how == "rotated":
+        files.kubelet.rotate()
+        files.copying.reopen()
+    else:
+        files.kubelet.path.unlink()
+    if how == "removed while nobody follows":
+        files.restart()
+    files.engine.write(5)
+    written: list[int] = []
+
+    def write(fd: int, content: bytes) -> int:
+        written.append(_WRITE(fd, content))
+        return written[-1]
+
+    def pwrite(fd: int, content: bytes, offset: int) -> int:
+        if written:
+            raise Killed
+        return _PWRITE(fd, content, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        patch.setattr(os, "pwrite", pwrite)
+        with pytest.raises(Killed):
+            files.copy()
+    files.restart()
+    files.engine.write(5)
+    files.copy()
+    assert files.kubelet.lines() == files.engine.written[0 if how == "rotated" else 5 :]
+
+
 def test_a_reopen_without_a_rename_changes_nothing(files: Files) -> None:
     files.engine.write(5)
     files.copy()
@@ -312,9 +352,8 @@ def test_what_the_engine_dropped_before_it_was_seen_is_told(files: Files, keep: 
     files.copying.scan(keep + 1)
     # As large as the smallest of the others.
     size = len(engine_line("line 0\n")) * 10
-    assert files.reports == [
-        f"at least {size} bytes are missing in {files.kubelet.path}: the engine rotates faster than is read"
-    ]
+    why = "the engine rotated faster than its files could be read"
+    assert files.reports == [f"at least {size} bytes are missing in {files.kubelet.path}: {why}"]
     files.copy()
     assert files.kubelet.lines() == files.engine.written[:10] + files.engine.written[20:]
 
@@ -370,6 +409,29 @@ def test_an_emptied_engine_file_is_read_from_its_start(files: Files) -> None:
     files.engine.write(3)
     files.copy()
     files.check()
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 150])
+def test_what_was_written_when_the_disk_was_full_is_not_written_again(files: Files, room: int) -> None:
+    files.engine.write(5)
+    writes = Writes(room, lambda: OSError(errno.ENOSPC, "no space"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", writes.write)
+        with pytest.raises(OSError, match="no space"):
+            files.copy()
+    files.copy()
+    files.check()
+    assert files.kubelet.lines() == files.engine.written
+
+
+def test_the_end_of_a_log_that_was_emptied_is_what_it_has(tmp_path: Path) -> None:
+    target = Target(tmp_path, tmp_path / "0.log")
+    target.open()
+    target.write(b"one\n")
+    os.truncate(tmp_path / "0.log", 0)
+    target.write(b"two\n")
+    assert target.place == Place((tmp_path / "0.log").stat().st_ino, 4, zlib.crc32(b"two\n"))
+    target.close()
 
 
 def test_lines_of_another_before_ours_stay(files: Files) -> None:
@@ -494,7 +556,7 @@ def test_what_only_a_killed_process_held_is_told(files: Files, monkeypatch: pyte
 
 def test_what_is_missing_is_told_once_a_minute(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("dockershim.logs.copying.time.monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     for turn in range(3):
         for _ in range(10):
             files.fall_behind()

@@ -21,12 +21,12 @@ import pytest
 from dockershim.common.beneath import open_file, open_folder, open_or_make_file
 from dockershim.errors import FailedPrecondition
 from dockershim.logs import position
+from dockershim.logs.container_logs import ContainerLogs
 from dockershim.logs.follower import COMPLAIN, LogFollower
 from dockershim.logs.position import Place
-from dockershim.logs.service import ContainerLogs
 from dockershim.logs.target import Target
 from tests.unit.logs.engine import Files, Pod
-from tests.unit.logs.test_service import follow, until
+from tests.unit.logs.following import follow, until
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_a_file_that_comes_and_goes_all_the_time_is_given_up(tmp_path: Path, mon
 
     with opened(tmp_path) as descriptor:
         monkeypatch.setattr(os, "open", absent)
-        with pytest.raises(OSError, match="all the time"):
+        with pytest.raises(OSError, match="repeatedly"):
             open_or_make_file(descriptor, path, os.O_RDWR, 0o640)
 
 
@@ -364,7 +364,7 @@ async def test_a_pipe_in_the_place_of_a_log_costs_only_that_log(
         hostile.kubelet.path.unlink()
         pipe(hostile.kubelet.path, elsewhere)
         hostile.engine.write(1)
-        await until(lambda: "cannot be written now" in caplog.text)
+        await until(lambda: "cannot write the logs of" in caplog.text)
         with pytest.raises(FailedPrecondition, match="not a regular file"):
             await logs.reopen(hostile.id)
         await follow(logs, other)

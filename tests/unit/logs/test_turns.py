@@ -208,7 +208,7 @@ def test_what_is_not_copied_of_a_container_that_is_gone_is_told(
     engine_lines = gone.engine.path.read_bytes().splitlines(keepends=True)
     missing = len(b"".join(engine_lines[len(found) :]))
     assert running.said == [
-        f"{missing} bytes are missing in {gone.kubelet.path}: they could not be written before their removal"
+        f"{missing} bytes are missing in {gone.kubelet.path}: they could not be written before its removal"
     ]
     assert not (tmp_path / "positions" / "gone").exists()
 
@@ -236,7 +236,7 @@ def test_who_waits_for_a_container_that_is_forgotten_is_told(running: Running, t
     numbers = [running.ask(what, pod) for what in ("forget", "finish", "reopen", "forget")]
     answers = [running.answer(number) for number in numbers]
     assert answers[0] == answers[3] == ""
-    assert all("not followed any more" in answer for answer in answers[1:3] if answer), answers
+    assert all("no longer followed" in answer for answer in answers[1:3] if answer), answers
     assert pod.is_complete()
     assert not (tmp_path / "positions" / "gone").exists()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.logs.service import ContainerLogs
+from dockershim.logs.container_logs import ContainerLogs
 from tests.processes import switches
 from tests.unit.logs.engine import Pod
 
@@ -38,7 +38,7 @@ def limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
         program = tmp_path / "python"
         program.write_text(f'#!/bin/sh\nexec unshare --user --map-root-user sh {tmp_path}/limited "$@"\n')
         program.chmod(0o755)
-        monkeypatch.setattr("dockershim.logs.service.sys.executable", str(program))
+        monkeypatch.setattr(sys, "executable", str(program))
 
     return begin
 
@@ -147,4 +147,4 @@ async def test_what_may_have_been_rotated_away_unseen_is_told(
             pod.engine.write(3)
         await until(lambda: pod.kubelet.lines()[-1:] == pod.engine.written[-1:])
         await logs.finish("a", 5)
-    assert f"lines may be missing in {pod.kubelet.path}: the engine has removed files" in caplog.text
+    assert f"lines may be missing in {pod.kubelet.path}: the engine removed files" in caplog.text

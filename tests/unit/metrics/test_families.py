@@ -36,7 +36,7 @@ def test_names_keep_the_conventions(family: Family) -> None:
 def test_no_label_can_grow_with_the_work_of_a_node() -> None:
     labels = {label for family in FAMILIES.values() for label in family.labels}
     assert labels == {
-        *("method", "call", "command", "plugin", "code", "phase", "reason", "state", "kind", "transport"),
+        *("method", "call", "command", "plugin", "code", "step", "reason", "state", "kind", "transport"),
         "owner",
         *("version", "api", "python"),
     }
@@ -100,14 +100,14 @@ def test_panels_have_a_place_of_their_own() -> None:
 def test_trouble_turns_a_panel_of_the_first_row_red() -> None:
     first = [panel for panel in DASHBOARD["panels"] if panel["gridPos"]["y"] == 1]
     assert [panel["title"] for panel in first if "red" in json.dumps(panel["fieldConfig"])] == [
-        *("Engine", "Network", "Calls failing", "Pod start, 99 %", "Engine outages, 1 h", "Log lag", "Logs blocked"),
+        *("Engine", "Network", "Failed calls", "Pod start, p99", "Engine outages, 1 h", "Log lag", "Logs blocked"),
     ]
 
 
 def test_rows() -> None:
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
     assert rows == [
-        *("Node at a glance", "Calls of the kubelet", "Pods: start and end", "Engine", "Network", "Logs"),
+        *("Node at a glance", "Calls of the kubelet", "Pods: start and stop", "Engine", "Network", "Logs"),
         *("Streams", "Process"),
     ]
     assert [panel["collapsed"] for panel in DASHBOARD["panels"] if panel["type"] == "row"] == [False] + 7 * [True]

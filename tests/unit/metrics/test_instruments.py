@@ -11,15 +11,23 @@ from prometheus_client import CollectorRegistry
 
 import cni
 from dockershim import errors
-from dockershim.common.measure import measured
-from dockershim.common.steps import listening, step
+from dockershim.common.steps import step
+from dockershim.common.timed import Kind, timed
 from dockershim.cri.calls import code_of
-from dockershim.metrics.instruments import CountedCalls, CountedPlugins, CountedPulls, Instruments
+from dockershim.metrics.instruments import Instruments
+from dockershim.network.plugins import TimedPlugins
 
 
 @pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
+def instruments() -> Iterator[Instruments]:
+    instruments = Instruments()
+    with instruments.subscribed():
+        yield instruments
+
+
+@pytest.fixture
+def registry(instruments: Instruments) -> CollectorRegistry:
+    return instruments.registry
 
 
 @pytest.mark.parametrize(
@@ -40,10 +48,9 @@ def test_code(error: BaseException, code: str) -> None:
 
 
 def test_a_call_is_counted_with_its_end(registry: CollectorRegistry) -> None:
-    calls = CountedCalls("engine_call", registry)
-    with measured(calls, "GET /info"):
+    with timed(Kind.ENGINE, "GET /info"):
         assert registry.get_sample_value("dockershim_engine_calls_in_flight", {"call": "GET /info"}) == 1
-    with pytest.raises(errors.NotFound), measured(calls, "GET /info"):
+    with pytest.raises(errors.NotFound), timed(Kind.ENGINE, "GET /info"):
         raise errors.NotFound
     counted = [
         registry.get_sample_value("dockershim_engine_calls_total", {"call": "GET /info", "code": code})
@@ -54,24 +61,17 @@ def test_a_call_is_counted_with_its_end(registry: CollectorRegistry) -> None:
     assert registry.get_sample_value("dockershim_engine_call_duration_seconds_count", {"call": "GET /info"}) == 2
 
 
-def test_without_anybody_to_tell_a_call_is_only_a_call() -> None:
-    with pytest.raises(errors.NotFound), measured(None, "GET /info"):
-        raise errors.NotFound
-
-
 def test_a_call_that_ends_with_its_client_has_no_duration(registry: CollectorRegistry) -> None:
-    calls = CountedCalls("rpc", registry, untimed=("GetContainerEvents",))
-    calls.begun("GetContainerEvents")
-    calls.ended("CANCELLED", 86400.0, "GetContainerEvents")
+    with pytest.raises(GeneratorExit), timed(Kind.RPC, "GetContainerEvents"):
+        raise GeneratorExit
     labels = {"method": "GetContainerEvents"}
     assert registry.get_sample_value("dockershim_rpcs_total", labels | {"code": "CANCELLED"}) == 1
     assert registry.get_sample_value("dockershim_rpc_duration_seconds_count", labels) is None
 
 
-def test_pulls_have_no_labels_but_their_code(registry: CollectorRegistry) -> None:
-    pulls = CountedPulls(registry)
-    with measured(pulls):
-        pulls.received(1000)
+def test_pulls_have_no_labels_but_their_code(instruments: Instruments, registry: CollectorRegistry) -> None:
+    with timed(Kind.PULL):
+        instruments.received(1000)
     assert registry.get_sample_value("dockershim_image_pulls_total", {"code": "OK"}) == 1
     assert registry.get_sample_value("dockershim_image_pull_duration_seconds_count") == 1
     assert registry.get_sample_value("dockershim_image_pull_bytes_total") == 1000
@@ -91,7 +91,7 @@ class Plugins:
 
 
 async def test_plugins_are_counted_by_how_they_ended(registry: CollectorRegistry) -> None:
-    executor = CountedPlugins(Plugins(0, 1, cni.PluginTimeout("too long")), registry)
+    executor = TimedPlugins(Plugins(0, 1, cni.PluginTimeout("too long")))
     add = cni.Invocation(Path("/opt/cni/bin/bridge"), {"CNI_COMMAND": "ADD"}, b"{}", 1.0)
     assert (await executor.run(add)).exit_status == 0
     assert (await executor.run(add)).exit_status == 1
@@ -106,16 +106,17 @@ async def test_plugins_are_counted_by_how_they_ended(registry: CollectorRegistry
     assert registry.get_sample_value("dockershim_cni_calls_in_flight", labels) == 0
 
 
-def test_steps_are_told_of_while_somebody_listens() -> None:
+def test_steps_that_succeed_are_timed() -> None:
     instruments = Instruments()
-    with listening(instruments.step_passed), step("pin the network namespace"):
-        pass
-    with pytest.raises(OSError, match="full"), listening(instruments.step_passed), step("write the checkpoint"):
-        raise OSError("full")
+    with instruments.subscribed():
+        with step("pin the network namespace"):
+            pass
+        with pytest.raises(OSError, match="full"), step("write the checkpoint"):
+            raise OSError("full")
     with step("pin the network namespace"):
         pass
     counted = [
-        instruments.registry.get_sample_value("dockershim_phase_duration_seconds_count", {"phase": name})
+        instruments.registry.get_sample_value("dockershim_step_duration_seconds_count", {"step": name})
         for name in ("pin the network namespace", "write the checkpoint")
     ]
     assert counted == [1, None]

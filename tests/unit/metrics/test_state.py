@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from dockershim.errors import NetworkFailure, Unavailable
-from dockershim.logs.service import Statistics
+from dockershim.logs.container_logs import Statistics
 from dockershim.metrics.parts import Parts
 from dockershim.metrics.state import State, age
 from dockershim.state.follower import Counters
@@ -45,17 +45,14 @@ def parts(**changed: Any) -> Parts:
     records = [sandbox(name) for name in ("ready", "broken", "stopped")]
     reasons = {"ready": None, "stopped": "its network is torn down"}
 
-    async def not_ready_reason(record: SandboxRecord) -> str | None:
-        if record.id not in reasons:
-            raise NetworkFailure("its addresses cannot be read")
-        return reasons[record.id]
+    def pod_of(record: SandboxRecord) -> Any:
+        found = {"return_value": reasons[record.id]} if record.id in reasons else {"side_effect": NetworkFailure("no")}
+        return SimpleNamespace(not_ready_reason=AsyncMock(**found))
 
     known: dict[str, Any] = {
-        "pods": SimpleNamespace(
-            inventory=SimpleNamespace(snapshot=lambda: records),
-            not_ready_reason=not_ready_reason,
-            checkpoints=SimpleNamespace(by_id={}, damaged=lambda: 0),
-        ),
+        "pods": SimpleNamespace(of=pod_of),
+        "inventory": SimpleNamespace(snapshot=lambda: records),
+        "checkpoints": SimpleNamespace(by_id={}, damaged=lambda: 0),
         "follower": SimpleNamespace(counters=Counters(), is_current=True),
         "info": SimpleNamespace(last=None),
         "watchdog": SimpleNamespace(failure=None),
@@ -87,7 +84,7 @@ async def test_a_sandbox_whose_network_cannot_be_read_is_not_ready() -> None:
 
 async def test_what_is_up() -> None:
     found = await values()
-    assert [found[name,] for name in ("engine_up", "network_up", "log_process_up")] == [1, 1, 1]
+    assert [found[name,] for name in ("engine_up", "network_ready", "log_process_up")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +93,7 @@ async def test_what_is_up() -> None:
         pytest.param({"watchdog": SimpleNamespace(failure=Unavailable("away"))}, "engine_up", id="the engine"),
         pytest.param(
             {"network": SimpleNamespace(check=AsyncMock(side_effect=NetworkFailure("no plugin")))},
-            "network_up",
+            "network_ready",
             id="the network",
         ),
         pytest.param(
@@ -108,7 +105,7 @@ async def test_what_is_up() -> None:
 )
 async def test_one_part_that_is_down_costs_no_other(changed: dict[str, Any], down: str) -> None:
     found = await values(**changed)
-    up = {name: found[name,] for name in ("engine_up", "network_up", "log_process_up")}
+    up = {name: found[name,] for name in ("engine_up", "network_ready", "log_process_up")}
     assert up == {name: float(name != down) for name in up}
     assert found["log_process_restarts_total",] == 3
     assert (("log_lines_total",) in found) is (down != "log_process_up")

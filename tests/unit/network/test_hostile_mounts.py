@@ -37,12 +37,12 @@ pin = pins.pin("lost", own)
 assert ctypes.CDLL(None).unshare(0x40000000) == 0
 device, inode = os.stat(pin).st_dev, os.stat(pin).st_ino
 
-by_name, by_race = victim("by-name"), victim("by-race")
+by_name, by_race, by_late_race = map(victim, ("by-name", "by-race", "by-late-race"))
 mount("--make-shared", by_name)
 row = f"1 1 {os.major(device)}:{os.minor(device)} net:[{inode}] {by_name} rw - nsfs nsfs rw"
 bind(folder / "hostile", [*NAMES, f"net:[{inode}]", *map(forged, (row, row.replace(str(by_name), str(pin))))])
 
-engines, kept, tenants = folder / "engines", folder / "kept", folder / "tenants"
+engines, kept, tenants, late = folder / "engines", folder / "kept", folder / "tenants", folder / "late"
 for place, content in ((engines, ""), (kept, "x")):
     place.write_text(content)
     mount("--bind", pin, place)
@@ -50,6 +50,9 @@ for place, content in ((engines, ""), (kept, "x")):
 tenants.mkdir()
 (tenants / "by-race").touch()
 mount("--bind", pin, tenants / "by-race")
+late.mkdir()
+(late / "by-late-race").touch()
+mount("--bind", pin, late / "by-late-race")
 
 pins.share()
 told["shared"] = sum(f" {folder}/netns " in line for line in open("/proc/self/mountinfo", errors="replace"))
@@ -67,9 +70,21 @@ def swapped():
     (folder / "link").symlink_to(pin)
     yield dataclasses.replace(gone, point=str(folder / "link"))
 
+open_before = os.open
+
+def swapped_late(path, *words, **more):
+    opened = open_before(path, *words, **more)
+    if path == "by-late-race":
+        # After the mount was opened, to look at it and to unmount it.
+        late.rename(folder / "moved-late")
+        late.symlink_to(folder)
+    return opened
+
 netns.mounts = swapped
+os.open = swapped_late
 told["released"] = [Path(one).name for one in netns.release_others(pin)]
-told["secrets"] = [(place / "secret").exists() for place in (by_name, by_race)]
+os.open = open_before
+told["secrets"] = [(place / "secret").exists() for place in (by_name, by_race, by_late_race)]
 told["files"] = [engines.exists(), kept.exists()]
 told["left"] = [one.point.removeprefix(f"{folder}/") for one in mounts() if one.root == f"net:[{inode}]"]
 told["left"].remove(f"netns/{pin.name}")
@@ -93,8 +108,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     ("what", "expected"),
     [
         pytest.param("shared", 1, id="the folder of pins is shared"),
-        pytest.param("secrets", [True, True], id="no other mount is undone, by a name or by a link"),
-        pytest.param("released", ["engines", "engines", "kept", "kept"], id="all mounts of the namespace are"),
+        pytest.param("secrets", [True, True, True], id="no other mount is undone, by a name or by a link"),
+        pytest.param(
+            "released", ["engines", "engines", "kept", "kept", "by-late-race"], id="all mounts of the namespace are"
+        ),
         pytest.param("files", [False, True], id="the empty file below one is removed, and no other"),
         pytest.param("left", ["moved/by-race"], id="a mount that was moved is left"),
         pytest.param("pinned", True, id="and so is the pin"),

@@ -79,20 +79,6 @@ for name, source in (("no namespace", file), ("nothing", folder / "none")):
     except OSError as error:
         told[name] = [errno.errorcode[error.errno], pins.path(name).exists()]
 
-upgraded = Pins(folder, folder / "now")
-upgraded.pin("new", own)
-(folder / "netns" / "old").touch()
-subprocess.run(["mount", "--bind", own, folder / "netns" / "old"], check=True)
-told["earlier"] = [
-    upgraded.path("old") == folder / "netns" / "old",
-    upgraded.is_pinned("old"),
-    upgraded.is_place("old", folder / "netns" / "old"),
-    sorted(upgraded.pinned()),
-]
-for sandbox_id in ("old", "new"):
-    upgraded.unpin(sandbox_id)
-told["earlier unpinned"] = [upgraded.is_pinned("old"), sorted(upgraded.pinned())]
-
 shared = folder / "shared"
 neighbour, late = Pins(folder / "neighbour", shared), Pins(folder / "late", shared)
 neighbour.pin("x", own)
@@ -154,8 +140,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         pytest.param("after", [False, False], id="an unpinned one is gone, also when unpinned again"),
         pytest.param("no namespace", ["EINVAL", False], id="what is no namespace is not pinned"),
         pytest.param("nothing", ["ENOENT", False], id="nor what is not there"),
-        pytest.param("earlier", [True, True, True, ["new", "old"]], id="a pin of an earlier version is one"),
-        pytest.param("earlier unpinned", [False, []], id="and is undone as others are"),
         pytest.param("a mount of its own", 1, id="a folder that does not propagate becomes a mount once"),
         pytest.param("neighbour seen", True, id="which has the pins that were in the folder before"),
         pytest.param("seen by a daemon", ["6e736673"] * 2, id="and shows later ones to whoever has mounted it"),
@@ -175,5 +159,5 @@ def test_a_file_is_no_pin(tmp_path: Path) -> None:
 
 
 def test_addresses_of_what_is_no_namespace(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="cannot read the addresses of eth0"):
+    with pytest.raises(OSError, match="cannot read the IP addresses of eth0"):
         addresses(tmp_path / "none", "eth0")

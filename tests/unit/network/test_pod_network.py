@@ -297,13 +297,13 @@ def test_the_ways_to_detach(of: cni.NetworkList, netns: str | None, addresses: l
 async def test_an_interface_that_is_gone_is_restored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored: bool | OSError, fails: bool, deletes: int
 ) -> None:
-    def restore(netns: Path, interface: str, addresses: Sequence[str]) -> bool:
+    def restore(_: Pins, netns: Path, interface: str, addresses: Sequence[str]) -> bool:
         assert (interface, addresses) == ("eth0", ["10.1.0.7/24"])
         if isinstance(restored, OSError):
             raise restored
         return restored
 
-    monkeypatch.setattr("dockershim.network.pod_network.restore_link", restore)
+    monkeypatch.setattr(Pins, "restore_link", restore)
     monkeypatch.setattr(Pins, "is_pinned", lambda *_: True)
     added = cni.CachedAttachment(MASQUERADING, cni.Attachment(SANDBOX_ID), result("10.1.0.7/24"))
     runtime = FakeRuntime(cached=[added])
@@ -343,7 +343,7 @@ async def test_an_add_that_fails_is_a_failure_of_the_network(runtime: FakeRuntim
 async def test_a_network_without_an_address_is_none(runtime: FakeRuntime, network: CNINetwork) -> None:
     runtime.result = result()
 
-    with pytest.raises(NetworkFailure, match="gave the pod no address"):
+    with pytest.raises(NetworkFailure, match="assigned no IP address to the pod"):
         await network.set_up(SANDBOX_ID, sandbox_config())
 
 
@@ -403,7 +403,7 @@ async def test_plugins_that_do_not_answer_are_a_problem(
 
     monkeypatch.setattr(runtime, "validate", validate)
     async with network:
-        assert await problem(network, 0.01) == "the plugins of CNI network 'pods' do not answer"
+        assert await problem(network, 0.01) == "the plugins of CNI network 'pods' do not respond"
 
 
 async def test_plugins_are_not_asked_at_each_call(runtime: FakeRuntime, network: CNINetwork) -> None:
@@ -497,7 +497,7 @@ async def test_the_engines_own_network_has_the_engines_addresses() -> None:
 
     assert await network.set_up(sandbox.id, sandbox_config(), sandbox.addresses) == ("172.17.0.2", "fd00::2")
     assert await network.addresses(sandbox) == ("172.17.0.2", "fd00::2")
-    with pytest.raises(NetworkFailure, match="no address"):
+    with pytest.raises(NetworkFailure, match="no IP address"):
         await network.set_up(SANDBOX_ID, sandbox_config())
     config = sandbox_config()
     config.annotations["kubernetes.io/ingress-bandwidth"] = "1M"
@@ -514,22 +514,21 @@ def test_what_is_left_of_ours_is_told_and_nothing_of_others(
 ) -> None:
     assert network.remembered() == set()
 
-    pins, earlier, locks = tmp_path / "pins", tmp_path / "netns", tmp_path / "locks"
+    pins, locks = tmp_path / "pins", tmp_path / "locks"
     ours = Pins(tmp_path, pins)
     others = Pins(tmp_path / "of-another-server", pins)
-    for path in (ours.path("pinned"), others.path("no"), pins / "cni-5a", earlier / "pinned-earlier", locks / "locked"):
+    for path in (ours.path("pinned"), others.path("no"), pins / "cni-5a", locks / "locked"):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     runtime.cached = [
         attached("ours", ours.path("ours")),
-        attached("ours-earlier", earlier / "ours-earlier"),
         attached("of-another-server", others.path("of-another-server")),
         attached("of-another-runtime", "/run/netns/x"),
         attached("of-a-process", "/proc/4711/ns/net"),
         attached("at-a-pin-of-another", ours.path("ours")),
     ]
 
-    assert network.remembered() == {"pinned", "pinned-earlier", "locked", "ours", "ours-earlier"}
+    assert network.remembered() == {"pinned", "locked", "ours"}
 
 
 @pytest.mark.parametrize(
@@ -552,9 +551,10 @@ async def test_garbage_is_what_is_ours_and_known_to_nobody(
     valid: set[tuple[str, str]] | None,
 ) -> None:
     source.network = cni.NetworkList.parse({"cniVersion": version, "name": "pods", "plugins": [{"type": "bridge"}]})
+    pins = Pins(tmp_path, tmp_path / "pins")
     runtime.cached = [
-        attached("gone", tmp_path / "netns/gone"),
-        attached("alive", tmp_path / "netns/alive"),
+        attached("gone", pins.path("gone")),
+        attached("alive", pins.path("alive")),
         attached("of-another-runtime", "/run/netns/x"),
     ]
 

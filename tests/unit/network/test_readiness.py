@@ -105,7 +105,7 @@ async def test_a_plugin_that_comes_back_is_asked_for_its_versions(plugins: Plugi
 async def test_an_examination_under_way_ends_with_the_server(plugins: Plugins) -> None:
     made = of(plugins)
     plugins.hold = asyncio.Event()
-    with pytest.raises(FailedPrecondition, match="do not answer"):
+    with pytest.raises(FailedPrecondition, match="do not respond"):
         await made.check(0.0)
     await settle()
     await made.close()

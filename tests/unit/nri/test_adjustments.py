@@ -13,41 +13,9 @@ from hypothesis import strategies as st
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.nri.adjustments import Conflict, CreateResult, StopResult, UpdateResult, owner_of
 from dockershim.nri.replies import AdjustmentError, BadReply
+from tests.unit.nri.answers import FIELDS, ID, A, B, C, answer, device, limits, linux, request
 
-ID = "1c" * 32
 OTHER = "2d" * 32
-A, B, C = "10-a", "20-b", "30-c"
-
-
-def request() -> api.CreateContainerRequest:
-    container = api.Container(
-        id=ID,
-        name="main",
-        annotations={"there": "1"},
-        args=["serve"],
-        env=["PATH=/bin", "THERE=1", "BARE"],
-        mounts=[api.Mount(destination="/there", source="/srv", type="bind")],
-        linux=api.LinuxContainer(
-            devices=[api.LinuxDevice(path="/dev/there", type="c", major=1, minor=3)],
-            sysctl={"net.there": "1"},
-            namespaces=[api.LinuxNamespace(type="pid"), api.LinuxNamespace(type="ipc", path="/proc/1/ns/ipc")],
-            net_devices={"there": api.LinuxNetDevice(name="eth1")},
-        ),
-        rlimits=[api.POSIXRlimit(type="RLIMIT_CORE", hard=1, soft=1)],
-    )
-    return api.CreateContainerRequest(pod=api.PodSandbox(id="pod"), container=container)
-
-
-def answer(**adjust: Any) -> api.CreateContainerResponse:
-    return api.CreateContainerResponse(adjust=api.ContainerAdjustment(**adjust))
-
-
-def linux(**fields: Any) -> api.CreateContainerResponse:
-    return answer(linux=api.LinuxContainerAdjustment(**fields))
-
-
-def limits(**fields: Any) -> api.CreateContainerResponse:
-    return linux(resources=api.LinuxResources(**fields))
 
 
 def merge(*answers: tuple[str, api.CreateContainerResponse]) -> CreateResult:
@@ -57,52 +25,6 @@ def merge(*answers: tuple[str, api.CreateContainerResponse]) -> CreateResult:
     return result
 
 
-def device(path: str, minor: int = 3) -> api.LinuxDevice:
-    return api.LinuxDevice(path=path, type="c", major=1, minor=minor)
-
-
-#: Each field that one plugin sets at a time: an answer that sets it, and what it is called.
-FIELDS = [
-    (answer(annotations={"k": "v"}), "Annotations k"),
-    (answer(mounts=[api.Mount(destination="/m", source="/s", type="bind")]), "Mounts /m"),
-    (answer(env=[api.KeyValue(key="K", value="v")]), "Env K"),
-    (answer(args=["a", "b"]), "Args"),
-    (answer(rlimits=[api.POSIXRlimit(type="RLIMIT_NOFILE", hard=2, soft=1)]), "Rlimits RLIMIT_NOFILE"),
-    (answer(CDI_devices=[api.CDIDevice(name="vendor.com/gpu=0")]), "CdiDevices vendor.com/gpu=0"),
-    (linux(devices=[device("/dev/x")]), "Devices /dev/x"),
-    (linux(cgroups_path="/pods/x"), "CgroupsPath"),
-    (linux(oom_score_adj=api.OptionalInt(value=0)), "OomScoreAdj"),
-    (linux(io_priority=api.LinuxIOPriority(priority=1)), "IoPriority"),
-    (linux(seccomp_policy=api.LinuxSeccomp(default_action="SCMP_ACT_ALLOW")), "SeccompPolicy"),
-    (linux(namespaces=[api.LinuxNamespace(type="uts")]), "Namespace uts"),
-    (linux(sysctl={"net.x": "1"}), "Sysctl net.x"),
-    (linux(net_devices={"eth1": api.LinuxNetDevice(name="x")}), "LinuxNetDevices eth1"),
-    (linux(scheduler=api.LinuxScheduler(nice=1)), "LinuxSched"),
-    (linux(rdt=api.LinuxRdt(clos_id=api.OptionalString(value="x"))), "RdtClosID"),
-    (linux(rdt=api.LinuxRdt(schemata=api.OptionalRepeatedString(value=["x"]))), "RdtSchemata"),
-    (linux(rdt=api.LinuxRdt(enable_monitoring=api.OptionalBool(value=False))), "RdtEnableMonitoring"),
-    (linux(memory_policy=api.LinuxMemoryPolicy(nodes="0")), "MemoryPolicy"),
-    (limits(memory=api.LinuxMemory(limit=api.OptionalInt64(value=0))), "MemLimit"),
-    (limits(memory=api.LinuxMemory(reservation=api.OptionalInt64(value=1))), "MemReservation"),
-    (limits(memory=api.LinuxMemory(swap=api.OptionalInt64(value=1))), "MemSwapLimit"),
-    (limits(memory=api.LinuxMemory(kernel=api.OptionalInt64(value=1))), "MemKernelLimit"),
-    (limits(memory=api.LinuxMemory(kernel_tcp=api.OptionalInt64(value=1))), "MemTCPLimit"),
-    (limits(memory=api.LinuxMemory(swappiness=api.OptionalUInt64(value=0))), "MemSwappiness"),
-    (limits(memory=api.LinuxMemory(disable_oom_killer=api.OptionalBool(value=False))), "MemDisableOomKiller"),
-    (limits(memory=api.LinuxMemory(use_hierarchy=api.OptionalBool(value=True))), "MemUseHierarchy"),
-    (limits(cpu=api.LinuxCPU(shares=api.OptionalUInt64(value=2))), "CPUShares"),
-    (limits(cpu=api.LinuxCPU(quota=api.OptionalInt64(value=-1))), "CPUQuota"),
-    (limits(cpu=api.LinuxCPU(period=api.OptionalUInt64(value=1000))), "CPUPeriod"),
-    (limits(cpu=api.LinuxCPU(realtime_runtime=api.OptionalInt64(value=1))), "CPURealtimeRuntime"),
-    (limits(cpu=api.LinuxCPU(realtime_period=api.OptionalUInt64(value=1))), "CPURealtimePeriod"),
-    (limits(cpu=api.LinuxCPU(cpus="0")), "CPUSetCPUs"),
-    (limits(cpu=api.LinuxCPU(mems="0")), "CPUSetMems"),
-    (limits(pids=api.LinuxPids(limit=5)), "PidsLimit"),
-    (limits(hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=1)]), "HugepageLimits 2MB"),
-    (limits(blockio_class=api.OptionalString(value="x")), "BlockioClass"),
-    (limits(rdt_class=api.OptionalString(value="x")), "RdtClass"),
-    (limits(unified={"memory.high": "1"}), "CgroupsUnified memory.high"),
-]
 each_field = pytest.mark.parametrize(("reply", "name"), FIELDS, ids=[name for _, name in FIELDS])
 
 
@@ -467,7 +389,7 @@ def test_the_container_that_is_made_cannot_be_updated_or_evicted() -> None:
         api.CreateContainerResponse(update=[update(ID, pids=PIDS, ignore=True)]),
         api.CreateContainerResponse(evict=[api.ContainerEviction(container_id=ID)]),
     ):
-        with pytest.raises(BadReply, match="is being made"):
+        with pytest.raises(BadReply, match="is the container being created"):
             merge((A, reply))
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +18,16 @@ from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import FailedPrecondition, HookFailure, NotFound
 from dockershim.nri import events as module
 from dockershim.nri.events import Actions, Events
-from dockershim.nri.messages import Node
 from dockershim.nri.plugin import Rejected
+from dockershim.nri.to_nri import Node
 from dockershim.nri.validator import Rules
 from dockershim.state.inventory import Record
-from dockershim.translate.names import ContainerName, SandboxName
-from dockershim.translate.records import ContainerRecord, SandboxRecord
+from dockershim.translate.names import ContainerName
+from dockershim.translate.records import ContainerRecord
 from tests.unit.cri.memory_node import settle
+from tests.unit.nri.fake_plugin import MAIN, NAME, POD, FakePlugin
 from tests.unit.state.fake_pods import fake_pods
 
-NAME = SandboxName("web-0", "default", "uid-1", 0)
-POD = SandboxRecord("5a" * 32, NAME, True, 0, {}, {}, "", "host", True)
-MAIN = ContainerRecord(
-    "c0" * 32, POD.id, ContainerName("main", 0, NAME), "", "", cri.CONTAINER_RUNNING, 0, {}, {}, "", started_at=1
-)
 SIDE = replace(MAIN, id="c1" * 32, name=ContainerName("side", 0, NAME))
 BODY = {"Env": [], "User": "", "HostConfig": {"NetworkMode": "none"}}
 CHANGED = api.CreateContainerResponse(adjust=api.ContainerAdjustment(annotations={"by": "a plugin"}))
@@ -65,52 +61,18 @@ class Known:
             listener(record_id, before, after)
 
 
-class FakePlugin:
-    """``told`` has the requests that it got, by their names; ``answers`` what it answers, or raises, by the same."""
-
-    def __init__(self, name: str = "10-a", **answers: Message | Exception) -> None:
-        self.name = name
-        self.end: str | None = None
-        self.told: list[str] = []
-        self.asked: list[Any] = []
-        self.answers = answers
-        self.hold: asyncio.Event | None = None
-
-    def wants(self, event: api.Event) -> bool:
-        return event != api.VALIDATE_CONTAINER_ADJUSTMENT or "ValidateContainerAdjustment" in self.answers
-
-    async def synchronize(self, pods: Sequence[Any], containers: Sequence[Any]) -> Sequence[api.ContainerUpdate]:
-        answer: Any = await self._answer("Synchronize", (pods, containers))
-        return [] if answer is None else list(answer.update)
-
-    async def validate(self, question: Any) -> Any:
-        return await self._answer("ValidateContainerAdjustment", question) or api.ValidateContainerAdjustmentResponse()
-
-    async def send(self, event: api.Event, request: Message, response: type[Message]) -> Any:
-        return await self._answer(request.DESCRIPTOR.name.removesuffix("Request"), request) or response()
-
-    async def _answer(self, method: str, asked: object) -> Message | None:
-        self.told.append(method)
-        self.asked.append(asked)
-        if self.hold is not None:
-            await self.hold.wait()
-        answer = self.answers.get(method)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 class World:
     """Events with a pod of two containers; ``updated`` and ``evicted`` are what plugins did to them."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.known = Known(POD, MAIN, SIDE)
+        known: Any = Known(POD, MAIN, SIDE)
+        self.known: Known = known
         self.pods = fake_pods(self.known)
         self.updated: list[str] = []
         self.evicted: list[str] = []
         self.refuses: Exception | None = None
         self.hold: asyncio.Event | None = None
-        self.events = Events(self.pods, lambda: Node("cgroupfs"), Actions(self.update, self.evict), rules)
+        self.events = Events(self.pods, known, lambda: Node("cgroupfs"), Actions(self.update, self.evict), rules)
 
     async def update(self, record: ContainerRecord, resources: api.LinuxResources, who: str) -> None:
         if self.refuses is not None:
@@ -231,7 +193,7 @@ async def test_the_end_waits_for_what_goes_on_in_the_background(world: World) ->
     await settle()
     await world.events.close()
     assert not world.events._background
-    assert world.known.listeners == [world.pods._heed]
+    assert world.known.listeners == [world.pods._on_change]
 
 
 # -- Validators.
@@ -313,6 +275,16 @@ async def test_the_first_that_refuses_ends_it_and_what_cannot_be_refused_is_told
     assert second.told == ["StopContainer", "StopContainer", "StopPodSandbox"]
 
 
+async def test_the_end_of_a_pod_is_told_once_though_it_is_removed_while_a_stop_waits(world: World) -> None:
+    plugin = FakePlugin()
+    await world.joined(plugin)
+    pod = world.pods.peek(POD.id)
+    await world.events.stop_pod_sandbox(pod)
+    world.known.change(POD.id, None)
+    await world.events.stop_pod_sandbox(pod)
+    assert plugin.told.count("StopPodSandbox") == 1
+
+
 async def test_an_undo_is_told_only_if_the_container_was(world: World) -> None:
     plugin = FakePlugin()
     await world.joined(plugin)
@@ -372,7 +344,7 @@ async def test_a_request_with_too_many_updates_is_refused_before_the_first(
         api.UpdateContainersRequest(update=[update(MAIN), update(SIDE)], evict=evict),
         api.UpdateContainersRequest(update=[update(MAIN)] * 3),
     ):
-        with pytest.raises(HookFailure, match="3 updates are more than 2"):
+        with pytest.raises(HookFailure, match="3 updates, at most 2 are allowed"):
             await world.events.update_containers(plugin, request)
     assert world.updated == [MAIN.id]
     await settle()
@@ -401,7 +373,7 @@ async def test_an_eviction_of_what_does_not_exist_is_only_logged(
     await world.events.update_containers(plugin, api.UpdateContainersRequest(evict=evict))
     await settle()
     assert world.evicted == [MAIN.id]
-    assert f"no container '{'dd' * 32}' to be evicted" in caplog.text
+    assert f"container '{'dd' * 32}' to be evicted does not exist" in caplog.text
 
 
 # -- Plugins that are gone.

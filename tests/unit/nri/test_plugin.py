@@ -119,9 +119,9 @@ async def test_one_that_we_started_keeps_the_name_of_its_file() -> None:
     ("answer", "reason"),
     [
         (answering(Configure=Error(2, "bad config")), "Configure: bad config"),
-        (answering(Configure=api.ConfigureResponse(events=1 << 14)), "events that do not exist"),
-        (answering(Configure=api.ConfigureResponse(events=-1)), "events that do not exist"),
-        (stalling("Configure"), "did not answer Configure within 0.2 s"),
+        (answering(Configure=api.ConfigureResponse(events=1 << 14)), "unknown events"),
+        (answering(Configure=api.ConfigureResponse(events=-1)), "unknown events"),
+        (stalling("Configure"), "did not respond to Configure within 0.2 s"),
     ],
 )
 async def test_one_that_cannot_be_configured_is_rejected(answer: Answer, reason: str) -> None:
@@ -147,7 +147,7 @@ async def test_one_that_goes_away_is_rejected_at_once() -> None:
 
 async def test_a_second_registration_changes_nothing() -> None:
     async with registered() as (plugin, fake):
-        with pytest.raises(Error, match="registered already"):
+        with pytest.raises(Error, match="already registered"):
             await fake.register("other", "99")
         assert plugin.name == "10-fake"
 
@@ -187,10 +187,10 @@ async def test_what_runs_is_told_in_several_messages_if_it_does_not_fit() -> Non
 @pytest.mark.parametrize(
     ("answer", "sizes", "reason"),
     [
-        (stalling("Synchronize"), (1, 0), "did not answer Synchronize within"),
+        (stalling("Synchronize"), (1, 0), "did not respond to Synchronize within"),
         (answering(Synchronize=Error(2, "no")), (1, 0), "Synchronize: no"),
-        (answering(Synchronize=api.SynchronizeResponse()), (300, 20_000), "cannot take what runs here in several"),
-        (nri_plugin.accept, (4, 2_000_000), "does not fit"),
+        (answering(Synchronize=api.SynchronizeResponse()), (300, 20_000), "does not support Synchronize in several"),
+        (nri_plugin.accept, (4, 2_000_000), "do not fit"),
     ],
 )
 async def test_one_that_cannot_be_told_what_runs_is_rejected(

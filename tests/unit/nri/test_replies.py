@@ -16,7 +16,7 @@ from dockershim.errors import HookFailure
 from dockershim.nri.adjustments import CreateResult
 from dockershim.nri.replies import AdjustmentError, BadReply, check_reply, check_update
 from dockershim.translate.user_namespace import ANNOTATION
-from tests.unit.nri.test_adjustments import FIELDS, A, answer, limits, linux, request
+from tests.unit.nri.answers import FIELDS, A, answer, limits, linux, request
 
 NODE: dict[str, Any] = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3}
 
@@ -108,7 +108,7 @@ BAD = {
     "a rule with a negative number": (rule(major=number(-2)), "linux.resources.devices"),
     "an eviction of nobody": (api.CreateContainerResponse(evict=[api.ContainerEviction(reason="x")]), "evict"),
     "an update of nobody": (api.CreateContainerResponse(update=[api.ContainerUpdate()]), "update.container_id"),
-    "a million annotations": (answer(annotations={f"{number:x}": "" for number in range(1_000_000)}), "bytes are more"),
+    "a million annotations": (answer(annotations={f"{number:x}": "" for number in range(1_000_000)}), "bytes, at most"),
     "many annotations": (answer(annotations={f"{number:x}": "" for number in range(20_000)}), "elements"),
     "many hooks": (answer(hooks=api.Hooks(prestart=[api.Hook()] * 20_000)), "elements"),
     "many calls": (linux(seccomp_policy=api.LinuxSeccomp(syscalls=[api.LinuxSyscall()] * 20_000)), "elements"),
@@ -169,7 +169,7 @@ def test_a_plugin_can_update_every_container_of_a_full_node() -> None:
 
 def test_a_field_that_is_newer_than_this_server_is_told_and_not_lost() -> None:
     newer = api.ContainerAdjustment.FromString(b"\xfa\x07\x01x")  # field 127
-    with pytest.raises(BadReply, match=r"adjust\.127: .* newer"):
+    with pytest.raises(BadReply, match=r"adjust\.127: .* unknown"):
         check_reply(A, api.CreateContainerResponse(adjust=newer))
     # What is not about the container cannot be lost by it.
     check_reply(A, api.CreateContainerResponse.FromString(b"\xfa\x07\x01x"))

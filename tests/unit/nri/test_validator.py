@@ -11,8 +11,7 @@ import pytest
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.nri.adjustments import CreateResult
 from dockershim.nri.validator import REQUIRED_PLUGINS, Rejected, Rules, validate
-from tests.unit.nri.test_adjustments import ID, A, B, answer, linux
-from tests.unit.nri.test_engine_body import EXAMPLES, POLICY
+from tests.unit.nri.answers import EXAMPLES, ID, POLICY, A, B, answer, linux
 
 REJECT_ALL: dict[str, Any] = {field.name: True for field in fields(Rules) if field.name.startswith("reject_")}
 ALL = Rules(**REJECT_ALL)
@@ -122,15 +121,15 @@ REQUIRING = Rules(required_plugins=("a", B), tolerate_missing_plugins_annotation
         ((A, B), {f"{REQUIRED_PLUGINS}/container.main": "[]", REQUIRED_PLUGINS: "[c]"}, ""),
         ((A, B), {f"{REQUIRED_PLUGINS}/pod": "[c]", REQUIRED_PLUGINS: "[]"}, "missing plugin 'c'"),
         ((A, B), {REQUIRED_PLUGINS: ""}, ""),
-        ((A, B), {REQUIRED_PLUGINS: "c"}, "no list of names"),
-        ((A, B), {REQUIRED_PLUGINS: "{a: b}"}, "no list of names"),
-        ((A, B), {REQUIRED_PLUGINS: "[[c]]"}, "no list of names"),
-        ((A, B), {REQUIRED_PLUGINS: "[c"}, "is no YAML"),
-        ((A, B), {REQUIRED_PLUGINS: "[c, ~]"}, "no list of names"),
+        ((A, B), {REQUIRED_PLUGINS: "c"}, "must be a list of names"),
+        ((A, B), {REQUIRED_PLUGINS: "{a: b}"}, "must be a list of names"),
+        ((A, B), {REQUIRED_PLUGINS: "[[c]]"}, "must be a list of names"),
+        ((A, B), {REQUIRED_PLUGINS: "[c"}, "is not valid YAML"),
+        ((A, B), {REQUIRED_PLUGINS: "[c, ~]"}, "must be a list of names"),
         ((A, B), {REQUIRED_PLUGINS: "[" * 100}, "levels"),
-        ((A, B), {REQUIRED_PLUGINS: "[" + "a," * 5000 + "]"}, "longer than"),
+        ((A, B), {REQUIRED_PLUGINS: "[" + "a," * 5000 + "]"}, "at most"),
         ((A, B), {REQUIRED_PLUGINS: "[&a x, *a]"}, "alias"),
-        ((A, B), {REQUIRED_PLUGINS: "[\0]"}, "is no YAML"),
+        ((A, B), {REQUIRED_PLUGINS: "[\0]"}, "is not valid YAML"),
     ],
 )
 def test_required_plugins(plugins: tuple[str, ...], annotations: dict[str, str], missing: str) -> None:

@@ -101,17 +101,17 @@ def calling(calls: int) -> Connection:
         pytest.param(trunk(0, b"abc") + trunk(77, request(1)) + trunk(2, b""), [], id="other channels"),
         pytest.param(
             trunk(2, request(2)),
-            [BadCall(2, Code.INVALID_ARGUMENT, "2 is no id of a new stream")],
+            [BadCall(2, Code.INVALID_ARGUMENT, "2 is not a valid id of a new stream")],
             id="an even id",
         ),
         pytest.param(
             trunk(2, frame(1, 1, b"\xff")),
-            [BadCall(1, Code.INVALID_ARGUMENT, "no Request of ttRPC")],
+            [BadCall(1, Code.INVALID_ARGUMENT, "not a ttRPC Request")],
             id="not a request",
         ),
         pytest.param(
             trunk(2, frame(1, 1, flags=2)),
-            [BadCall(1, Code.UNIMPLEMENTED, "NRI has no streams of messages")],
+            [BadCall(1, Code.UNIMPLEMENTED, "streaming is not supported")],
             id="a stream of messages",
         ),
     ],
@@ -132,7 +132,7 @@ def test_received_frames(received: bytes, expected: list[Event], size: int) -> N
             "a message of 4194305 bytes",
             id="a long message",
         ),
-        pytest.param(trunk(1, frame(2, 1, b"\xff")), "an answer that is no Response of ttRPC", id="not a response"),
+        pytest.param(trunk(1, frame(2, 1, b"\xff")), "the answer is not a ttRPC Response", id="not a response"),
         pytest.param(trunk(2, request(1) * 2), "stream 1 is used twice", id="an id twice at once"),
     ],
 )
@@ -200,11 +200,11 @@ def test_a_message_that_is_too_long_is_not_sent() -> None:
 
 def test_only_a_call_that_waits_is_answered_and_only_once() -> None:
     machine = Connection()
-    with pytest.raises(LocalProtocolError, match="stream 1 is no call"):
+    with pytest.raises(LocalProtocolError, match="stream 1 is not a pending call"):
         machine.answer(1, b"")
     feed(machine, trunk(2, request(1)), 4096)
     machine.answer(1, b"")
-    with pytest.raises(LocalProtocolError, match="stream 1 is no call"):
+    with pytest.raises(LocalProtocolError, match="stream 1 is not a pending call"):
         machine.fail(1, 2, "again")
 
 
@@ -217,7 +217,7 @@ def test_the_answer_to_an_abandoned_call_is_skipped_without_memory() -> None:
 def test_events_are_taken_out_before_more_is_fed() -> None:
     machine = calling(1)
     machine.receive_data(trunk(1, response(1)))
-    with pytest.raises(LocalProtocolError, match="events left"):
+    with pytest.raises(LocalProtocolError, match="events of earlier bytes"):
         machine.receive_data(b"x")
 
 

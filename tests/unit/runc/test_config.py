@@ -155,9 +155,9 @@ MOUNTS = "200000 300000 65536\n"
         pytest.param(with_linux(uidMappings=[]), "already", id="mappings of somebody else"),
         pytest.param(config(MOUNTS + "/none"), "not in config.json", id="a mount that is not there"),
         pytest.param(config(MOUNTS + "/data\n/data"), "not in config.json", id="a mount twice"),
-        pytest.param(config(MOUNTS + "/proc"), "no bind mount", id="a mount that cannot be mapped"),
+        pytest.param(config(MOUNTS + "/proc"), "not a bind mount", id="a mount that cannot be mapped"),
         pytest.param(config(mounts=[{"type": "bind"}]), "no destination", id="a mount without a destination"),
-        pytest.param(config(mounts={}), "no array", id="mounts that are no array"),
+        pytest.param(config(mounts={}), "not an array", id="mounts that are no array"),
         pytest.param(
             config(mounts=[{"destination": "/etc/hosts", "type": "bind", "uidMappings": []}]), "already", id="mapped"
         ),

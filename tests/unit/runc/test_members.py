@@ -79,7 +79,7 @@ def test_without_the_annotation_nothing_changes(library: Library) -> None:
         pytest.param(config("hooks " + b'{},"a":{}'.hex()), "no object", id="more than one"),
         pytest.param(config("hooks " + b"{".hex()), "no object", id="half an object"),
         pytest.param(config("hooks 7b7d\t"), "no object|not lines|no hexadecimal", id="another control character"),
-        pytest.param(config(5), "no string", id="a number"),
+        pytest.param(config(5), "not a string", id="a number"),
         pytest.param(config("hooks 7b7d", hooks={}), "already", id="hooks that are there"),
         pytest.param(config("scheduler 7b7d", process={"scheduler": 1}), "already", id="a scheduler that is there"),
         pytest.param(

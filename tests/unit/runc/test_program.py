@@ -142,8 +142,8 @@ def test_members_are_put_into_the_configuration(architecture: str, tmp_path: Pat
         pytest.param(f"create {ID}", early("/proc/self/ns/../../self/ns/pid"), "cannot open", id="no id at the end"),
         pytest.param("restore id", early("/nowhere/"), "cannot be restored", id="a checkpoint with a network"),
         pytest.param("create id", None, "cannot open", id="no config.json"),
-        pytest.param("create id", "", "no JSON object", id="an empty config.json"),
-        pytest.param("run id", "[]", "no JSON object", id="an array"),
+        pytest.param("create id", "", "not a JSON object", id="an empty config.json"),
+        pytest.param("run id", "[]", "not a JSON object", id="an array"),
         pytest.param("restore id", asking(), "cannot be restored", id="a checkpoint"),
         pytest.param("create id", asking(annotations={NAME: "no"}), "annotation", id="words of an annotation"),
         pytest.param("create id", asking(root={"path": "root"}), "absolute", id="a relative root"),
@@ -180,7 +180,7 @@ def test_what_is_no_network_namespace_is_refused(architecture: str, source: str,
     (tmp_path / "config.json").write_text(json.dumps(early(f"{tmp_path}/pin-")))
     done = run(architecture, tmp_path, "create", ID)
     assert done.returncode == 1
-    assert f"is no network namespace: {tmp_path}/pin-{ID}" in done.stderr
+    assert f"is not a network namespace: {tmp_path}/pin-{ID}" in done.stderr
 
 
 @pytest.mark.parametrize("architecture", EVERY)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.cri.handlers import Handler
 from dockershim.server import cli, log
 from dockershim.server.config import Config
+from tests.handlers import handlers_of
 
 logger = logging.getLogger("fakes")
 
@@ -60,13 +62,11 @@ class FakeImages:
 
 @dataclass(frozen=True, slots=True)
 class FakeServices:
-    runtime: FakeRuntime
-    images: FakeImages
+    runtime: list[Handler]
+    images: list[Handler]
     reload: Callable[[Config], None]
     summary: Callable[[], str]
-    calls: None = None
     journal: None = None
-    recorder: None = None
 
 
 @asynccontextmanager
@@ -78,7 +78,8 @@ async def fake_compose(config: Config) -> AsyncIterator[FakeServices]:
     def reload(config: Config) -> None:
         runtime.config = config
 
-    yield FakeServices(runtime, FakeImages(), reload, lambda: f"{runtime.running} calls,\nall fake")
+    handlers = handlers_of("RuntimeService", runtime), handlers_of("ImageService", FakeImages())
+    yield FakeServices(*handlers, reload, lambda: f"{runtime.running} calls,\nall fake")
     with log.fields(pod="none"):
         logger.info("parts have ended")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dockershim import __version__
-from dockershim.server import cli, log, process
+from dockershim.server import cli, log, serving_process
 from dockershim.server.config import Config
 from tests.unit.server.fakes import fake_compose
 
@@ -27,7 +27,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Config]:
         configs.append(config)
         return 0
 
-    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(serving_process, "run", run)
     monkeypatch.setattr(log, "configure", lambda level, log_format: None)
     (tmp_path / "config.toml").write_text('pod_cidr = "10.1.0.0/24"')
     monkeypatch.setenv("DOCKERSHIM_CONFIG", str(tmp_path / "config.toml"))
@@ -82,15 +82,15 @@ def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        pytest.param(["--xyzzy"], "arguments: --xyzzy (dockershim --help lists all)\n", id="an unknown flag"),
-        pytest.param(["--log-levle=x", "-y"], "did you mean --log-level? (", id="a misspelt flag"),
-        pytest.param(["inof"], "unknown command: inof; did you mean info? (", id="a misspelt command"),
+        pytest.param(["--xyzzy"], "arguments: --xyzzy; see dockershim --help\n", id="an unknown flag"),
+        pytest.param(["--log-levle=x", "-y"], "did you mean --log-level?; see ", id="a misspelt flag"),
+        pytest.param(["inof"], "unknown command: inof; did you mean info?; see ", id="a misspelt command"),
         pytest.param(["--log-lev=debug"], "--log-lev", id="an abbreviated flag"),
         pytest.param(["start"], "unknown command: start", id="an unknown command"),
         pytest.param(["config"], "unknown command: config", id="half a command"),
-        pytest.param(["--json"], "--json: only info, doctor and status print JSON", id="JSON of nothing"),
-        pytest.param(["info", "--once"], "--once: only status shows more than once", id="once of another command"),
-        pytest.param(["info", "--pod"], "--pod: only doctor runs a pod", id="a pod of another command"),
+        pytest.param(["--json"], "--json: only valid for info, doctor and status", id="JSON of nothing"),
+        pytest.param(["info", "--once"], "--once: only valid for status", id="once of another command"),
+        pytest.param(["info", "--pod"], "--pod: only valid for doctor", id="a pod of another command"),
         pytest.param(["--log-level"], "expected one argument", id="a flag without its value"),
     ],
 )

@@ -7,7 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.cri.calls import STATUS, V1ALPHA2, code_of, row_of
+from dockershim.common.timed import Kind, Timed, subscribed
+from dockershim.cri.calls import STATUS, V1ALPHA2, code_of_block, row_of
 from dockershim.server import grpc_server as server
 from dockershim.server import log
 from dockershim.server.grpc_server import MAX_STATUS_BYTES, OpenStreams, bounded, make_server
 from tests.cri_client import CRI, ApiVersion, Messages, take
+from tests.handlers import handlers_of, snake_case
 
 SERVICES = ("RuntimeService", "ImageService")
 Calls = dict[str, Callable[[Any], Any]]
@@ -45,18 +47,18 @@ class Told:
         self.ended_with: list[tuple[str, ...]] = []
         self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
 
-    def begun(self, *labels: str) -> None:
-        self.in_flight.extend(labels)
+    def begin(self, call: Timed) -> Callable[[], None]:
+        (name,) = call.labels
+        self.in_flight.append(name)
         self.has_begun.set()
 
-    def ended(self, code: str, seconds: float, *labels: str) -> None:
-        assert 0 < seconds < 10
-        self.in_flight.remove(*labels)
-        self.ended_with.append((*labels, code))
-        self.has_ended.set()
+        def end() -> None:
+            assert 0 < call.seconds < 10
+            self.in_flight.remove(name)
+            self.ended_with.append((name, code_of_block(call)))
+            self.has_ended.set()
 
-    def code_of(self, error: BaseException) -> str:
-        return code_of(error)
+        return end
 
 
 @pytest.fixture
@@ -69,15 +71,15 @@ def serve(tmp_path: Path) -> Serve:
         streams: OpenStreams | None = None,
         told: Told | None = None,
         journal: server.Journal | None = None,
-        recorder: server.Recorder | None = None,
     ) -> AsyncIterator[tuple[CRI, CRI]]:
-        services = dict.fromkeys(SERVICES, Services(calls))
-        running = make_server(services, streams or OpenStreams(), told, journal, recorder)
+        services = {name: handlers_of(name, Services(calls)) for name in SERVICES}
+        running = make_server(services, streams or OpenStreams(), journal)
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
-            async with CRI(f"unix:{tmp_path}/cri.sock") as v1, CRI(f"unix:{tmp_path}/cri.sock", "v1alpha2") as old:
-                yield v1, old
+            with subscribed((told or Told()).begin, Kind.RPC):
+                async with CRI(f"unix:{tmp_path}/cri.sock") as v1, CRI(f"unix:{tmp_path}/cri.sock", "v1alpha2") as old:
+                    yield v1, old
         finally:
             await running.stop(None)
 
@@ -114,7 +116,7 @@ def answering_with_its_input_type(descriptor: Any) -> Callable[[Any], Any]:
 async def test_every_call_reaches_its_handler(version: ApiVersion, serve: Serve) -> None:
     api = Messages(version)
     every = [(name, method) for name in SERVICES for method in Messages("v1").service(name).methods]
-    calls = {server.snake_case(method.name): answering_with_its_input_type(method) for _, method in every}
+    calls = {snake_case(method.name): answering_with_its_input_type(method) for _, method in every}
     async with serve(calls) as (v1, old):
         client = v1 if version == "v1" else old
         for name in SERVICES:
@@ -219,8 +221,8 @@ async def test_what_nobody_foresaw_leaks_nothing(serve: Serve, caplog: pytest.Lo
         images = aiter(v1.images.StreamImages(v1.api.StreamImagesRequest()))
         await anext(images)
         stream = await failing(anext(images))
-    assert unary == (grpc.StatusCode.INTERNAL, "internal error in Status; dockershim's log has the details")
-    assert stream == (grpc.StatusCode.INTERNAL, "internal error in StreamImages; dockershim's log has the details")
+    assert unary == (grpc.StatusCode.INTERNAL, "internal error in Status; see the log of dockershim for details")
+    assert stream == (grpc.StatusCode.INTERNAL, "internal error in StreamImages; see the log of dockershim for details")
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, KeyError]
 
 
@@ -624,7 +626,7 @@ async def test_a_failure_is_told_with_names_and_each_id_once(serve: Serve, lines
         f"{failed} POST /containers/{short}/start: engine: {short} is broken {fields}",
         f"{failed} POST /containers/{ID}/start: engine: {ID} is broken {hostile}",
     ]
-    unforeseen = "internal error in ExecSync; dockershim's log has the details"
+    unforeseen = "internal error in ExecSync; see the log of dockershim for details"
     broken = f"POST /containers/{short}/start: engine: {short} is broken"
     assert journal.failures == [
         ("StartContainer", "INTERNAL", "default/web", "main", broken),
@@ -654,8 +656,8 @@ async def test_a_caller_that_goes_away_from_a_change_is_told_of(serve: Serve, li
                 await told.has_ended.wait()
                 told.has_ended.clear()
     fields = f"rpc=StopContainer pod=default/web container=main container_id={ID}"
-    assert lines == [f"INFO dockershim.server.grpc_server its caller has gone after ? ms {fields}"]
-    gone = ("CANCELLED", "default/web", "main", "its caller has gone")
+    assert lines == [f"INFO dockershim.server.grpc_server cancelled by the client after ? ms {fields}"]
+    gone = ("CANCELLED", "default/web", "main", "cancelled by the client")
     assert sorted(journal.failures) == [("ExecSync", *gone), ("StopContainer", *gone)]
 
 
@@ -690,40 +692,25 @@ async def test_calls_that_an_outage_fails_are_counted_and_not_told_one_by_one(se
     assert failures == [("Status", "no engine"), ("ListImages", "too many"), ("ListImages", "too many")]
 
 
-class Recorder:
-    """Takes note of stops: what was asked, what was answered, and what failed."""
-
-    calls = frozenset({"StopContainer"})
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    @contextmanager
-    def recording(self, call: str, request: Any) -> Iterator[Callable[[Any], None]]:
-        self.seen.append(f"{call} {request.container_id}")
-        try:
-            yield lambda response: self.seen.append(type(response).__name__)
-        except BaseException as error:
-            self.seen.append(str(error))
-            raise
-
-
-async def test_a_recorder_sees_the_calls_that_it_names(serve: Serve) -> None:
+async def test_the_work_for_a_call_is_told_with_its_messages(serve: Serve) -> None:
     async def stop_container(request: Any) -> Any:
         if request.timeout:
             raise errors.EngineFailure("it is broken")
         return api_pb2.StopContainerResponse()
 
-    async def start_container(request: Any) -> Any:
-        return api_pb2.StartContainerResponse()
+    seen: list[object] = []
 
-    recorder = Recorder()
-    calls: Calls = {"stop_container": stop_container, "start_container": start_container}
-    async with serve(calls, recorder=recorder) as (v1, old):
-        await v1.runtime.StopContainer(v1.api.StopContainerRequest(container_id="a"))
-        await v1.runtime.StartContainer(v1.api.StartContainerRequest(container_id="b"))
-        await failing(old.runtime.StopContainer(old.api.StopContainerRequest(container_id="c", timeout=1)))
-    assert recorder.seen == ["StopContainer a", "StopContainerResponse", "StopContainer c", "it is broken"]
+    def handled(call: Timed) -> Callable[[], None]:
+        seen.append((call.labels, call.about.container_id))
+        return lambda: seen.append(str(call.error) if call.error is not None else type(call.result).__name__)
+
+    with subscribed(handled, Kind.HANDLER):
+        async with serve({"stop_container": stop_container}) as (v1, old):
+            await v1.runtime.StopContainer(v1.api.StopContainerRequest(container_id="a"))
+            await failing(v1.raw("/runtime.v1.RuntimeService/StopContainer", b"\xff"))
+            await failing(old.runtime.StopContainer(old.api.StopContainerRequest(container_id="c", timeout=1)))
+    name = ("StopContainer",)
+    assert seen == [(name, "a"), "StopContainerResponse", (name, "c"), "it is broken"]
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=3000))

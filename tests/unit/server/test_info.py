@@ -133,13 +133,13 @@ def test_handlers_are_those_of_the_status(features: Capabilities) -> None:
     [
         pytest.param(
             answer(ready=False, capabilities=capabilities(ENGINE_28)),
-            "the server runs, but its engine does not answer: the engine\\nhangs",
+            "the server is running, but the engine does not respond: the engine\\nhangs",
             id="the engine is away",
         ),
-        pytest.param(answer(config="{}"), "no dockershim, or of another version", id="containerd"),
+        pytest.param(answer(config="{}"), "it is not dockershim, or has another version", id="containerd"),
         pytest.param(answer(capabilities="[]"), "another version; --json prints", id="a list"),
         pytest.param(answer(capabilities='{"kernel": {}}'), "another version; --json prints", id="a later version"),
-        pytest.param(answer(capabilities="{"), "no dockershim, or of another version", id="no JSON"),
+        pytest.param(answer(capabilities="{"), "it is not dockershim, or has another version", id="no JSON"),
     ],
 )
 def test_what_cannot_be_told_is_a_line_and_1(

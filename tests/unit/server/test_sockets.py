@@ -38,7 +38,7 @@ async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
 async def test_a_live_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "cri.sock"
     with listen(path):
-        with pytest.raises(InUse, match="another server answers"):
+        with pytest.raises(InUse, match="is in use by another server"):
             OwnSocket(path)
         assert path.exists()
 
@@ -47,7 +47,7 @@ async def test_a_live_socket_with_a_full_queue_is_left_alone(tmp_path: Path) -> 
     path = tmp_path / "cri.sock"
     with listen(path, 0), socket.socket(socket.AF_UNIX) as first:
         first.connect(str(path))
-        with pytest.raises(InUse, match="another server answers"):
+        with pytest.raises(InUse, match="is in use by another server"):
             OwnSocket(path)
 
 
@@ -104,7 +104,7 @@ def _in_another_process(root: Path) -> str:
 def test_one_server_holds_a_root_directory(tmp_path: Path) -> None:
     root = tmp_path / "a" / "root"
     with instance_lock(root):
-        assert _in_another_process(root) == f"another dockershim uses the root directory {root}"
+        assert _in_another_process(root) == f"the root directory {root} is in use by another dockershim"
     assert _in_another_process(root) == "held"
 
 

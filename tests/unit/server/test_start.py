@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dockershim.errors import StartError
-from dockershim.server import process
+from dockershim.server import serving_process
 from dockershim.server.config import Config
 from dockershim.server.wiring import compose
 from tests.unit.server.fakes import fake_compose
@@ -48,7 +48,7 @@ async def test_an_address_that_is_taken_is_told_with_its_flag(tmp_path: Path, ta
 
 def run(config: Config, caplog: pytest.LogCaptureFixture) -> str:
     """What a server says that cannot start."""
-    assert process.run(config, lambda: config, fake_compose) == 1
+    assert serving_process.run(config, lambda: config, fake_compose) == 1
     return caplog.messages[-1]
 
 
@@ -58,7 +58,7 @@ def test_a_socket_that_is_taken_is_told_with_its_flag(tmp_path: Path, caplog: py
         listener.listen()
         said = run(config(tmp_path), caplog)
     flag = f"--container-runtime-endpoint=unix://{tmp_path}/cri.sock"
-    assert said == f"cannot serve: {flag}: another server answers on {tmp_path}/cri.sock"
+    assert said == f"cannot start: {flag}: {tmp_path}/cri.sock is in use by another server"
 
 
 def test_a_socket_of_images_that_cannot_be_made_is_told_with_its_flag(
@@ -66,7 +66,7 @@ def test_a_socket_of_images_that_cannot_be_made_is_told_with_its_flag(
 ) -> None:
     (tmp_path / "file").touch()
     said = run(config(tmp_path, image_service_endpoint=f"unix://{tmp_path}/file/images.sock"), caplog)
-    assert said.startswith(f"cannot serve: --image-service-endpoint=unix://{tmp_path}/file/images.sock: ")
+    assert said.startswith(f"cannot start: --image-service-endpoint=unix://{tmp_path}/file/images.sock: ")
 
 
 def test_a_folder_where_no_socket_can_be_made_is_told(
@@ -76,7 +76,7 @@ def test_a_folder_where_no_socket_can_be_made_is_told(
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     folder = tmp_path / ("x" * 100)
     said = run(config(folder), caplog)
-    assert said.endswith(f"/cri.sock: {folder} cannot be written")
+    assert said.endswith(f"/cri.sock: {folder} is not writable")
 
 
 def test_who_is_not_root_is_told_that_root_is_needed(
@@ -84,4 +84,4 @@ def test_who_is_not_root_is_told_that_root_is_needed(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     (tmp_path / "root").touch()
-    assert run(config(tmp_path), caplog).endswith("; dockershim needs root")
+    assert run(config(tmp_path), caplog).endswith("; dockershim must run as root")

@@ -47,7 +47,7 @@ def test_an_address_may_be_abstract() -> None:
 
 def test_a_manager_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Notifier(str(tmp_path / "nobody")).ready()
-    assert "cannot tell the service manager READY" in caplog.text
+    assert "cannot send READY to the service manager" in caplog.text
 
 
 def test_without_a_manager_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:

@@ -138,3 +138,13 @@ class FakeEngine:
 
     async def _list_images(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(self.images)
+
+
+class AlwaysCurrent:
+    """A follower in whose place nothing is ever missed."""
+
+    def attach(self, copy: object) -> None:
+        pass
+
+    async def current(self) -> None:
+        pass

@@ -12,11 +12,12 @@ import pytest
 from dockershim.engine.client import Engine, Shortened
 from dockershim.engine.events import Event
 from dockershim.errors import EngineFailure, NotFound, Unavailable
+from dockershim.state import image_records
 from dockershim.state import image_records as module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.image_records import ImageRecords
 from dockershim.translate.image import ListedImage
-from tests.unit.state.fake_engine import until
+from tests.unit.state.fake_engine import AlwaysCurrent, until
 
 ID, OTHER = (f"sha256:{digit * 64}" for digit in "12")
 
@@ -52,16 +53,6 @@ class FakeEngine:
             raise self.inspect_fails
         config = {"User": self.user}
         return Shortened({"Id": ID, "Config": config}, is_long=bool(self.left_out), left_out=self.left_out)
-
-
-class AlwaysCurrent:
-    """A follower in whose place nothing is ever missed."""
-
-    def attach(self, copy: object) -> None:
-        pass
-
-    async def current(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -201,7 +192,7 @@ async def test_an_engine_that_is_away_is_told_of_by_its_outage_alone(
 async def test_a_comparison_tells_what_no_event_told(
     records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.image_records.ON_ITS_WAY", 0.01)
+    monkeypatch.setattr(image_records, "ON_ITS_WAY", 0.01)
     await records.all()
     assert not await records.compare()
     engine.images = []
@@ -212,7 +203,7 @@ async def test_a_comparison_tells_what_no_event_told(
 async def test_a_change_whose_event_is_on_its_way_is_no_repair(
     records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.image_records.ON_ITS_WAY", 0.3)
+    monkeypatch.setattr(image_records, "ON_ITS_WAY", 0.3)
     await records.all()
     engine.images = []
     comparing = asyncio.create_task(records.compare())
@@ -261,7 +252,7 @@ async def test_an_engine_that_cannot_list_its_images_is_not_asked_again_for_each
 async def test_a_list_that_takes_long_is_waited_for_once(
     records: ImageRecords, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.image_records._LIST_PATIENCE", 0.05)
+    monkeypatch.setattr(image_records, "_LIST_PATIENCE", 0.05)
     await records.all()
     engine.hold = asyncio.Event()
     records.take(event("image", "tag"))

@@ -15,6 +15,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
 from dockershim.errors import InvalidArgument, NotFound, Unavailable
+from dockershim.state import inventory as inventory_module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record, is_id
 from dockershim.translate.records import ContainerRecord
@@ -196,7 +197,7 @@ async def test_one_that_cannot_be_told_of_spoils_no_list_and_is_logged_once(
         assert await inventory.compare() == []
         follower.suspect("a test")
     told = [one.getMessage() for one in caplog.records if DAMAGED in one.getMessage()]
-    assert [one.partition(",")[0] for one in told] == [f"container {DAMAGED}: the engine's description is too long"]
+    assert [one.partition(";")[0] for one in told] == [f"container {DAMAGED}: the engine's description is too long"]
     assert len(caplog.text) < 2000
 
 
@@ -207,7 +208,7 @@ async def test_one_of_which_nothing_can_be_told_is_left_out_alone(
 
     assert [one.id for one in await inventory.sandboxes()] == [SANDBOX]
     await inventory.refresh_sandbox(OTHER_SANDBOX)
-    assert caplog.text.count("it is left out") == 1
+    assert caplog.text.count("ignoring it") == 1
 
 
 async def test_one_that_becomes_readable_is_shown_whole(fake: FakeEngine, inventory: Inventory) -> None:
@@ -272,7 +273,7 @@ async def test_what_is_removed_between_list_and_inspect_is_left_out(
 async def test_a_comparison_repairs_what_no_event_told(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
+    monkeypatch.setattr(inventory_module, "ON_ITS_WAY", 0.01)
     await inventory.containers()
     assert not await inventory.compare()
     fake.end(CONTAINER, code=4)
@@ -292,7 +293,7 @@ async def test_a_comparison_repairs_what_no_event_told(
 async def test_a_change_whose_event_is_on_its_way_is_no_repair(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.4)
+    monkeypatch.setattr(inventory_module, "ON_ITS_WAY", 0.4)
     await inventory.containers()
     fake.end(CONTAINER)
     comparing = asyncio.create_task(inventory.compare())
@@ -305,7 +306,7 @@ async def test_a_change_that_is_told_and_still_being_read_is_no_repair(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine lists a start at once, and answers an inspect when the start is over."""
-    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.01)
+    monkeypatch.setattr(inventory_module, "ON_ITS_WAY", 0.01)
     await inventory.containers()
     fake.hold = asyncio.Event()
     fake.inspected.clear()
@@ -324,7 +325,7 @@ async def test_a_removal_that_is_told_when_it_is_over_is_no_repair(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine removes volumes before it tells of the container's end."""
-    monkeypatch.setattr("dockershim.state.inventory.ON_ITS_WAY", 0.3)
+    monkeypatch.setattr(inventory_module, "ON_ITS_WAY", 0.3)
     await inventory.containers()
     del fake.containers[CONTAINER]
     comparing = asyncio.create_task(inventory.compare())
@@ -604,7 +605,7 @@ async def test_a_long_event_of_a_foreign_container_changes_nothing(fake: FakeEng
 async def test_the_engine_rests_from_a_container_with_long_labels(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.inventory._REST", 10_000)
+    monkeypatch.setattr(inventory_module, "_REST", 10_000)
     fake.containers[CONTAINER]["Config"]["Labels"]["LONG"] = "x" * 2_000_000
     (shown,) = await inventory.containers()
     assert shown.sandbox_id == SANDBOX
@@ -683,7 +684,7 @@ async def test_long_descriptions_are_read_one_by_one_and_hold_up_no_other(
 async def test_a_container_whose_description_is_short_again_has_no_rest(
     fake: FakeEngine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dockershim.state.inventory._REST", 10_000)
+    monkeypatch.setattr(inventory_module, "_REST", 10_000)
     fake.containers[CONTAINER]["Config"]["Labels"]["LONG"] = "x" * 2_000_000
     await inventory.containers()
     del fake.containers[CONTAINER]["Config"]["Labels"]["LONG"]

@@ -83,4 +83,4 @@ def test_what_is_no_file_of_limits_is_removed(folder: Path, caplog: pytest.LogCa
     (folder / f".{ID}").write_text("{}")
     assert KeptLimits(folder).ids() == set()
     assert list(folder.iterdir()) == []
-    assert "is no file of limits" in caplog.text
+    assert "invalid file of limits" in caplog.text

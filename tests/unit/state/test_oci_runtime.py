@@ -65,7 +65,7 @@ async def test_the_program_is_asked_whether_it_is_new_enough_for_hooks(tmp_path:
     assert await tried(tmp_path, script, config_members_support) == ("ours", "")
     assert await tried(tmp_path, script, early_network_support) == ("ours", "")
     runtime, problem = await tried(tmp_path, "#!/bin/sh\necho network namespaces\n", config_members_support)
-    assert (runtime, "too old a version" in problem) == ("", True)
+    assert (runtime, "its version is too old" in problem) == ("", True)
 
 
 async def test_the_program_is_asked_for_cgroup_files_on_a_node_that_has_them(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_the_program_is_asked_for_cgroup_files_on_a_node_that_has_them(tmp
     v1 = {**engine_data(tmp_path, script), "CgroupVersion": "1"}
     assert await unified_support((1, 51), v1, "ours") == NO_UNIFIED
     runtime, problem = await tried(tmp_path, "#!/bin/sh\necho members\n", unified_support)
-    assert (runtime, "too old a version" in problem) == ("", True)
+    assert (runtime, "its version is too old" in problem) == ("", True)
 
 
 async def test_the_program_is_asked_whether_it_is_new_enough_for_early_networks(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_the_program_is_asked_whether_it_is_new_enough_for_early_networks(
     runtime, problem = await tried(tmp_path, "#!/bin/sh\necho user namespaces\n", early_network_support)
     assert (runtime, problem) == (
         "",
-        f"--early-network, --oci-runtime=ours: {tmp_path}/program is not dockershim-runc, or too old a version of it",
+        f"--early-network, --oci-runtime=ours: {tmp_path}/program is not dockershim-runc, or its version is too old",
     )
 
 
@@ -99,8 +99,8 @@ async def test_the_program_is_asked_about_the_engines_folder(tmp_path: Path) -> 
         pytest.param("#!/bin/sh\necho dockershim-runc: no namespaces >&2; exit 1\n", "no namespaces", id="it says why"),
         pytest.param("#!/bin/sh\nexit 0\n", "is not dockershim-runc", id="no answer"),
         pytest.param("#!/bin/sh\necho No help topic >&2; exit 3\n", "is not dockershim-runc", id="another program"),
-        pytest.param("#!/nowhere\n", "cannot be started", id="no interpreter"),
-        pytest.param(None, "cannot be started: No such file", id="no program"),
+        pytest.param("#!/nowhere\n", "cannot start", id="no interpreter"),
+        pytest.param(None, "No such file", id="no program"),
     ],
 )
 async def test_what_is_wrong_is_told(tmp_path: Path, script: str | None, words: str) -> None:
@@ -112,7 +112,7 @@ async def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(oci_runtime, "_DEADLINE", 1.0)
     begun = time.monotonic()
     runtime, problem = await tried(tmp_path, f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
-    assert (runtime, "did not answer within 1 s" in problem) == ("", True)
+    assert (runtime, "did not respond within 1 s" in problem) == ("", True)
     assert time.monotonic() - begun < 10
     pid = int((tmp_path / "pid").read_text())
     while Path(f"/proc/{pid}").exists():

@@ -129,7 +129,7 @@ def test_without_the_log_only_the_engine_tells(tmp_path: Path, caplog: pytest.Lo
     caplog.set_level("INFO")
     kills = OOMKills(tmp_path / "kmsg")
     assert not kills.has(A)
-    assert "only the engine tells of OOM kills" in caplog.text
+    assert "OOM kills are only reported by the engine" in caplog.text
 
 
 def test_a_log_that_breaks_is_told_once(

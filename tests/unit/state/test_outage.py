@@ -10,6 +10,7 @@ import pytest
 
 from dockershim.engine.client import Engine
 from dockershim.state import outage as module
+from dockershim.state import watchdog as watchdog_module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from dockershim.state.outage import Absence, Outage
@@ -32,7 +33,7 @@ async def test_the_last_word_on_an_outage_is_its_end(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dockershim.state.watchdog._INTERVAL", 0.01)
+    monkeypatch.setattr(watchdog_module, "_INTERVAL", 0.01)
 
     async def upkeep() -> None:
         pass
@@ -46,9 +47,9 @@ async def test_the_last_word_on_an_outage_is_its_end(
         await server.start()
         await inventory.sandboxes()
     begin, end = told(caplog)
-    assert begin.startswith("the engine cannot be used; calls that need it are refused until it answers: ")
+    assert begin.startswith("the engine is unavailable, refusing calls that need it: ")
     assert re.sub(r"\d+\.\d s", "? s", end) == (
-        "the engine answers again after ? s: Docker Engine 28.5.2; calls refused meanwhile: 3"
+        "the engine is available again after ? s: Docker Engine 28.5.2; calls refused meanwhile: 3"
     )
 
 
@@ -62,8 +63,8 @@ async def test_an_engine_that_comes_after_the_server_is_told_of(
         await server.start()
         await inventory.sandboxes()
     begin, end = told(caplog)
-    assert "cannot be reached" in begin
-    assert end.startswith("the engine answers again")
+    assert "cannot connect to the engine" in begin
+    assert end.startswith("the engine is available again")
 
 
 async def test_what_cannot_be_read_as_the_engine_goes_is_no_line_of_its_own(
@@ -89,8 +90,8 @@ def test_another_reason_is_told_once_and_not_at_once(
     outage.end("20.10")
     first, other, end = told(caplog)
     assert first.endswith(": connection refused")
-    assert other == "the engine cannot be used for 60 s now: its API is too old"
-    assert end == "the engine answers again after 600.0 s: Docker Engine 20.10; calls refused meanwhile: 0"
+    assert other == "the engine has been unavailable for 60 s: its API is too old"
+    assert end == "the engine is available again after 600.0 s: Docker Engine 20.10; calls refused meanwhile: 0"
 
 
 def test_each_outage_has_its_own_count(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.common.mountinfo import parse
-from dockershim.stats.machine import HugePageSizes, mounted_device
+from dockershim.stats.machine import huge_page_sizes, mounted_device
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -33,12 +33,10 @@ def test_the_sizes_of_huge_pages_that_there_are_now(tmp_path: Path) -> None:
         folder = tmp_path / f"hugepages-{kilobytes}kB"
         folder.mkdir()
         (folder / "nr_hugepages").write_text(f"{count}\n")
-    sizes = HugePageSizes(tmp_path)
-    assert sizes.read() == ("1GB", "2MB")
+    assert huge_page_sizes(tmp_path) == ("1GB", "2MB")
     (tmp_path / "hugepages-1048576kB" / "nr_hugepages").write_text("0\n")
-    assert sizes.read() == ("2MB",)
-    sizes.close()
+    assert huge_page_sizes(tmp_path) == ("2MB",)
 
 
 def test_a_node_without_huge_pages(tmp_path: Path) -> None:
-    assert HugePageSizes(tmp_path / "none").read() == ()
+    assert huge_page_sizes(tmp_path / "none") == ()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dockershim.stats.messages import to_cri_network
+from dockershim.stats import network as network_module
 from dockershim.stats.network import MOST_INTERFACES, Interface, Network, parse_interfaces
+from dockershim.stats.to_cri import to_cri_network
 from tests.processes import descriptors
 
 SAMPLE = b"""\
@@ -98,7 +99,7 @@ def test_only_a_process_of_the_pods_namespace_is_read() -> None:
 
 def test_what_is_sent_is_told_by_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """By loopback, which every machine has, and which is no interface of a pod."""
-    monkeypatch.setattr("dockershim.stats.network._LOOPBACK", b"")
+    monkeypatch.setattr(network_module, "_LOOPBACK", b"")
     network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino}, "eth0")
 
     def received() -> int:
@@ -133,7 +134,7 @@ def test_a_bounded_part_of_the_counters_is_read(monkeypatch: pytest.MonkeyPatch)
         limits.append(limit)
         return SAMPLE
 
-    monkeypatch.setattr("dockershim.stats.network.read_open", read)
+    monkeypatch.setattr(network_module, "read_open", read)
     network = Network(os.getpid(), {Path("/proc/self/ns/net").stat().st_ino}, "eth0")
     network.interfaces()
     network.close()

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,6 @@ import pytest
 
 from dockershim.stats import processes
 from dockershim.stats.processes import Open, OpenFiles, OpenFilesCounts, count, count_all, open_files_limit
-from tests.unit.common.test_own_files import stuck as stuck  # a fixture
 
 WAITS = "import sys; sys.stdout.write('ready'); sys.stdout.flush(); sys.stdin.read()"
 
@@ -78,7 +78,7 @@ def test_sockets_are_looked_for_among_a_part(child: int, by_kernel: bool, monkey
 def test_a_count_ends_in_time(child: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
     monkeypatch.setattr(processes, "_STRIDE", 1)
-    monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: next(now))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
     descriptors, sockets = count([child] * 100, 10)
     assert 4 <= descriptors <= 40
     assert sockets <= 10
@@ -128,7 +128,7 @@ class Clock:
         self.now = 1000.0
         self.counted: list[int] = []
         self._costs = costs
-        monkeypatch.setattr("dockershim.stats.processes.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(processes, "count", self._count)
 
     def _count(self, pids: list[int], end: float) -> tuple[int, int]:
@@ -247,4 +247,28 @@ async def test_a_round_without_a_thread_is_no_failure_of_the_metrics_and_another
     assert "can't start new thread" in caplog.text
     assert counts.may_begin()
     await counts.begin([])
+    assert counts.may_begin()
+
+
+@pytest.mark.parametrize("why", ["the round fails", "no thread can be made"])
+async def test_after_a_round_that_fails_the_thread_rests_as_after_the_longest_one(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> float:
+        raise RuntimeError("whatever it is")
+
+    now = 1000.0
+    monkeypatch.setattr(processes, "_PATIENCE", 10)
+    # Not by the name of the function, which the event loop uses too.
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now))
+    counts = OpenFilesCounts()
+    with monkeypatch.context() as patch:
+        if why == "the round fails":
+            patch.setattr(processes, "count_all", fail)
+        else:
+            patch.setattr(threading.Thread, "start", fail)
+        await counts.begin([])
+    now += 9.9
+    assert not counts.may_begin()
+    now += 0.2
     assert counts.may_begin()

@@ -18,6 +18,7 @@ import pytest
 from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.server.grpc_server import OpenStreams, make_server
+from tests.handlers import handlers_of
 from tests.unit.debug.views import HOSTILE, answers
 
 COMMAND = [sys.executable, "-W", "error", "-m", "dockershim", "status"]
@@ -58,7 +59,7 @@ def socket(tmp_path: Path) -> Path:
 @pytest.fixture
 async def node(socket: Path) -> AsyncIterator[Node]:
     node = Node()
-    server = make_server({"RuntimeService": node}, OpenStreams())
+    server = make_server({"RuntimeService": handlers_of("RuntimeService", node)}, OpenStreams())
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     yield node
@@ -113,7 +114,7 @@ async def test_a_server_without_an_engine_tells_what_it_can(node: Node, socket: 
     node.is_away = True
     code, out, err = await run(socket, "--once")
     assert (code, err) == (0, "")
-    assert "the pods are not known: UNAVAILABLE: no engine \\x1b]0;owned" in out
+    assert "cannot list the pods: UNAVAILABLE: no engine \\x1b]0;owned" in out
     assert "PullImage" in out
     assert node.calls == ["Status", "ListPodSandbox"]
 
@@ -131,7 +132,7 @@ async def test_json_has_nothing_that_steers_a_terminal(node: Node, socket: Path)
 async def test_without_a_server_it_says_so_in_one_line(socket: Path, flags: tuple[str, ...]) -> None:
     code, out, err = await run(socket, *flags)
     assert (code, out) == (1, "")
-    assert err.startswith(f"dockershim: no server answers on unix://{socket}: start it, or name its ")
+    assert err.startswith(f"dockershim: no server responds on unix://{socket}: start dockershim, or set ")
     assert err.count("\n") == 1
 
 

@@ -26,9 +26,9 @@ def test_a_node() -> None:
     assert shown(answers()) == [
         "dockershim 1.2.3  Docker 28.5.2  RuntimeReady yes  NetworkReady yes",
         "2 pods (2 ready), 2 containers (2 running), 0 restarts, 0.300 CPUs, 3 MiB",
-        "4 logs copied at 2 KiB/s, 10 B behind",
+        "4 logs copied at 2 KiB/s, 10 B not yet copied",
         "last outage of the engine: 17:50:19 UTC, 23 Nov 2026, for 2.50 s, 4 calls refused: connection refused",
-        "last resync: 7 s ago in 250 ms; since the start: cut 2, start 1",
+        "last resync: 7 s ago in 250 ms; since startup: cut 2, start 1",
         "",
         "POD            READY  CONTAINERS  RESTARTS    CPU  MEMORY     LOGS    AGE",
         "default/web-1  yes           1/1         0  0.100   1 MiB  2 KiB/s  1m 0s",
@@ -46,13 +46,13 @@ def test_a_node() -> None:
         pytest.param({"outage": None}, "last outage of the engine: none", id="no outage"),
         pytest.param(
             {"outage": {"begun": NOW - 9, "reason": "refused", "seconds": None, "refused": 0}},
-            "last outage of the engine: now, for 9 s: refused",
+            "last outage of the engine: ongoing for 9 s: refused",
             id="an outage that lasts",
         ),
-        pytest.param({"logs": None}, "the log process does not answer", id="no log process"),
+        pytest.param({"logs": None}, "the log process does not respond", id="no log process"),
         pytest.param(
             {"logs": {"followed": 1, "blocked": 1, "unread": 2048, "missing": 3, "busiest": {}}},
-            "1 log copied at 0 B/s, 2 KiB behind, 1 cannot be written, 3 B missing",
+            "1 log copied at 0 B/s, 2 KiB not yet copied, 1 cannot be written, 3 B missing",
             id="logs in trouble",
         ),
         pytest.param({"nri": {"connected": [], "gone": []}}, "NRI plugins: none connected", id="no plugins"),
@@ -63,10 +63,10 @@ def test_a_node() -> None:
                     "gone": [{"name": "30-c", "reason": "no answer", "time": NOW - 9}],
                 }
             },
-            "NRI plugins: 10-a, 20-b; 30-c gone 9 s ago: no answer",
+            "NRI plugins: 10-a, 20-b; 30-c disconnected 9 s ago: no answer",
             id="plugins",
         ),
-        pytest.param({"config": {}}, "this server is no dockershim  Docker 28.5.2  ", id="another server"),
+        pytest.param({"config": {}}, "this server is not dockershim  Docker 28.5.2  ", id="another server"),
     ],
 )
 def test_lines_of_the_head(info: dict[str, Any], line: str) -> None:
@@ -80,8 +80,8 @@ def test_what_is_not_ready_says_why() -> None:
 
 
 def test_without_pods_the_rest_is_there() -> None:
-    lines = shown(answers(sandboxes=None, problem="the pods are not known: UNAVAILABLE: no engine"))
-    assert "the pods are not known: UNAVAILABLE: no engine" in lines
+    lines = shown(answers(sandboxes=None, problem="cannot list the pods: UNAVAILABLE: no engine"))
+    assert "cannot list the pods: UNAVAILABLE: no engine" in lines
     assert not any(line.startswith("POD") for line in lines)
     assert any(line.startswith("PullImage") for line in lines)
 

@@ -16,8 +16,8 @@ import sys
 import threading
 from pathlib import Path
 
+from loopio.holding import TOTAL
 from streaming import CommandStreams, Server, SocketStream, Wanted
-from streaming.holding import TOTAL
 
 WANTED = Wanted(stdin=True, stdout=True, stderr=True, tty=False)
 PORTS = tuple(range(1, 101))

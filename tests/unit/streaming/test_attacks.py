@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming.holding import FLOOR, POOL
+from loopio.holding import FLOOR, POOL
 from streaming.spdy import Connection, Data, Limits, RstStream, Side, SynStream
 from streaming.spdy_headers import Headers
 

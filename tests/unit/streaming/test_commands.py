@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import tracemalloc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from streaming import Command, CommandFailed, CommandStreams, Disconnected, Server, Size, Wanted
+from streaming import CommandFailed, CommandStreams, Disconnected, Server, Size, Wanted
 from streaming.remote_command import Sizes, to_status, to_text
 from tests.streaming_client import Refused, spdy, spdy_command, websocket, websocket_command
 from tests.unit.streaming.conftest import INPUT, OUTPUT, TERMINAL, Connect
+from tests.unit.streaming.served import exits, measured_turns, serving
 
 SPDY_PROTOCOLS = ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"]
 
@@ -33,16 +31,6 @@ async def echo(streams: CommandStreams) -> int:
     return 0
 
 
-def exits(code: int, stdout: bytes = b"out\n", stderr: bytes = b"err\n") -> Command:
-    async def run(streams: CommandStreams) -> int:
-        for writer, text in ((streams.stdout, stdout), (streams.stderr, stderr)):
-            if writer is not None:
-                await writer.write(text)
-        return code
-
-    return run
-
-
 class Hanging:
     """A command that waits until it is cancelled."""
 
@@ -56,16 +44,6 @@ class Hanging:
         finally:
             self.cancelled.set()
         raise AssertionError("nobody sets this event")
-
-
-@asynccontextmanager
-async def serving(idle_timeout: float = 60) -> AsyncIterator[Server]:
-    server = Server("127.0.0.1", 0, idle_timeout=idle_timeout)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()
 
 
 # What the channels carry
@@ -203,24 +181,6 @@ async def test_a_flood_on_the_resize_channel_holds_nobody_up(server: Server, con
     assert max(turns) < 0.1
 
 
-@asynccontextmanager
-async def measured_turns() -> AsyncIterator[list[float]]:
-    """The CPU seconds of each round of the event loop, so that other load does not count."""
-    turns: list[float] = []
-
-    async def look() -> None:
-        while True:
-            before = time.thread_time()
-            await asyncio.sleep(0)
-            turns.append(time.thread_time() - before)
-
-    looking = asyncio.create_task(look())
-    try:
-        yield turns
-    finally:
-        looking.cancel()
-
-
 # What went wrong
 
 
@@ -325,7 +285,7 @@ async def test_a_client_is_told_that_the_server_stops(connect: Connect) -> None:
         async with connect(server.command_url("exec", hanging, OUTPUT)) as command:
             await hanging.begun.wait()
             closing = asyncio.create_task(server.close())
-            assert (await command.status())["message"] == "the server is stopping"
+            assert (await command.status())["message"] == "the server is shutting down"
             assert hanging.cancelled.is_set()
         await closing
 
@@ -334,7 +294,7 @@ async def test_a_connection_on_which_nothing_moves_is_closed(connect: Connect) -
     async with serving(idle_timeout=0.2) as server:
         hanging = Hanging()
         async with connect(server.command_url("exec", hanging, OUTPUT)) as command:
-            assert "nothing was sent for 0.2 s" in (await command.status())["message"]
+            assert "closed after 0.2 s" in (await command.status())["message"]
         assert hanging.cancelled.is_set()
 
 

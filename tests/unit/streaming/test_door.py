@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming import Command, CommandStreams, Server
+from streaming import Command, CommandStreams, Server, door
 from streaming.door import MOST_WAITING
 from tests.streaming_client import spdy_command
 from tests.unit.streaming.conftest import OUTPUT
-from tests.unit.streaming.test_commands import exits
+from tests.unit.streaming.served import exits
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -22,7 +22,7 @@ UPGRADE = b"POST /exec/none HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrad
 
 @pytest.fixture
 def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.door.TIME_TO_SHOW", 0.5)
+    monkeypatch.setattr(door, "TIME_TO_SHOW", 0.5)
 
 
 async def connected(server: Server, sent: bytes = b"") -> Opened:

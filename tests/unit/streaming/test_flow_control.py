@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming import CommandStreams, Disconnected, ForwardFailed, Server, SocketStream, Writer
+from streaming import CommandStreams, Disconnected, ForwardFailed, Server, SocketStream, Writer, spdy_connection
 from streaming.spdy import (
     INITIAL_WINDOW,
     SESSION_WINDOW,
@@ -343,7 +343,7 @@ async def test_what_takes_many_turns_is_read_whole(
     server: Server, monkeypatch: pytest.MonkeyPatch, flow_control: bool
 ) -> None:
     """A read with so many frames that other tasks run between them; here after each frame."""
-    monkeypatch.setattr("streaming.spdy_connection._TURN", -1)
+    monkeypatch.setattr(spdy_connection, "_TURN", -1)
     async with (
         one_port_of_two(server) as url,
         spdy(url, ("portforward.k8s.io",), flow_control=flow_control) as (connection, _),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streaming import Disconnected, Server, SocketStream
+from streaming import Disconnected, Server, SocketStream, port_forward
 from streaming.port_forward import MOST_PORTS
 from streaming.spdy import Data
 from streaming.spdy_connection import SpdyConnection
@@ -77,8 +77,8 @@ async def test_a_half_that_ends_does_not(server: Server) -> None:
 
 
 async def test_so_many_connect_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.port_forward._MOST_CONNECTING", 5)
-    monkeypatch.setattr("streaming.port_forward._MOST_FORWARDS", 10)
+    monkeypatch.setattr(port_forward, "_MOST_CONNECTING", 5)
+    monkeypatch.setattr(port_forward, "_MOST_FORWARDS", 10)
     backlog = Backlog()
     async with forwarding(server.port_forward_url(backlog, [])) as connection:
         forwards = [await open_forward(connection, 80) for _ in range(12)]
@@ -93,7 +93,7 @@ async def test_so_many_connect_at_once(server: Server, monkeypatch: pytest.Monke
 
 
 async def test_so_many_there_are_of_all_clients(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.port_forward._MOST_OF_ALL", 3)
+    monkeypatch.setattr(port_forward, "_MOST_OF_ALL", 3)
     backlog = Backlog()
     async with (
         forwarding(server.port_forward_url(backlog, [])) as one,

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming import Command, CommandStreams, SocketStream
+from streaming import Command, CommandStreams, SocketStream, lifetime, spdy_connection
 from streaming.spdy import Connection, Side, SynStream
 from tests.processes import descriptors
 from tests.streaming_client import websocket_command
 from tests.unit.state.fake_engine import until
 from tests.unit.streaming.conftest import OUTPUT
-from tests.unit.streaming.test_commands import serving
+from tests.unit.streaming.served import serving
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +26,8 @@ TUNNEL = "SPDY/3.1+portforward.k8s.io"
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.lifetime.LINGER", LINGERS)
-    monkeypatch.setattr("streaming.spdy_connection.GOODBYE", 0.1)
+    monkeypatch.setattr(lifetime, "LINGER", LINGERS)
+    monkeypatch.setattr(spdy_connection, "GOODBYE", 0.1)
 
 
 @asynccontextmanager
@@ -132,11 +132,11 @@ async def test_who_does_not_read_a_forward(protocol: str) -> None:
 
 async def test_who_reads_again_in_time_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a command that was cancelled while it waited to write."""
-    monkeypatch.setattr("streaming.lifetime.LINGER", 10)
+    monkeypatch.setattr(lifetime, "LINGER", 10)
     async with serving(idle_timeout=0.5) as server:
         command, full = writes(never)
         async with websocket_command(server.command_url("exec", command, OUTPUT)) as client:
             await asyncio.wait_for(full.wait(), 5)
             await asyncio.sleep(0.7)
             assert set(await client.all("stdout")) == {0}
-            assert "nothing was sent for 0.5 s" in (await client.status())["message"]
+            assert "closed after 0.5 s" in (await client.status())["message"]

@@ -18,7 +18,7 @@ from streaming import CommandStreams, Server, Wanted
 from streaming.pieces import Cutter
 from tests.streaming_client import websocket, websocket_command
 from tests.unit.streaming.conftest import INPUT, digest, noise
-from tests.unit.streaming.test_commands import measured_turns
+from tests.unit.streaming.served import measured_turns
 
 MIB = 1024 * 1024
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10

@@ -80,7 +80,7 @@ def test_only_the_old_ones_end(tokens: Tokens[str], clock: Clock) -> None:
 
 def test_no_more_wait_than_may(tokens: Tokens[str]) -> None:
     issued = [tokens.issue(str(number)) for number in range(MOST_WAITING)]
-    with pytest.raises(TooManyWaiting, match="1000 URLs"):
+    with pytest.raises(TooManyWaiting, match="1000 streaming URLs"):
         tokens.issue("one too many")
     assert tokens.take(issued[500]) == "500"
     assert tokens.take(tokens.issue("in its place")) == "in its place"

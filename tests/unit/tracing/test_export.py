@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.common import spans
+from dockershim.common.timed import Kind, Timed, timed
 from dockershim.server.wiring import make_traces
 from dockershim.tracing.environment import Destination, Protocol, destination
 from dockershim.tracing.export import GRACE, sending
@@ -66,9 +67,13 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Destination]:
     return ask
 
 
+def served(service: str, method: str, metadata: spans.Metadata = ()) -> Timed:
+    return timed(Kind.RPC, method, about=spans.Served(service, lambda: metadata))
+
+
 def call(name: str = "Version", *metadata: tuple[str, str]) -> None:
     """A call of a client."""
-    with spans.served("runtime.v1.RuntimeService", name, metadata):
+    with served("runtime.v1.RuntimeService", name, metadata):
         spans.describe({"pod": "shop/web"})
 
 
@@ -106,7 +111,7 @@ async def test_a_sampler_of_the_environment_is_obeyed(port: int, environ: Callab
     where = environ(Protocol.GRPC, port, OTEL_TRACES_SAMPLER="parentbased_always_off")
     async with collector.serving(port), sending(where):
         call()
-        with spans.served("s", "Run", (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"),)):
+        with served("s", "Run", (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"),)):
             pass
     assert collector.names == ["s/Run"]
 
@@ -135,13 +140,14 @@ async def test_one_that_hangs_slows_no_call_takes_no_memory_and_no_time_at_the_e
 def test_a_process_ends_although_its_collector_hangs(protocol: Protocol, hung: int) -> None:
     script = f"""
 import asyncio, os
-from dockershim.common import spans
+from dockershim.common.spans import Served
+from dockershim.common.timed import Kind, timed
 from dockershim.tracing.environment import destination
 from dockershim.tracing.export import sending
 async def main():
     async with sending(destination(os.environ)):
         for _ in range({MANY}):
-            with spans.served("s", "m", ()):
+            with timed(Kind.RPC, "m", about=Served("s", lambda: ())):
                 pass
 asyncio.run(main())
 print("ended")
@@ -175,14 +181,14 @@ async def test_one_that_is_away_is_told_once_and_gets_spans_when_it_is_back(
             call("Lost")
             await asyncio.sleep(0.02)
         (told,) = said()
-        assert told.startswith(f"http://127.0.0.1:{port} takes no traces, they are dropped: ")
+        assert told.startswith(f"http://127.0.0.1:{port} does not accept traces, dropping them: ")
         assert len(told) > 70
         collector = Collector(protocol)
         async with collector.serving(port), asyncio.timeout(15):
             while len(said()) < 2:
                 call()
                 await asyncio.sleep(0.05)
-    assert said()[1] == f"http://127.0.0.1:{port} takes traces again"
+    assert said()[1] == f"http://127.0.0.1:{port} accepts traces again"
     assert collector.requests
 
 
@@ -197,7 +203,7 @@ async def test_bad_headers_of_callers_are_no_reason(
             call("Lost", ("traceparent", "x" * 600))
             await asyncio.sleep(0.01)
     (told, *_) = caplog.messages
-    assert told.startswith(f"http://127.0.0.1:{hung} takes no traces, they are dropped: ")
+    assert told.startswith(f"http://127.0.0.1:{hung} does not accept traces, dropping them: ")
     assert "traceparent header" not in told
     assert "no state" not in told
 
@@ -227,9 +233,9 @@ async def test_a_reason_that_the_sdk_tells_once_is_told_each_time(
 async def test_text_that_cannot_be_encoded_costs_no_spans(port: int, environ: Callable[..., Destination]) -> None:
     collector = Collector(Protocol.GRPC)
     async with collector.serving(port), sending(environ(Protocol.GRPC, port)):
-        with spans.served("s", "Run", ()) as span:
+        with served("s", "Run") as run:
             spans.describe({"pod": "\udc80/\ud800", "container_id": "\udfff"})
-            span.failed("\ud800")
+            run.code, run.message = "INTERNAL", "\ud800"
     assert collector.names == ["s/Run"]
 
 
@@ -238,7 +244,7 @@ async def start_and_stop(environ: dict[str, str], monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, value)
     async with AsyncExitStack() as stack:
         await make_traces(os.environ, stack)
-        with spans.served("s", "m", ()):
+        with served("s", "m"):
             pass
 
 
@@ -251,17 +257,17 @@ async def start_and_stop(environ: dict[str, str], monkeypatch: pytest.MonkeyPatc
         ),
         pytest.param(
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:p@[::1]:1"},
-            "traces go to http://[::1]:1 by http/protobuf",
+            "traces are sent to http://[::1]:1 by http/protobuf",
             id="on",
         ),
         pytest.param(
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"},
-            "no traces are made: OTEL_EXPORTER_OTLP_PROTOCOL=smoke: must be one of grpc, http/protobuf",
+            "tracing is disabled: OTEL_EXPORTER_OTLP_PROTOCOL=smoke: must be one of grpc, http/protobuf",
             id="a protocol that there is not",
         ),
         pytest.param(
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1", "OTEL_BSP_MAX_QUEUE_SIZE": "0"},
-            "no traces are made: max_queue_size must be a positive integer.",
+            "tracing is disabled: max_queue_size must be a positive integer.",
             id="a value that the SDK refuses",
         ),
     ],
@@ -281,7 +287,7 @@ async def test_without_the_sdk_the_server_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     await start_and_stop({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1"}, monkeypatch)
     (told,) = caplog.messages
-    assert told.startswith("no traces are made: ")
+    assert told.startswith("tracing is disabled: ")
     assert told.endswith("; install dockershim[tracing]")
 
 

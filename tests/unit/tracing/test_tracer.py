@@ -25,13 +25,15 @@ from dockershim import errors
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.common import spans
 from dockershim.common.steps import step
+from dockershim.common.timed import Kind, Timed, timed
 from dockershim.engine.client import Engine
 from dockershim.hooks.client import HookClients
 from dockershim.hooks.config import Hook
-from dockershim.network.plugins import TracedPlugins
+from dockershim.network.plugins import TimedPlugins
 from dockershim.server.grpc_server import OpenStreams, make_server
 from dockershim.tracing.tracer import SpanTracer
 from tests.cri_client import CRI
+from tests.handlers import handlers_of
 from tests.unit.cni.fakes import Recorder, failure
 from tests.unit.engine.server import Server
 from tests.unit.hooks.servers import hook_server, serving
@@ -85,7 +87,7 @@ def serve(tmp_path: Path) -> Serve:
     async def run(calls: Calls) -> AsyncIterator[CRI]:
         runtime = type("Runtime", (), {})()
         vars(runtime).update(calls)
-        running = make_server({"RuntimeService": runtime}, OpenStreams())
+        running = make_server({"RuntimeService": handlers_of("RuntimeService", runtime)}, OpenStreams())
         running.add_insecure_port(f"unix:{tmp_path}/cri.sock")
         await running.start()
         try:
@@ -95,6 +97,11 @@ def serve(tmp_path: Path) -> Serve:
             await running.stop(None)
 
     return run
+
+
+def call(metadata: spans.Metadata = ()) -> Timed:
+    """A call of a client."""
+    return timed(Kind.RPC, "method", about=spans.Served("service", lambda: metadata))
 
 
 def invocation(command: str) -> cni.Invocation:
@@ -121,7 +128,7 @@ async def test_a_call_and_all_its_parts_are_one_trace(
         with step("create the infra container"):
             await client.post("/containers/create", {})
         with step("set up the network"):
-            await TracedPlugins(Recorder()).run(invocation("ADD"))
+            await TimedPlugins(Recorder()).run(invocation("ADD"))
         return api.RunPodSandboxResponse(pod_sandbox_id="f" * 64)
 
     async def answer(request: bytes) -> bytes:
@@ -223,8 +230,10 @@ async def test_a_hostile_state_costs_only_itself(state: str, made: Made, serve: 
 
 @given(st.lists(st.tuples(st.sampled_from(["traceparent", "tracestate"]), st.text() | st.binary())))
 def test_no_metadata_fails_a_call(metadata: list[tuple[str, str | bytes]]) -> None:
-    with SpanTracer(Made().provider).served("service", "method", metadata):
+    made = Made()
+    with spans.traced_by(SpanTracer(made.provider)), call(metadata):
         pass
+    assert made.names == ["service/method"]
 
 
 async def test_a_caller_that_takes_no_sample_gets_none(
@@ -308,7 +317,7 @@ async def test_calls_at_the_same_time_are_kept_apart(made: Made, serve: Serve) -
             KeyError("password=hunter2"),
             13,
             "KeyError",
-            "INTERNAL: internal error in Status; dockershim's log has the details",
+            "INTERNAL: internal error in Status; see the log of dockershim for details",
             id="one that nobody foresaw leaks nothing",
         ),
         pytest.param(
@@ -342,8 +351,8 @@ async def test_a_call_that_fails_shows_where(
 async def test_a_plugin_that_reports_a_failure_has_failed(made: Made) -> None:
     recorder = Recorder()
     recorder.answers["bridge ADD"] = failure(7, "no")
-    with SpanTracer(made.provider).served("service", "method", ()):
-        await TracedPlugins(recorder).run(invocation("ADD"))
+    with call():
+        await TimedPlugins(recorder).run(invocation("ADD"))
     assert made["CNI ADD bridge"].status.description == "exit status 1"
 
 
@@ -366,7 +375,7 @@ async def test_a_caller_that_has_gone_is_told(made: Made, serve: Serve) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asking
         await ended.wait()
-    assert made["runtime.v1.RuntimeService/Status"].status.description == "CANCELLED: its caller has gone"
+    assert made["runtime.v1.RuntimeService/Status"].status.description == "CANCELLED: cancelled by the client"
 
 
 async def test_a_stream_of_lists_is_a_trace_and_one_without_an_end_is_not(made: Made, serve: Serve) -> None:
@@ -389,7 +398,6 @@ async def test_a_stream_of_lists_is_a_trace_and_one_without_an_end_is_not(made: 
 def test_a_sampler_that_says_no_costs_no_spans() -> None:
     made = Made()
     made.provider.sampler = ParentBased(ALWAYS_OFF)
-    tracer = SpanTracer(made.provider)
-    with tracer.served("service", "method", ()), tracer.part("part", {}, outside=False):
+    with spans.traced_by(SpanTracer(made.provider)), call(), step("part"):
         pass
     assert made.names == []

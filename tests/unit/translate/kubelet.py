@@ -26,7 +26,6 @@ ENGINE_28 = Capabilities(
     storage_driver="overlay2",
     containerd_store=False,
     containerd_socket="/run/containerd/containerd.sock",
-    containerd_namespace="moby",
     architecture="x86_64",
     runtimes=frozenset({"runc", "io.containerd.runc.v2", "kata"}),
     default_runtime="runc",

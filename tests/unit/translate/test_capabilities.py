@@ -45,7 +45,6 @@ def test_an_engine_that_says_nothing() -> None:
     features = read_capabilities((1, 41), {"Runtimes": None, "SecurityOptions": None, "CDISpecDirs": None})
 
     assert (features.containerd_store, features.containerd_socket) == (False, "")
-    assert features.containerd_namespace == "moby"
     assert (features.cgroup_version, features.runtimes, features.kernel) == (1, frozenset(), (0, 0))
     assert features.handlers == ("", "docker")
     assert (features.apparmor, features.selinux, features.seccomp, features.swap_limit, features.cdi) == (False,) * 5

@@ -38,7 +38,7 @@ def test_text_has_no_control_character(character: str) -> None:
 @pytest.mark.parametrize(
     ("message", "where"),
     [
-        pytest.param(cri.PortMapping(protocol=3), r"config\.protocol: 3 is no Protocol", id="of the message"),  # type: ignore[arg-type]
+        pytest.param(cri.PortMapping(protocol=3), r"config\.protocol: 3 is not a valid Protocol", id="of the message"),  # type: ignore[arg-type]
         pytest.param(
             cri.PodSandboxConfig(port_mappings=[cri.PortMapping(), cri.PortMapping(protocol=3)]),  # type: ignore[arg-type]
             r"config\.port_mappings\.protocol: 3",
@@ -48,7 +48,7 @@ def test_text_has_no_control_character(character: str) -> None:
             cri.LinuxContainerSecurityContext(
                 seccomp=cri.SecurityProfile(profile_type=-1)  # type: ignore[arg-type]
             ),
-            r"config\.seccomp\.profile_type: -1 is no ProfileType",
+            r"config\.seccomp\.profile_type: -1 is not a valid ProfileType",
             id="of one inside, negative",
         ),
     ],

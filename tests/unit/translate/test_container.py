@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import InvalidArgument, Unsupported
 from dockershim.translate.container import check_container, log_path, to_env
+from tests.unit.translate.changes import setting
+from tests.unit.translate.engine_bodies import split_extra, to_engine
 from tests.unit.translate.kubelet import ENGINE_28, LOG_DIRECTORY, container_config, sandbox_config
-from tests.unit.translate.test_kubelet_requests import split_extra, to_engine
-from tests.unit.translate.test_sandbox import setting
 
 Change = Callable[[Any], object]
 
@@ -50,7 +50,10 @@ Change = Callable[[Any], object]
         ),
         pytest.param(setting("log_path", "../x.log"), InvalidArgument, r"config\.log_path", id="a log elsewhere"),
         pytest.param(
-            setting("stop_signal", 66), InvalidArgument, r"config\.stop_signal: 66 is no Signal", id="no signal"
+            setting("stop_signal", 66),
+            InvalidArgument,
+            r"config\.stop_signal: 66 is not a valid Signal",
+            id="no signal",
         ),
         pytest.param(
             setting("linux.security_context.seccomp.profile_type", 5),
@@ -189,8 +192,8 @@ def test_variables(key: str, value: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        pytest.param("", b"1", "no name", id="no name"),
-        pytest.param("A=B", b"1", "no name", id="a name with an equal sign"),
+        pytest.param("", b"1", "not a valid name", id="no name"),
+        pytest.param("A=B", b"1", "not a valid name", id="a name with an equal sign"),
         pytest.param("A", b"\xff", r"envs\[A\]: .*UTF-8", id="bytes that JSON cannot carry"),
         pytest.param("A", b"a\0b", r"envs\[A\]: .*NUL", id="a NUL in a value"),
         pytest.param("A\0B", b"", "NUL", id="a NUL in a name"),

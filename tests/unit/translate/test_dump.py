@@ -9,24 +9,9 @@ from google.protobuf import json_format
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.translate.dump import to_dump_annotations, to_dump_documents
-from dockershim.translate.names import ContainerName, SandboxName
-from dockershim.translate.records import ContainerRecord, to_cri_container_status
+from dockershim.translate.records import to_cri_container_status
+from tests.unit.translate.records import RECORD
 
-RECORD = ContainerRecord(
-    id="c0" * 32,
-    sandbox_id="5a" * 32,
-    name=ContainerName("main", 3, SandboxName("web-0", "default", "uid-1", 0)),
-    image="registry.example/app:1",
-    image_id="sha256:" + "1a" * 32,
-    state=cri.CONTAINER_RUNNING,
-    created_at=1767323045_000000001,
-    labels={"app": "web", "no-text": "\x01"},
-    annotations={},
-    log_path="/var/log/pods/x/main/3.log",
-    started_at=1767323046_500000000,
-    pid=77,
-    host_config={"Runtime": "runc", "Memory": 1 << 40},
-)
 STATUS = to_cri_container_status(RECORD, None, None)
 DOCUMENTS = to_dump_documents(RECORD, STATUS, 1767323047 * 10**9)
 

@@ -76,8 +76,8 @@ def test_the_program_is_that_of_the_engines_runtime() -> None:
         pytest.param((1, 47), info(), "Docker 28", id="an old engine"),
         pytest.param((1, 48), info(Runtimes={}), "no runtime 'ours'", id="no runtime"),
         pytest.param((1, 48), info(KernelVersion="3.10.0"), "Linux 4.11", id="an old kernel"),
-        pytest.param((1, 48), info(SecurityOptions=["name=rootless"]), "user namespaces", id="rootless"),
-        pytest.param((1, 48), info(SecurityOptions=["name=userns"]), "user namespaces", id="userns-remap"),
+        pytest.param((1, 48), info(SecurityOptions=["name=rootless"]), "rootless or uses", id="rootless"),
+        pytest.param((1, 48), info(SecurityOptions=["name=userns"]), "rootless or uses", id="userns-remap"),
     ],
 )
 def test_an_engine_that_cannot(api: tuple[int, int], told: dict[str, Any], words: str) -> None:

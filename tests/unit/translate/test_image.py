@@ -169,7 +169,7 @@ def test_what_an_image_adds_to_each_container_is_counted() -> None:
 
 def test_an_image_that_adds_too_much_is_refused_by_name() -> None:
     check_added(ImageRecord(ID, (), (), 1, added=MOST_ADDED), "app:1")
-    with pytest.raises(InvalidArgument, match=r"image 'app:1' has 1048577 bytes of labels.*build it"):
+    with pytest.raises(InvalidArgument, match=r"image 'app:1' has 1048577 bytes of labels.*at most"):
         check_added(ImageRecord(ID, (), (), 1, added=MOST_ADDED + 1), "app:1")
 
 

@@ -69,8 +69,8 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception
             r"image\.runtime_handler: the engine has no runtime 'none'",
             id="for a runtime that the engine lacks",
         ),
-        pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: has to be empty", id="with a host path"),
-        pytest.param({"readonly": False}, InvalidArgument, r"readonly: .* always read-only", id="writable"),
+        pytest.param({"host_path": "/host"}, InvalidArgument, r"host_path: must be empty", id="with a host path"),
+        pytest.param({"readonly": False}, InvalidArgument, r"readonly: must be true", id="writable"),
         pytest.param(
             {"propagation": cri.PROPAGATION_BIDIRECTIONAL}, Unsupported, r"propagation: ", id="propagated to the host"
         ),
@@ -151,7 +151,7 @@ def test_recursively_read_only_needs_engine_and_runtime(handler: str, features: 
     check_mounts([asked], features)
     assert to_engine_mounts([asked], "", ENGINE_28, {})
 
-    with pytest.raises(Unsupported, match=r"recursive_read_only: needs Docker 25.*(runc|kata) does not"):
+    with pytest.raises(Unsupported, match=r"recursive_read_only: requires Docker 25.*(runc|kata) does not"):
         to_engine_mounts([asked], handler, features, {})
 
 

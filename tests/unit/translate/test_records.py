@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.hooks.messages import Pod, pod_of_record, to_container_request, to_pod_request
+from dockershim.hooks.requests import Pod, to_container_request, to_pod, to_pod_request
 from dockershim.translate.image import ImageRecord
 from dockershim.translate.labels import EXTRA_LABEL, ContainerExtra, SandboxExtra
 from dockershim.translate.names import ContainerName, SandboxName, sandbox_container_name
@@ -36,13 +36,20 @@ from dockershim.translate.records import (
     to_nanoseconds,
     to_verbose_info,
 )
-from tests.unit.translate.kubelet import ENGINE_28, SANDBOX_ID, UID, container_config, sandbox_config
-from tests.unit.translate.test_kubelet_requests import to_engine, to_infra
+from tests.unit.state.fake_pods import pod_of
+from tests.unit.translate.kubelet import SANDBOX_ID, UID, container_config, sandbox_config
+from tests.unit.translate.records import (
+    CREATED,
+    FINISHED,
+    NEVER,
+    STARTED,
+    container_inspect,
+    container_record,
+    sandbox_inspect,
+    sandbox_record,
+)
 
 POD = SandboxName("web-0", "default", UID, 0)
-CONTAINER_ID = "c0" * 32
-CREATED, STARTED, FINISHED = (f"2026-01-02T03:04:0{second}.000000001Z" for second in (5, 6, 7))
-NEVER = "0001-01-01T00:00:00Z"
 CREATED_NS = 1767323045 * 10**9 + 1
 
 
@@ -83,47 +90,6 @@ def test_every_time_comes_back(moment: datetime, offset: int, nanoseconds: int) 
 @given(st.text())
 def test_no_text_is_more_than_no_time(text: str) -> None:
     assert isinstance(to_nanoseconds(text), int)
-
-
-def sandbox_inspect(**state: Any) -> dict[str, Any]:
-    """What the engine says of the infra container that our request made."""
-    body = to_infra(sandbox_config(), ENGINE_28, runtime_handler="kata")
-    return {
-        "Id": SANDBOX_ID,
-        "Name": f"/k8s_POD_web-0_default_{UID}_0",
-        "Created": CREATED,
-        "Config": {"Labels": body["Labels"], "Image": "infra:1"},
-        "HostConfig": body["HostConfig"],
-        "State": {"Status": "running", "Running": True, "Pid": 77, **state},
-        "ResolvConfPath": "/var/lib/docker/containers/x/resolv.conf",
-        "NetworkSettings": {"SandboxKey": "/var/run/docker/netns/5a", "Networks": {"none": {"IPAddress": ""}}},
-    }
-
-
-def container_inspect(**state: Any) -> dict[str, Any]:
-    body = to_engine(container_config(), ENGINE_28)
-    return {
-        "Id": CONTAINER_ID,
-        "Name": f"/k8s_nginx_web-0_default_{UID}_1",
-        "Created": CREATED,
-        "Image": body["Image"],
-        "LogPath": "/var/lib/docker/containers/x/x-json.log",
-        "Config": {"Labels": body["Labels"], "Image": body["Image"], "StopSignal": "SIGQUIT"},
-        "HostConfig": body["HostConfig"],
-        "State": {"Status": "created", "ExitCode": 0, "StartedAt": NEVER, "FinishedAt": NEVER, "Pid": 0, **state},
-    }
-
-
-def sandbox_record(**state: Any) -> SandboxRecord:
-    record = read_sandbox(sandbox_inspect(**state))
-    assert record is not None
-    return record
-
-
-def container_record(**state: Any) -> ContainerRecord:
-    record = read_container(container_inspect(**state))
-    assert record is not None
-    return record
 
 
 def test_a_sandbox_is_read_as_it_was_asked_for() -> None:
@@ -584,7 +550,7 @@ def test_whatever_an_engine_says_can_be_sent_or_is_left_out(data: st.DataObject)
         if isinstance(record, SandboxRecord):
             to_cri_sandbox(record, ready=True).SerializeToString()
             to_cri_sandbox_status(record, ready=True, addresses=record.addresses).SerializeToString()
-            to_pod_request(pod_of_record(record, None)).SerializeToString()
+            to_pod_request(to_pod(pod_of(record))).SerializeToString()
         elif isinstance(record, ContainerRecord):
             to_cri_container(record).SerializeToString()
             to_cri_container_status(record, None).SerializeToString()

@@ -48,7 +48,7 @@ def pages(size: str, limit: int = 0) -> list[cri.HugepageLimit]:
         pytest.param({"unified": {"memory.min\0": "1"}}, "unified", id="a NUL in a file's name"),
         pytest.param({"unified": {"memory.min": "1\n2"}}, "unified", id="two lines for one file"),
         pytest.param({"unified": {"memory.swap.max": "64M"}}, "unified", id="swap in another unit than the engine's"),
-        pytest.param({"hugepage_limits": pages("")}, "hugepage_limits", id="no page size"),
+        pytest.param({"hugepage_limits": pages("")}, "hugepage_limits", id="not a valid page size"),
         pytest.param({"hugepage_limits": pages("../2MB")}, "hugepage_limits", id="a page size with a path"),
         pytest.param({"hugepage_limits": pages("2Mi")}, "hugepage_limits", id="a page size of another spelling"),
     ],
@@ -224,7 +224,7 @@ def test_cgroup_files(fields: dict[str, Any], version: int, expected: dict[str, 
 
 def test_unified_needs_cgroup_v2() -> None:
     """A kubelet sends it on v2 only; somebody who sends it elsewhere must learn that it has no effect."""
-    with pytest.raises(Unsupported, match=r"unified: this node has cgroup v1"):
+    with pytest.raises(Unsupported, match=r"unified: not supported on cgroup v1"):
         to_cgroup_files(resources(unified={"memory.min": "7"}), 1)
 
 

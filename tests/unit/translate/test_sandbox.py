@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,9 +21,8 @@ from dockershim.translate.sandbox import (
     to_cgroup_parent,
     to_resolv_conf,
 )
+from tests.unit.translate.changes import Change, setting
 from tests.unit.translate.kubelet import namespaces, sandbox_config
-
-Change = Callable[[cri.PodSandboxConfig], object]
 
 
 def on_the_nodes_network(config: cri.PodSandboxConfig) -> None:
@@ -39,23 +37,6 @@ def with_sysctl(key: str, value: str = "1", **spaces: Any) -> Change:
         config.hostname = ""
         config.linux.sysctls.clear()
         config.linux.sysctls[key] = value
-
-    return change
-
-
-def setting(path: str, value: Any) -> Change:
-    """A change of the field at ``path``, the names of its messages separated by dots."""
-
-    def change(config: cri.PodSandboxConfig) -> None:
-        *messages, field = path.split(".")
-        target: Any = config
-        for message in messages:
-            target = getattr(target, message)
-        if isinstance(value, list):
-            target.ClearField(field)
-            getattr(target, field).extend(value)
-        else:
-            setattr(target, field, value)
 
     return change
 
@@ -96,7 +77,7 @@ def setting(path: str, value: Any) -> Change:
         pytest.param(
             setting("linux.security_context.namespace_options.network", 9),
             InvalidArgument,
-            r"namespace_options\.network: 9 is no NamespaceMode",
+            r"namespace_options\.network: 9 is not a valid NamespaceMode",
             id="an unknown namespace mode",
         ),
         pytest.param(
@@ -126,26 +107,24 @@ def setting(path: str, value: Any) -> Change:
         pytest.param(
             setting("port_mappings", [cri.PortMapping(container_port=80, host_port=80, host_ip="localhost")]),
             InvalidArgument,
-            r"port_mappings\.host_ip: 'localhost' is no IP address",
+            r"port_mappings\.host_ip: 'localhost' is not a valid IP address",
             id="a name for an address",
         ),
         pytest.param(
             setting("port_mappings", [cri.PortMapping(host_port=80)]),
             InvalidArgument,
-            r"port_mappings\.container_port: host_port 80 needs",
+            r"port_mappings\.container_port: required by host_port 80",
             id="a port of the host alone",
         ),
         pytest.param(
             setting("port_mappings", [cri.PortMapping(container_port=80, protocol=7)]),  # type: ignore[arg-type]
             InvalidArgument,
-            r"port_mappings\.protocol: 7 is no Protocol",
+            r"port_mappings\.protocol: 7 is not a valid Protocol",
             id="an unknown protocol",
         ),
-        pytest.param(with_sysctl("kernel.pid_max"), InvalidArgument, "not kept per namespace", id="a node's sysctl"),
-        pytest.param(
-            with_sysctl("kernel.auto_msgmni"), InvalidArgument, "not kept per namespace", id="one of old kernels"
-        ),
-        pytest.param(with_sysctl("vm.swappiness"), InvalidArgument, "not kept per namespace", id="another of them"),
+        pytest.param(with_sysctl("kernel.pid_max"), InvalidArgument, "not namespaced", id="a node's sysctl"),
+        pytest.param(with_sysctl("kernel.auto_msgmni"), InvalidArgument, "not namespaced", id="one of old kernels"),
+        pytest.param(with_sysctl("vm.swappiness"), InvalidArgument, "not namespaced", id="another of them"),
         pytest.param(with_sysctl("net.ipv4.ip_forward", "1\n"), InvalidArgument, "sysctls", id="a sysctl of two lines"),
         pytest.param(
             with_sysctl("net.ipv4.ip_forward", network=cri.NODE), InvalidArgument, "node's network", id="its network"

@@ -219,9 +219,9 @@ def test_users(fields: dict[str, Any], expected: str) -> None:
     ("fields", "message"),
     [
         pytest.param(
-            {"run_as_user": cri.Int64Value(value=1), "run_as_username": "a"}, "exclude each other", id="two users"
+            {"run_as_user": cri.Int64Value(value=1), "run_as_username": "a"}, "mutually exclusive", id="two users"
         ),
-        pytest.param({"run_as_group": cri.Int64Value(value=1)}, "run_as_group: needs", id="a group alone"),
+        pytest.param({"run_as_group": cri.Int64Value(value=1)}, "run_as_group: requires", id="a group alone"),
         pytest.param({"run_as_user": cri.Int64Value(value=-1)}, "run_as_user: -1", id="a negative user"),
         pytest.param({"run_as_user": cri.Int64Value(value=2**31)}, "run_as_user: 2147483648", id="too high a user"),
         pytest.param(
@@ -256,7 +256,7 @@ def test_what_is_dropped_is_not_added(add: list[str], drop: list[str], expected:
 
 
 def test_a_sandbox_with_a_group_alone_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="run_as_group: needs"):
+    with pytest.raises(InvalidArgument, match="run_as_group: requires"):
         to_user(cri.LinuxSandboxSecurityContext(run_as_group=cri.Int64Value(value=1)))
 
 

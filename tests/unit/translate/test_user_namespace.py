@@ -62,9 +62,9 @@ def asked(uids: list[cri.IDMapping], gids: list[cri.IDMapping], **fields: Any) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(asked([], []), "uids: mode POD needs one", id="none"),
-        pytest.param(asked([one()], []), "gids: mode POD needs one", id="no groups"),
-        pytest.param(asked([one(), one()], [one()]), "uids: mode POD needs one", id="two"),
+        pytest.param(asked([], []), "uids: must have one", id="none"),
+        pytest.param(asked([one()], []), "gids: must have one", id="no groups"),
+        pytest.param(asked([one(), one()], [one()]), "uids: must have one", id="two"),
         pytest.param(asked([one(container_id=1)], [one()]), "container_id 0", id="root is not mapped"),
         pytest.param(asked([one(0)], [one()]), "uids: 1 ids from 0", id="the node's root"),
         pytest.param(asked([one(length=0)], [one()]), "uids: 0 ids", id="no ids"),
@@ -107,10 +107,10 @@ def test_mounts_ask_each_for_themselves() -> None:
     ("fields", "namespace", "words"),
     [
         pytest.param({}, None, "with a user namespace", id="the node's users"),
-        pytest.param({"uidMappings": []}, OURS, "ids of its pod", id="groups alone"),
-        pytest.param({"gidMappings": []}, OURS, "ids of its pod", id="users alone"),
-        pytest.param({"gidMappings": [OURS.uids]}, OURS, "ids of its pod", id="other ids"),
-        pytest.param({"uidMappings": [OURS.uids] * 2}, OURS, "ids of its pod", id="twice"),
+        pytest.param({"uidMappings": []}, OURS, "mappings of the pod", id="groups alone"),
+        pytest.param({"gidMappings": []}, OURS, "mappings of the pod", id="users alone"),
+        pytest.param({"gidMappings": [OURS.uids]}, OURS, "mappings of the pod", id="other ids"),
+        pytest.param({"uidMappings": [OURS.uids] * 2}, OURS, "mappings of the pod", id="twice"),
         pytest.param({"image": cri.ImageSpec(image="x")}, OURS, "image volume", id="an image"),
         pytest.param({"container_path": "/a\\nb"}, OURS, "backslash", id="a path that looks like two"),
     ],
@@ -144,9 +144,9 @@ def test_the_runtime_stands_in_for_runc(handler: str) -> None:
 
 
 def test_it_stands_in_for_no_other_runtime() -> None:
-    with pytest.raises(Unsupported, match="cannot stand in for the runtime kata"):
+    with pytest.raises(Unsupported, match="cannot be used instead of the runtime kata"):
         infra("kata", ABLE)
-    with pytest.raises(Unsupported, match="cannot stand in for the runtime kata"):
+    with pytest.raises(Unsupported, match="cannot be used instead of the runtime kata"):
         infra("", replace(ABLE, default_runtime="kata"))
     with pytest.raises(Unsupported, match=r"userns_options: .*--oci-runtime is not set"):
         infra("", ENGINE_28)
@@ -174,14 +174,20 @@ def test_the_program_is_that_of_the_engines_runtime() -> None:
         pytest.param((1, 42), info(GOOD), "ours", "Docker 25", id="an old engine"),
         pytest.param((1, 43), {}, "ours", "no runtime 'ours'", id="no runtimes"),
         pytest.param((1, 43), info(GOOD), "other", "no runtime 'other'", id="another name"),
-        pytest.param((1, 43), info(GOOD), "runc", "with the path", id="the engine's own"),
+        pytest.param((1, 43), info(GOOD), "runc", "with a path", id="the engine's own"),
         pytest.param((1, 43), info(GOOD), "odd", "no runtime 'odd'", id="a list"),
         pytest.param((1, 43), info(GOOD, status=None), "ours", "runc 1.2", id="no status"),
         pytest.param((1, 43), info("{"), "ours", "runc 1.2", id="no JSON"),
         pytest.param((1, 43), info("[]"), "ours", "runc 1.2", id="an array"),
         pytest.param((1, 43), info('{"linux":{"namespaces":["user"]}}'), "ours", "runc 1.2", id="runc 1.1"),
         pytest.param((1, 43), info(GOOD.replace("true", "false")), "ours", "runc 1.2", id="not enabled"),
-        pytest.param((1, 43), info(GOOD.replace("user", "net")), "ours", "runc 1.2", id="no user namespaces"),
+        pytest.param(
+            (1, 43),
+            info(GOOD.replace("user", "net")),
+            "ours",
+            "runc 1.2",
+            id="user namespaces of pods are not supported",
+        ),
     ],
 )
 def test_a_runtime_that_says_that_it_cannot(api: tuple[int, int], told: dict[str, Any], name: str, words: str) -> None:

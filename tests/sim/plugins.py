@@ -1,0 +1,370 @@
+"""Models of CNI plugins, hook servers and NRI plugins, which hang, fail, refuse and come back under a seed.
+
+Each keeps what it was told. What they hold outlives every server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from cni import Completion, Invocation, PluginTimeout
+from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
+from dockershim.api.nri.v1alpha1 import api_pb2 as api
+from dockershim.errors import HookFailure
+from dockershim.hooks.config import Hook
+from dockershim.nri.connection import CLOSED, Lost, Refused
+from dockershim.nri.plugin import Plugin, Rejected, Timeouts, Update
+from tests.sim.world import rpc_error
+
+M = TypeVar("M", bound=Message)
+
+Record = Callable[[str, str], None]
+
+#: The plugins of the network, in their order, and the file names that a server looks for.
+CNI_PLUGINS: Final = ("sim-bridge", "sim-portmap")
+NETWORK: Final = json.dumps(
+    {
+        "cniVersion": "1.1.0",
+        "name": "sim",
+        "plugins": [{"type": CNI_PLUGINS[0]}, {"type": CNI_PLUGINS[1], "capabilities": {"portMappings": True}}],
+    }
+)
+#: Seconds for which an operation waits for a plugin that a killed server has left.
+_FENCE: Final = 100.0
+_VERSIONS: Final = ["0.4.0", "1.0.0", "1.1.0"]
+_UNKNOWN, _TRY_AGAIN_LATER, _NOT_AVAILABLE = 0, 11, 50
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFaults:
+    """How much goes wrong, each a share of the runs or calls; none by default."""
+
+    slow: float = 0.0
+    seconds: float = 2.0
+    hangs: float = 0.0
+    fails: float = 0.0
+    #: Connections of NRI plugins that end in a call.
+    lost: float = 0.0
+
+
+CALM: Final = PluginFaults()
+
+
+class CNIPlugins:
+    """What runs CNI plugins: an ``Executor`` whose plugins are in memory.
+
+    ``attached`` are the addresses of sandboxes, ``ports`` those sandboxes whose ports are published: both are taken
+    until a DEL. ``problems`` are what no runtime may do.
+    """
+
+    def __init__(self, random: Random, *, record: Record = lambda kind, text: None) -> None:
+        self.faults = CALM
+        self.attached: dict[str, str] = {}
+        self.ports: set[str] = set()
+        self.problems: list[str] = []
+        #: What was done, in order: command, plugin and sandbox id.
+        self.told: list[tuple[str, str, str]] = []
+        #: The runs under way, by sandbox id, also those that a killed server has begun.
+        self.running: dict[str, tuple[str, float]] = {}
+        self._random = random
+        self._record = record
+        self._next = 2
+
+    async def run(self, invocation: Invocation) -> Completion:
+        """Run a plugin, as ``cni.Executor`` says. If the server is killed meanwhile, the plugin goes on."""
+        environment = invocation.environment
+        command, sandbox_id = invocation.command, environment.get("CNI_CONTAINERID", "")
+        kind, faults = invocation.plugin.name, self.faults
+        if command == "VERSION":
+            return _done({"cniVersion": "1.1.0", "supportedVersions": _VERSIONS})
+        self._record("cni", f"{command} {kind} {sandbox_id[:12]}".rstrip())
+        work = self._work(command, kind, sandbox_id, json.loads(invocation.config), environment, faults)
+        try:
+            async with asyncio.timeout(invocation.timeout):
+                return await work
+        except TimeoutError:
+            self._record("fault", f"{command} {kind} {sandbox_id[:12]} was killed after {invocation.timeout:.1f} s")
+            raise PluginTimeout(f"plugin {kind} did not end {command} in {invocation.timeout:.1f} s") from None
+
+    async def _work(
+        self,
+        command: str,
+        kind: str,
+        sandbox_id: str,
+        config: Mapping[str, Any],
+        environment: Mapping[str, str],
+        faults: PluginFaults,
+    ) -> Completion:
+        if sandbox_id:
+            other, since = self.running.get(sandbox_id, ("", 0.0))
+            # A runtime waits for the plugin of a killed server, but not for ever (cni/fence.py).
+            if other and asyncio.get_running_loop().time() - since < _FENCE:
+                self.problems.append(f"{command} of {sandbox_id[:12]} runs beside {other}")
+            self.running[sandbox_id] = command, asyncio.get_running_loop().time()
+        try:
+            await self._pause(faults)
+            if self._random.random() < faults.fails:
+                return self._fail(command, kind, sandbox_id, "before its work")
+            answer = self._do(command, kind, sandbox_id, config, environment)
+            await self._pause(faults)
+            if self._random.random() < faults.fails:
+                return self._fail(command, kind, sandbox_id, "after its work")
+            return answer
+        finally:
+            if sandbox_id:
+                self.running.pop(sandbox_id, None)
+
+    async def _pause(self, faults: PluginFaults) -> None:
+        await asyncio.sleep(self._random.uniform(0.001, 0.05))
+        if self._random.random() < faults.slow:
+            await asyncio.sleep(self._random.uniform(0.1, faults.seconds))
+        if self._random.random() < faults.hangs:
+            await asyncio.sleep(self._random.uniform(30, 400))
+
+    def _fail(self, command: str, kind: str, sandbox_id: str, when: str) -> Completion:
+        self._record("fault", f"{command} {kind} {sandbox_id[:12]} fails {when}")
+        code = _NOT_AVAILABLE if command == "STATUS" else self._random.choice((_UNKNOWN, _TRY_AGAIN_LATER, 999))
+        return _done({"cniVersion": "1.1.0", "code": code or 999, "msg": "it failed, as the seed says"}, 1)
+
+    def _do(
+        self, command: str, kind: str, sandbox_id: str, config: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> Completion:
+        self.told.append((command, kind, sandbox_id))
+        match command, kind:
+            case "ADD", "sim-bridge":
+                if sandbox_id in self.attached:
+                    self.problems.append(f"a second ADD of {sandbox_id[:12]} without a DEL")
+                if not environment.get("CNI_NETNS"):
+                    self.problems.append(f"ADD of {sandbox_id[:12]} without a namespace")
+                self.attached[sandbox_id] = address = f"10.88.{self._next >> 8}.{self._next & 255}/16"
+                self._next += 1
+                return _done(
+                    {
+                        "cniVersion": "1.1.0",
+                        "interfaces": [{"name": environment["CNI_IFNAME"], "sandbox": environment["CNI_NETNS"]}],
+                        "ips": [{"address": address, "interface": 0}],
+                    }
+                )
+            case "ADD", "sim-portmap":
+                self.ports.add(sandbox_id)
+                return _done(config["prevResult"])
+            case "DEL", "sim-bridge":
+                self.attached.pop(sandbox_id, None)
+            case "DEL", "sim-portmap":
+                # As plugins do it that find their rules by the interface: without a namespace they leave them.
+                if environment.get("CNI_NETNS"):
+                    self.ports.discard(sandbox_id)
+            case "GC", _:
+                valid = {one["containerID"] for one in config.get("cni.dev/valid-attachments") or ()}
+                for stale in self.attached.keys() - valid:
+                    del self.attached[stale]
+                self.ports &= valid
+        return Completion(0, b"", b"")
+
+    def reboot(self) -> None:
+        """The node has lost its power: no rule is left. Addresses are, on the plugins' disk."""
+        self.ports.clear()
+        self.running.clear()
+
+
+def _done(answer: Mapping[str, Any], exit_status: int = 0) -> Completion:
+    return Completion(exit_status, json.dumps(answer).encode(), b"")
+
+
+# -- hook servers ----------------------------------------------------------------------------------------------
+
+#: The configuration of the hook server, for the folder of hook servers.
+HOOK_SOCKET: Final = "/run/sim-hooks.sock"
+HOOK_SERVER: Final = json.dumps(
+    {"remote-endpoint": HOOK_SOCKET, "failure-policy": "Ignore", "runtime-hooks": [str(hook) for hook in Hook]}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something that a hook server or NRI plugin was told: the event, and the ids of pod and container."""
+
+    event: str
+    pod: str
+    container: str
+    at: float
+    server: int = 0
+
+
+class HookServers:
+    """A hook server of the world (``world.HookModel``). ``told`` is what it was told, also what it did not take."""
+
+    def __init__(self, random: Random, *, record: Record = lambda kind, text: None) -> None:
+        self.faults = CALM
+        self.told: list[Told] = []
+        #: The number of the server that calls now.
+        self.server = 0
+        self._random = random
+        self._record = record
+
+    async def call(self, hook: str, request: bytes) -> bytes:
+        """Answer without changes."""
+        faults, now = self.faults, asyncio.get_running_loop().time()
+        event = Hook(hook.removesuffix("Hook"))
+        pod, container = _named(event, request)
+        self.told.append(Told(str(event), pod, container, now, self.server))
+        self._record("hook", f"{event} {pod} {container[:12]}".rstrip())
+        await asyncio.sleep(self._random.uniform(0.0005, 0.02))
+        if self._random.random() < faults.slow:
+            await asyncio.sleep(self._random.uniform(0.05, faults.seconds))
+        if self._random.random() < faults.hangs:
+            await asyncio.sleep(3600)
+        if self._random.random() < faults.fails:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "it is not there, as the seed says")
+        return b""
+
+
+def _named(hook: Hook, request: bytes) -> tuple[str, str]:
+    """The uid of the pod with the attempt, and the name of the container with the attempt, of a request."""
+    if hook in (Hook.PRE_RUN_POD_SANDBOX, Hook.POST_STOP_POD_SANDBOX):
+        pod = hooks.PodSandboxHookRequest.FromString(request).pod_meta
+        return pod.uid, ""
+    message = hooks.ContainerResourceHookRequest.FromString(request)
+    about = message.container_meta
+    return message.pod_meta.uid, about.id or f"{about.name}/{about.attempt}"
+
+
+# -- NRI plugins -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection of a plugin, from its registration to its end. ``synchronized`` are the ids that it found."""
+
+    plugin: str
+    server: int
+    pods: set[str] = field(default_factory=set)
+    containers: set[str] = field(default_factory=set)
+    told: list[Told] = field(default_factory=list)
+    end: str | None = None
+
+
+class _Connection:
+    """Stands where ``nri.connection.Connection`` stands, with the plugin at the other end in memory."""
+
+    def __init__(self, model: NRIPlugins, session: Session) -> None:
+        self.silent = False
+        self._model = model
+        self._session = session
+        self._ended = asyncio.Event()
+
+    @property
+    def end(self) -> str | None:
+        return self._session.end
+
+    async def run(self) -> None:
+        await self._ended.wait()
+
+    def close(self, reason: str) -> None:
+        if self._session.end is None:
+            self._session.end = reason
+            self._ended.set()
+
+    async def call(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+        """As ``Connection.call``."""
+        if self._session.end is not None:
+            raise Lost(self._session.end)
+        ended = asyncio.ensure_future(self._ended.wait())
+        answering = asyncio.ensure_future(self._model.answer(self, self._session, method, request))
+        try:
+            async with asyncio.timeout(0 if self.silent else timeout):
+                await asyncio.wait([ended, answering], return_when=asyncio.FIRST_COMPLETED)
+                if not answering.done():
+                    raise Lost(self._session.end)
+                answer: Any = answering.result()
+                self.silent = False
+                return response.FromString(answer.SerializeToString() if answer is not None else b"")
+        except TimeoutError as error:
+            self.silent = True
+            raise TimeoutError(f"no answer to {method} within {timeout:g} s") from error
+        finally:
+            for task in (ended, answering):
+                task.cancel()
+
+
+class NRIPlugins:
+    """NRI plugins that connect again after each loss. ``sessions`` are all connections that there ever were."""
+
+    def __init__(self, random: Random, *, record: Record = lambda kind, text: None) -> None:
+        self.faults = CALM
+        self.sessions: list[Session] = []
+        #: Whether plugins change what they are asked about: a share of the containers.
+        self.adjusts = 0.0
+        #: Called with what a plugin is told, at this very moment.
+        self.on_told: Callable[[Told], None] = lambda told: None
+        self._random = random
+        self._record = record
+
+    def connect(self, name: str, server: int, timeouts: Callable[[], Timeouts], update: Update) -> Plugin:
+        """A plugin that has registered by this name, as ``00-sim``. ``server`` is the number of the server."""
+        session = Session(name, server)
+        self.sessions.append(session)
+        made = Plugin(None, timeouts, update, name)  # type: ignore[arg-type]
+        made._connection = _Connection(self, session)  # type: ignore[assignment]
+        made._registered.set_result(None)
+        made.events = (1 << api.LAST - 1) - 1
+        return made
+
+    async def answer(self, connection: _Connection, session: Session, method: str, request: Message) -> Message | None:
+        """The answer of a plugin to a call; None for an empty one."""
+        faults, random = self.faults, self._random
+        self._note(session, method, request)
+        await asyncio.sleep(random.uniform(0.0005, 0.01))
+        if random.random() < faults.slow:
+            await asyncio.sleep(random.uniform(0.05, faults.seconds))
+        if random.random() < faults.hangs:
+            self._record("fault", f"the NRI plugin {session.plugin} hangs in {method}")
+            await asyncio.sleep(3600)
+        if random.random() < faults.lost:
+            self._record("fault", f"the NRI plugin {session.plugin} goes away in {method}")
+            connection.close(CLOSED)
+            await asyncio.sleep(3600)
+        if random.random() < faults.fails and method != "Synchronize":
+            self._record("fault", f"the NRI plugin {session.plugin} refuses {method}")
+            raise Refused(2, "the plugin refuses, as the seed says")
+        if method == "CreateContainer" and random.random() < self.adjusts:
+            adjust = api.ContainerAdjustment(env=[api.KeyValue(key="SIM", value="1")])
+            return api.CreateContainerResponse(adjust=adjust)
+        return None
+
+    def _note(self, session: Session, method: str, request: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        if method == "Synchronize":
+            session.pods |= {pod.id for pod in request.pods}
+            session.containers |= {container.id for container in request.containers}
+            self._record("nri", f"{session.plugin} {method}: {len(request.pods)}, {len(request.containers)}")
+            return
+        pod = request.pod.id if "pod" in request.DESCRIPTOR.fields_by_name else ""
+        has_container = "container" in request.DESCRIPTOR.fields_by_name and request.HasField("container")
+        container = request.container.id if has_container else ""
+        session.told.append(told := Told(method, pod, container, now))
+        self.on_told(told)
+        self._record("nri", f"{session.plugin} {method} {pod[:12]} {container[:12]}".rstrip())
+
+
+async def join(events: Any, plugins: NRIPlugins, name: str, server: int, timeouts: Callable[[], Timeouts]) -> None:
+    """Connect a plugin to the server's ``Events`` again and again, as one that is restarted does. Never ends."""
+    while True:
+        async with events.joining():
+            plugin = plugins.connect(name, server, timeouts, events.update_containers)
+            reading = asyncio.ensure_future(plugin.run())
+            try:
+                await events.add(plugin)
+            except (Rejected, HookFailure) as error:
+                plugin.close(str(error))
+        await reading
+        events.remove(plugin)
+        await asyncio.sleep(plugins._random.uniform(0.05, 5.0))

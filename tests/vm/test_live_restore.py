@@ -1,0 +1,48 @@
+"""An engine with live-restore is restarted under pods: they go on, their logs are whole, and new ones start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from dockershim.api.cri.v1 import api_pb2 as api
+from tests.cri_client import CRI
+from tests.engine import pods
+from tests.vm import counting
+from tests.vm.guest import Guest
+
+DAEMON = "/etc/docker/daemon.json"
+
+
+@pytest.fixture
+def live_restore(guest: Guest) -> Iterator[None]:
+    """As docs/install.md sets it: the engine takes it without a restart."""
+    before = guest.sh(f"cat {DAEMON} 2>/dev/null || true")
+    guest.sh(f"cat >{DAEMON}", input=json.dumps((json.loads(before) if before else {}) | {"live-restore": True}))
+    guest.sh("systemctl reload docker")
+    yield
+    guest.sh(f"cat >{DAEMON}" if before else f"rm {DAEMON}", input=before)
+    guest.sh("systemctl reload docker")
+
+
+@pytest.mark.guest
+async def test_pods_go_on_while_the_engine_and_then_both_are_restarted(
+    guest: Guest, cri: CRI, live_restore: None
+) -> None:
+    one = await counting.run(cri, "restored")
+    before = (await pods.status(cri, one.container)).started_at
+    for units in (("docker",), ("docker", "dockershim")):
+        guest.run("systemctl", "restart", *units, timeout=300)
+        await one.goes_on(guest)
+        # A restart of the server closes the connections that a kubelet has, and it makes new ones.
+        async with CRI(guest.cri) as again:
+            await again.runtime.Version(api.VersionRequest(), timeout=90, wait_for_ready=True)
+            status = await pods.status(again, one.container)
+            assert (status.state, status.started_at) == (api.CONTAINER_RUNNING, before)
+            async with pods.pod(again) as sandbox_id:
+                assert (await pods.sandbox_status(again, sandbox_id)).network.ip
+    assert counting.is_whole(one.lines(guest))
+    async with CRI(guest.cri) as again:
+        await pods.remove_pod(again, one.sandbox)

@@ -96,10 +96,12 @@ clean: ## Remove everything that was built in this clone (not ~/.cache/dockershi
 
 # pytest-xdist's: the tests are shared among so many processes.
 SHARED = -n $$(nproc)
+# For stages of `make test`, which run beside others: one that fails is run once more, alone.
+RUN_AGAIN = -p tests.node.again --again='$(BIN)/python'
 
 .PHONY: test-unit
 test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)
-	$(PYTEST) $(SHARED) tests/unit
+	$(PYTEST) $(SHARED) $(if $(BESIDE),$(RUN_AGAIN)) tests/unit
 
 .PHONY: test-fast
 test-fast: lint assemblers ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,8 @@ from tests.conformance.verdict import (
     picked,
     read_expectations,
     read_report,
+    to_focus,
+    unexpected_failures,
 )
 from tests.node.supplies import ENGINES
 
@@ -49,6 +52,23 @@ reason = "not without the gate"
 gates = [""]
 specs = ["d"]
 """
+
+
+def test_failures_that_the_list_does_not_expect() -> None:
+    specs = [Spec("a", "failed"), Spec("b", "passed"), Spec("c", "failed"), Spec("d", "skipped")]
+    assert unexpected_failures(specs, [Expectation("a", "failed", "why")]) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "matches"),
+    [
+        pytest.param("[It] [k8s.io] Pod (1.5) runs", "[k8s.io] Pod  (1.5) runs", True, id="brackets, dots and blanks"),
+        pytest.param("[It] Image is pulled [Conformance] [Serial]", "Image is pulled [Conformance]", True, id="labels"),
+        pytest.param("[It] Pod 1.5 runs", "Pod 1x5 runs", False, id="another one"),
+    ],
+)
+def test_a_focus_matches_the_text_of_a_spec(name: str, text: str, matches: bool) -> None:
+    assert bool(re.search(to_focus(["[It] something else", name]), text)) is matches
 
 
 def test_report_is_read_with_failures_of_the_suite_itself() -> None:

@@ -94,6 +94,27 @@ def compare(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[
     return found + [Difference(name, f"in the list, but the suite has no such spec: {name}") for name in gone]
 
 
+def unexpected_failures(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[str]:
+    """The names of the specs that failed and are expected to pass; a failure of the suite itself is one, too."""
+    expected = {expectation.name for expectation in expectations}
+    return [spec.name for spec in specs if spec.outcome == "failed" and spec.name not in expected]
+
+
+def passed_of(names: Iterable[str], specs: Iterable[Spec]) -> list[str]:
+    """Those of the names whose spec passed."""
+    passed = {spec.name for spec in specs if spec.outcome == "passed"}
+    return [name for name in names if name in passed]
+
+
+def to_focus(names: Iterable[str]) -> str:
+    """A regular expression for Ginkgo's focus that matches the specs of these names, and few others.
+
+    A report puts "[It]" before a spec's text, its labels behind it, and one blank for several.
+    """
+    texts = (re.sub(r"( \[[^]]*\])*$", "", name.removeprefix("[It] ")) for name in names)
+    return "|".join(r"\s+".join(map(re.escape, text.split())) for text in texts)
+
+
 def draft(specs: Iterable[Spec]) -> str:
     """A list of expectations that the outcomes of `specs` meet; the reasons are the suite's words, to be replaced."""
     groups: dict[tuple[Outcome, str], list[str]] = {}

@@ -1,8 +1,9 @@
-"""Tests that are shared among nodes: one that fails beside others is run once more, alone.
+"""Tests that are shared among processes or nodes: one that fails beside others is run once more, alone.
 
-The options are `-p tests.node.again --again=COMMAND`; COMMAND starts a Python in a node. A test that passes then is
-named as FLAKY behind the summary, is counted in the cache, and does not fail the run, as the machine may have been busy
-with something else. What a test leaves behind fails the run at once, and so do more failures than a busy machine makes.
+The options are `-p tests.node.again --again=COMMAND`; COMMAND starts a Python, in a node if the tests need one. A test
+that passes then is named as FLAKY behind the summary, is counted in the cache, and does not fail the run, as the
+machine may have been busy with something else. What a test leaves behind fails the run at once, and so do more failures
+than a busy machine makes.
 """
 
 from __future__ import annotations
@@ -10,17 +11,12 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Generator
-from datetime import UTC, datetime
-from typing import Final
 
 import pytest
 from xdist import is_xdist_controller
 
 from tests.node import flaky
 from tests.node.cache import say
-
-#: More tests than these fail for a reason of their own.
-_MOST: Final = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +47,7 @@ class _Again:
         if (
             is_xdist_controller(session)
             and session.exitstatus == pytest.ExitCode.TESTS_FAILED
-            and 0 < len(self._failed) <= _MOST
+            and 0 < len(self._failed) <= flaky.MOST
             and phases <= {"setup", "call"}
         ):
             self._run_again(session)
@@ -65,8 +61,4 @@ class _Again:
         if done.returncode:
             return
         session.exitstatus = pytest.ExitCode.OK
-        now = datetime.now(UTC)
-        flaky.add(tests, now)
-        for test, line in flaky.lines(now).items():
-            if test in tests:
-                say(line)
+        flaky.report(tests)

@@ -1,4 +1,4 @@
-"""`python -m tests.node.flaky`: the engine tests that failed beside others lately and then passed alone, with the days.
+"""`python -m tests.node.flaky`: the tests that failed beside others lately and then passed alone, with the days.
 
 The record is in the cache, so that it counts the runs of all clones. A test that is in it twice is fixed or removed.
 """
@@ -11,12 +11,24 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from tests.node.cache import CACHE, locked
+from tests.node.cache import CACHE, locked, say
 
 #: A line of JSON for each time that a test was flaky.
 RECORD: Final = CACHE / "flaky-tests.jsonl"
 #: What is older may have been fixed.
 LATELY: Final = timedelta(days=30)
+#: If more tests than these fail in a run, they fail for a reason of their own, and are not run once more.
+MOST: Final = 5
+
+
+def report(tests: Iterable[str]) -> None:
+    """Note that these tests were flaky now, and print the line of each."""
+    now = datetime.now(UTC)
+    names = set(tests)
+    add(names, now)
+    for test, line in lines(now).items():
+        if test in names:
+            say(line)
 
 
 def add(tests: Iterable[str], now: datetime) -> None:

@@ -62,7 +62,7 @@ $(ENGINES:%=test-alone-%): test-alone-%: install
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner
-	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) $(NODE_TESTS)
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) $(if $(BESIDE),$(RUN_AGAIN)) $(NODE_TESTS)
 
 .PHONY: test-engine
 test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28|29|29-overlay2, FOCUS=name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import ssl
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 
 from tests.kubernetes.client import end
 from tests.kubernetes.interface import ADDRESS, interface
+from tests.kubernetes.kubelet_api import PORT, StaticPods
 from tests.node.cache import REPOSITORY
 
 #: The variables with the kubelet's program, and with its minor version.
@@ -31,7 +31,6 @@ LOGS: Final = Path("/var/log/pods")
 LINKS: Final = Path("/var/log/containers")
 ROOT: Final = Path("/var/lib/kubelet")
 LOG: Final = Path("/var/log/kubelet.log")
-_PORT: Final = 10250
 _CONFIGURATION: Final[Mapping[str, Any]] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -51,18 +50,15 @@ _CONFIGURATION: Final[Mapping[str, Any]] = {
 }
 
 
-class KubeletError(Exception):
-    """Something did not come in time; the text holds the end of the kubelet's log."""
-
-
 @dataclass(slots=True)
-class Kubelet:
+class Kubelet(StaticPods):
     """``runtime`` is the address of the CRI socket, ``settings`` are added to the configuration. A context manager."""
 
     program: Path
     runtime: str
     settings: Mapping[str, Any]
     tls: ssl.SSLContext = field(init=False)
+    node: str = NODE
     _started: ExitStack = field(default_factory=ExitStack)
     _process: subprocess.Popen[bytes] | None = None
 
@@ -97,7 +93,7 @@ class Kubelet:
                     stderr=log,
                 )
             self._started.callback(end, self._process)
-            self.wait(lambda: self._get("/healthz") == "ok", 60, "the kubelet")
+            self.wait(lambda: self.get("/healthz") == "ok", 60, "the kubelet")
             self._started = undo.pop_all()
         return self
 
@@ -106,7 +102,7 @@ class Kubelet:
 
     def url(self, path: str, query: Mapping[str, Any] | None = None, scheme: str = "https") -> str:
         """The address of a path of its API; a value of the query may be a list."""
-        return f"{scheme}://127.0.0.1:{_PORT}{path}?{urlencode(query or {}, doseq=True)}"
+        return f"{scheme}://127.0.0.1:{PORT}{path}?{urlencode(query or {}, doseq=True)}"
 
     def run(self, manifest: Mapping[str, Any]) -> None:
         """Run a static pod, or change it."""
@@ -119,52 +115,17 @@ class Kubelet:
         """Let it stop and remove a static pod."""
         self._file(manifest).unlink()
 
-    def pods(self) -> list[dict[str, Any]]:
-        """All pods that it knows."""
-        found: list[dict[str, Any]] = json.loads(self._get("/pods"))["items"] or []
-        return found
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
 
-    def status(self, name: str) -> dict[str, Any]:
-        """The status of a static pod, empty while there is none."""
-        pods = {pod["metadata"]["name"]: pod for pod in self.pods()}
-        found: dict[str, Any] = pods.get(full_name(name), {}).get("status", {})
-        return found
+    def end_of_log(self) -> str:
+        return "\n".join(LOG.read_text(errors="replace").splitlines()[-40:])
 
-    def containers(self, name: str) -> dict[str, dict[str, Any]]:
-        """The statuses of a static pod's containers and init containers."""
-        status = self.status(name)
-        kinds = ("initContainerStatuses", "containerStatuses")
-        return {one["name"]: one for kind in kinds for one in status.get(kind, [])}
-
-    def log(self, name: str, container: str, **query: Any) -> str:
-        """The log of a static pod's container."""
-        return self._get(f"/containerLogs/default/{full_name(name)}/{container}", query)
-
-    def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait until the condition holds. Raises KubeletError after ``seconds``, or when the kubelet has ended."""
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                if condition():
-                    return
-                seen = ""
-            except OSError as error:
-                seen = f" ({error})"
-            ended = self._process is not None and self._process.poll() is not None
-            if ended or time.monotonic() > until:
-                why = "the kubelet has ended" if ended else f"{what} does not come within {seconds:g} s{seen}"
-                raise KubeletError("\n".join([why, *LOG.read_text(errors="replace").splitlines()[-40:]]))
-            time.sleep(0.2)
-
-    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> str:
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> str:
         with urllib.request.urlopen(self.url(path, query), timeout=20, context=self.tls) as answer:
             return str(answer.read().decode())
 
     @staticmethod
     def _file(manifest: Mapping[str, Any]) -> Path:
         return FOLDER / "pods" / f"{manifest['metadata']['name']}.json"
-
-
-def full_name(name: str) -> str:
-    """The name that a kubelet gives a static pod."""
-    return f"{name}-{NODE}"

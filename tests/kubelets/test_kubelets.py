@@ -18,7 +18,7 @@ import pytest
 from docker import DockerClient
 
 from tests.engine.pods import BUSYBOX, cgroup_file, process
-from tests.kubelets.kubelet import FOLDER, LINKS, LOGS, ROOT, Kubelet, full_name
+from tests.kubelets.kubelet import FOLDER, LINKS, LOGS, ROOT, Kubelet
 from tests.kubernetes.leftovers import left, snapshot
 from tests.node.server import Server
 from tests.node.state import Snapshot
@@ -98,17 +98,8 @@ def before(kubelet: Kubelet) -> Snapshot:
     return snapshot()
 
 
-def is_ready(kubelet: Kubelet) -> bool:
-    conditions = kubelet.status(NAME).get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
 def restarts(kubelet: Kubelet, name: str) -> int:
     return int(kubelet.containers(NAME)[name]["restartCount"])
-
-
-def engine_id(kubelet: Kubelet, name: str) -> str:
-    return str(kubelet.containers(NAME)[name]["containerID"]).removeprefix("docker://")
 
 
 def notes() -> list[str]:
@@ -122,7 +113,7 @@ def crictl(server: Server, *arguments: str) -> str:
 
 def exec_url(kubelet: Kubelet, *command: str, scheme: str = "https", stdin: bool = False) -> str:
     query = {"command": command, "output": 1, "error": 1, **({"input": 1} if stdin else {})}
-    return kubelet.url(f"/exec/default/{full_name(NAME)}/main", query, scheme)
+    return kubelet.url(f"/exec/default/{kubelet.full_name(NAME)}/main", query, scheme)
 
 
 async def run(kubelet: Kubelet, *command: str, connect: Connect = spdy_command, stdin: bytes | None = None) -> bytes:
@@ -141,7 +132,7 @@ async def run(kubelet: Kubelet, *command: str, connect: Connect = spdy_command, 
 def test_start(kubelet: Kubelet, before: Snapshot) -> None:
     """Init container, then sidecar, then main; all of it is ready and has an address."""
     kubelet.run(manifest())
-    kubelet.wait(lambda: is_ready(kubelet), 90, "the pod")
+    kubelet.wait(lambda: kubelet.is_ready(NAME), 90, "the pod")
     assert notes() == ["init", "sidecar", "main"]
     found = kubelet.status(NAME)
     assert (found["phase"], found["podIP"][:3]) == ("Running", "10.")
@@ -176,35 +167,35 @@ async def test_exec(kubelet: Kubelet, connect: Connect) -> None:
 async def test_probes(kubelet: Kubelet) -> None:
     """An HTTP probe makes the pod ready or not; a command that fails has the container stopped and started again."""
     await run(kubelet, "mv", "/data/index.html", "/data/away")
-    kubelet.wait(lambda: not is_ready(kubelet), 30, "the failure of the readiness probe")
+    kubelet.wait(lambda: not kubelet.is_ready(NAME), 30, "the failure of the readiness probe")
     assert restarts(kubelet, "main") == 0
     await run(kubelet, "mv", "/data/away", "/data/index.html")
-    kubelet.wait(lambda: is_ready(kubelet), 30, "the pod")
+    kubelet.wait(lambda: kubelet.is_ready(NAME), 30, "the pod")
     await run(kubelet, "rm", "/tmp/alive")
     kubelet.wait(lambda: restarts(kubelet, "main") == 1, 60, "the restart by the liveness probe")
     assert kubelet.containers(NAME)["main"]["lastState"]["terminated"]["exitCode"] == 0
-    kubelet.wait(lambda: is_ready(kubelet), 60, "the pod")
+    kubelet.wait(lambda: kubelet.is_ready(NAME), 60, "the pod")
     assert notes() == ["init", "sidecar", "main", "main: SIGTERM", "main: end", "main"]
 
 
 def test_a_killed_container_is_started_again(kubelet: Kubelet, engine: DockerClient) -> None:
     """It alone: the other one goes on."""
     for name, other in (("main", "sidecar"), ("sidecar", "main")):
-        kubelet.wait(lambda: is_ready(kubelet), 60, "the pod")
-        number, others = restarts(kubelet, name), engine_id(kubelet, other)
-        os.kill(int(process(engine, engine_id(kubelet, name)).name), signal.SIGKILL)
+        kubelet.wait(lambda: kubelet.is_ready(NAME), 60, "the pod")
+        number, others = restarts(kubelet, name), kubelet.engine_id(NAME, other)
+        os.kill(int(process(engine, kubelet.engine_id(NAME, name)).name), signal.SIGKILL)
         kubelet.wait(lambda: restarts(kubelet, name) == number + 1, 60, f"the restart of {name}")  # noqa: B023
         ended = kubelet.containers(NAME)[name]["lastState"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (137, "Error")
-        assert engine_id(kubelet, other) == others
-    kubelet.wait(lambda: is_ready(kubelet), 60, "the pod")
+        assert kubelet.engine_id(NAME, other) == others
+    kubelet.wait(lambda: kubelet.is_ready(NAME), 60, "the pod")
     assert "it has started" in kubelet.log(NAME, "main", previous="true")
     assert restarts(kubelet, "init") == 0
 
 
 def test_resize(kubelet: Kubelet, engine: DockerClient) -> None:
     """The same container goes on with another limit."""
-    container = engine_id(kubelet, "main")
+    container = kubelet.engine_id(NAME, "main")
     main = process(engine, container)
 
     def quota() -> str:
@@ -218,7 +209,7 @@ def test_resize(kubelet: Kubelet, engine: DockerClient) -> None:
         60,
         "the limit in the pod's status",
     )
-    assert engine_id(kubelet, "main") == container
+    assert kubelet.engine_id(NAME, "main") == container
 
 
 def test_stop(kubelet: Kubelet, server: Server, before: Snapshot) -> None:

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Generator
 
 import pytest
-from xdist import is_xdist_controller
 
 from tests.node import flaky
 from tests.node.cache import say
@@ -45,13 +44,16 @@ class _Again:
         result = yield
         phases = set().union(*self._failed.values())
         if (
-            is_xdist_controller(session)
-            and session.exitstatus == pytest.ExitCode.TESTS_FAILED
-            and 0 < len(self._failed) <= flaky.MOST
+            session.exitstatus == pytest.ExitCode.TESTS_FAILED
+            and 0 < len(self._causes()) <= flaky.MOST
             and phases <= {"setup", "call"}
         ):
             self._run_again(session)
         return result
+
+    def _causes(self) -> set[str]:
+        """What failed: a fixture of a module fails the set-up of each of its tests."""
+        return {test.partition("::")[0] if "setup" in phases else test for test, phases in self._failed.items()}
 
     def _run_again(self, session: pytest.Session) -> None:
         tests = sorted(self._failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def test_good():
 def test_bad(number):
     assert False
 
+@pytest.fixture(scope="module")
+def made_late():
+    seen = (MARK.parent / "late").exists()
+    (MARK.parent / "late").touch()
+    assert seen or not os.environ.get("LATE")
+
+@pytest.mark.parametrize("number", range(9))
+def test_late(made_late, number):
+    pass
+
 @pytest.fixture
 def leaves():
     yield
@@ -42,14 +53,21 @@ def test_leaves(leaves):
 """
 
 
-def run(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, environment: Mapping[str, str] | None = None, processes: int = 2
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.node.again", f"--again={sys.executable}", "-n", "2", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.node.again", f"--again={sys.executable}", "-q"]
     return subprocess.run(
-        [*command, "test_it.py"],
+        [*command, f"-n{processes}", "test_it.py"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "TEST_CACHE": str(tmp_path), **environment},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(REPOSITORY),
+            "TEST_CACHE": str(tmp_path),
+            **(environment or {}),
+        },
         capture_output=True,
         text=True,
     )
@@ -69,8 +87,14 @@ def test_one_that_passes_alone_is_flaky_and_counted(tmp_path: Path) -> None:
     assert re.fullmatch(rf"FLAKY test_it.py::test_flaky: {DAY}, {DAY} \(to be fixed or removed\)", line)
 
 
+def test_a_fixture_of_many_tests_fails_once(tmp_path: Path) -> None:
+    done = run(tmp_path, {"LATE": "yes"}, processes=0)
+    assert done.returncode == 0, done.stdout
+    assert len(named(done)) == 10
+
+
 def test_one_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
-    done = run(tmp_path, BAD="1")
+    done = run(tmp_path, {"BAD": "1"})
     assert done.returncode == 1
     assert "Once more, alone" in done.stderr
     assert named(done) == []
@@ -78,7 +102,7 @@ def test_one_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("environment", [{"BAD": "5"}, {"LEAVES": "yes"}], ids=["many fail", "something is left"])
 def test_what_no_busy_machine_explains_is_not_run_again(tmp_path: Path, environment: dict[str, str]) -> None:
-    done = run(tmp_path, **environment)
+    done = run(tmp_path, environment)
     assert done.returncode == 1
     assert "Once more, alone" not in done.stderr
 

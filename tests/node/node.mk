@@ -30,7 +30,7 @@ NODE_TESTS := tests/node tests/conformance tests/e2e_node
 
 .PHONY: test
 ifdef FOCUS
-test: install ## Run everything: lint, unit, node and engine tests, critest (FOCUS=name runs only tests of that name)
+test: install ## Run everything: lint, unit, node and engine tests, simulation, critest, a guest (FOCUS=name runs only tests of that name)
 	@found=; \
 	run() { "$$@" && found=1 || test $$? -eq 5; }; \
 	run $(BIN)/python -m pytest -k "$$FOCUS" tests/unit $(NODE_TESTS); \
@@ -41,6 +41,7 @@ test: install assemblers
 	@failed=; \
 	$(MAKE) --no-print-directory --jobs=$(STAGES) --output-sync=target --old-file=assemblers stages || failed=1; \
 	$(MAKE) --no-print-directory $(ENGINES:%=test-alone-%) || failed=1; \
+	$(MAKE) --no-print-directory guest BESIDE=yes || failed=1; \
 	test -z "$$failed"
 endif
 

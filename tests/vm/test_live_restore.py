@@ -27,7 +27,6 @@ def live_restore(guest: Guest) -> Iterator[None]:
     guest.sh("systemctl reload docker")
 
 
-@pytest.mark.guest
 async def test_pods_go_on_while_the_engine_and_then_both_are_restarted(
     guest: Guest, cri: CRI, live_restore: None
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine import pods
@@ -46,7 +44,6 @@ async def check_goes_on(guest: Guest, cri: CRI, dead: Running) -> None:
         assert entries(guest, folder) == set(), folder
 
 
-@pytest.mark.guest
 async def test_pods_that_ran_at_a_reboot_are_replaced(guest: Guest) -> None:
     async with CRI(guest.cri) as cri:
         one = await counting.run(cri, "reboot")

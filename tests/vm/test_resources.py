@@ -156,7 +156,6 @@ async def test_metrics_tell_the_swap_limit_alone(cri: CRI, pod: Pod) -> None:
     assert found["container_spec_memory_swap_limit_bytes"] == 50 * MIB
 
 
-@pytest.mark.guest
 async def test_a_container_that_the_kernel_killed_for_memory_says_so(cri: CRI, pod: Pod) -> None:
     container_id, _ = await pod.start(cri, "exec tail -c 90000000 /dev/zero", memory_limit_in_bytes=20 * MIB)
     status = await pods.ended(cri, container_id, timeout=60)

@@ -94,7 +94,6 @@ async def test_a_call_starts_the_server_and_waits_for_it(guest: Guest, cri: CRI)
     assert show(guest, "ActiveState") == "active"
 
 
-@pytest.mark.guest
 async def test_pods_go_on_while_the_server_is_away_and_their_logs_are_whole(guest: Guest, cri: CRI) -> None:
     sandbox = burstable("away")
     async with pods.pod(cri, sandbox) as sandbox_id:

@@ -96,7 +96,7 @@ clean: ## Remove everything that was built in this clone (not ~/.cache/dockershi
 
 # pytest-xdist's: the tests are shared among so many processes.
 SHARED = -n $$(nproc)
-# For stages of `make test`, which run beside others: one that fails is run once more, alone.
+# Added by `make test`, whose stages run at the same time: a test that fails is run once more, alone.
 RUN_AGAIN = -p tests.node.again --again='$(BIN)/python'
 
 .PHONY: test-unit

@@ -101,7 +101,7 @@ RUN_AGAIN = -p tests.node.again --again='$(BIN)/python'
 
 .PHONY: test-unit
 test-unit: install assemblers ## Run the tests that need no engine (FOCUS=name runs some)
-	$(PYTEST) $(SHARED) $(if $(BESIDE),$(RUN_AGAIN)) tests/unit
+	$(PYTEST) $(SHARED) $(if $(ALONGSIDE),$(RUN_AGAIN)) tests/unit
 
 .PHONY: test-fast
 test-fast: lint assemblers ## Run what takes a minute: lint, and the tests that need no engine and are not marked slow

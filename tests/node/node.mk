@@ -41,7 +41,7 @@ test: install assemblers
 	@failed=; \
 	$(MAKE) --no-print-directory --jobs=$(STAGES) --output-sync=target --old-file=assemblers stages || failed=1; \
 	$(MAKE) --no-print-directory $(ENGINES:%=test-alone-%) || failed=1; \
-	$(MAKE) --no-print-directory guest BESIDE=yes || failed=1; \
+	$(MAKE) --no-print-directory guest ALONGSIDE=yes || failed=1; \
 	test -z "$$failed"
 endif
 
@@ -51,8 +51,8 @@ STAGES ?= 2
 
 # The longest one is begun first, and the others beside it, one by one.
 .PHONY: stages
-stages: BESIDE = not alone
-test-engine-$(NEWEST): NODES = $(if $(BESIDE),3,2)
+stages: ALONGSIDE = not alone
+test-engine-$(NEWEST): NODES = $(if $(ALONGSIDE),3,2)
 stages: test-engine-$(NEWEST) lint sim test-unit $(OLDER:%=test-marked-%)
 stages: $(ENGINES:%=conformance-%) conformance-websocket-$(NEWEST) test-node
 
@@ -63,21 +63,21 @@ $(ENGINES:%=test-alone-%): test-alone-%: install
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner
-	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) $(if $(BESIDE),$(RUN_AGAIN)) $(NODE_TESTS)
+	$(BIN)/python -m pytest $(if $(FOCUS),-k "$$FOCUS") $(SHARED) $(if $(ALONGSIDE),$(RUN_AGAIN)) $(NODE_TESTS)
 
 .PHONY: test-engine
 test-engine: test-engine-$(ENGINE) ## Run the tests that need an engine (ENGINE=20|28|29|29-overlay2, FOCUS=name)
 
 .PHONY: $(EVERY_ENGINE:%=test-engine-%)
 $(EVERY_ENGINE:%=test-engine-%): test-engine-%: install
-	$(call run_engine_tests,$*,-m '$(BESIDE)')
+	$(call run_engine_tests,$*,-m '$(ALONGSIDE)')
 
 .PHONY: test-marked
 test-marked: test-marked-$(ENGINE) ## Run those of them that are marked every_engine (ENGINE=20|28|29|29-overlay2)
 
 .PHONY: $(EVERY_ENGINE:%=test-marked-%)
 $(EVERY_ENGINE:%=test-marked-%): test-marked-%: install
-	$(call run_engine_tests,$*,-m 'every_engine$(if $(BESIDE), and $(BESIDE))')
+	$(call run_engine_tests,$*,-m 'every_engine$(if $(ALONGSIDE), and $(ALONGSIDE))')
 
 # The randomized test of the inventory, as long as it has to be to find what is rare; test-engine has it short.
 OPERATIONS ?= 2000

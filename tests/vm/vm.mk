@@ -15,7 +15,7 @@ vm: install ## Run the server under systemd in a virtual machine: AppArmor, slic
 # Those of them that have the mark `guest`.
 .PHONY: guest
 guest: install ## Run a part of them in three minutes: pods of a real kubelet, limits, restarts, a reboot; a kernel and a kubelet are built once (GUEST=uml|qemu)
-	$(VM_TESTS) -m guest $(if $(BESIDE),$(RUN_AGAIN))
+	$(VM_TESTS) -m guest $(if $(ALONGSIDE),$(RUN_AGAIN))
 
 .PHONY: guest-kernel
 guest-kernel: install ## Build the kernel of User Mode Linux once, and check that it has what Docker, kubelet and kube-proxy need

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final
 
@@ -40,8 +41,24 @@ _LATE_END: Final = 20.0
 _RETRY: Final = 2.0
 #: Seconds in which an engine that did not answer may still make the container. One that takes longer was restarted.
 _LATE_CREATE: Final = 600.0
-#: Seconds between two looks for what a killed server has left.
+#: Seconds between two looks for what a killed server has left, and the most between two tries to remove what is left.
 _LOOK: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Left:
+    """When to try next to remove a container, and until when to look for one that is not there, in monotonic time.
+
+    An engine that hung has many of them: each try waits twice as long as the one before.
+    """
+
+    until: float
+    pause: float
+    due: float = 0.0
+
+    def put_off(self, now: float) -> None:
+        self.due = now + self.pause
+        self.pause = min(2 * self.pause, _LOOK)
 
 
 class EngineContainers:
@@ -51,8 +68,8 @@ class EngineContainers:
         self._engine = engine
         self._inventory = inventory
         self.request_timeout = request_timeout
-        #: Names and ids of containers to remove, with the time until which to look for one that is not there.
-        self._left: dict[str, float] = {}
+        #: Names and ids of containers to remove.
+        self._left: dict[str, _Left] = {}
         self._is_left = asyncio.Event()
 
     def creator(
@@ -240,7 +257,7 @@ class EngineContainers:
 
         One that does not exist may be made ``until`` then, in seconds of the monotonic clock.
         """
-        self._left[container] = until
+        self._left[container] = _Left(until, _RETRY)
         self._is_left.set()
 
     async def keep_clear(self) -> None:
@@ -252,11 +269,15 @@ class EngineContainers:
             await self._is_left.wait()
             await asyncio.sleep(_RETRY)
             self._is_left.clear()
-            for container, until in tuple(self._left.items()):
+            now = time.monotonic()
+            for container, left in tuple(self._left.items()):
+                if left.due > now:
+                    continue
+                left.put_off(now)
                 try:
                     if (container_id := await self.id_of(container)) is not None:
                         await self.remove(container_id)
-                    if container_id is not None or time.monotonic() >= until:
+                    if container_id is not None or time.monotonic() >= left.until:
                         del self._left[container]
                 except ShimError as error:
                     logger.debug("container %s cannot be removed: %s", container, error)

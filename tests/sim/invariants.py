@@ -28,6 +28,8 @@ T = TypeVar("T")
 #: Seconds after its deadline in which a call's undo and what must not stop half-way have their end: plugins have 220 s
 #: for a pod, and a call may wait for another one that waits for them.
 _AFTER_DEADLINE: Final = 900.0
+#: Seconds between two looks for what a create that was given up may have made.
+_LOOK: Final = 60.0
 #: Seconds in which an event arrives.
 _ON_ITS_WAY: Final = 1.0
 #: Files that stay: the lock of the root directory, and what belongs to the node.
@@ -524,8 +526,8 @@ class Inside:
 
 def _due(value: Any, now: float) -> Any:
     """Without what the server looks for on purpose: containers whose create had no answer, by the end of the search."""
-    if isinstance(value, dict) and all(isinstance(one, float) for one in value.values()):
-        return {key: until for key, until in value.items() if until <= now}
+    if isinstance(value, dict) and all(hasattr(one, "until") for one in value.values()):
+        return {key: left for key, left in value.items() if left.until + _LOOK <= now}
     return value
 
 

@@ -96,7 +96,7 @@ OLD_RACES: Final = (
     Mistake(
         "race-late-draft",
         "dockershim/cri/engine_containers.py",
-        "if container_id is not None or time.monotonic() >= until:",
+        "if container_id is not None or time.monotonic() >= left.until:",
         "if True:",
         "a draft that the engine makes after its create was given up stays",
     ),

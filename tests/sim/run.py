@@ -330,7 +330,8 @@ class _Run:
         for failure in await kubelet.remove_all(_CLEARING):
             self.invariants.fail(f"it cannot be removed: {failure}")
         self.record("run", "everything is removed")
-        await asyncio.sleep(30)
+        # What a create that was given up may have left is looked for once a minute.
+        await asyncio.sleep(90)
         await self._check_end(usual)
         self.is_done = True
 

@@ -27,6 +27,7 @@ from dockershim.errors import (
     Unavailable,
 )
 from dockershim.translate.labels import CREATE_LABEL
+from tests.unit import virtual_time
 
 
 class Engine:
@@ -210,6 +211,30 @@ async def test_what_is_made_after_its_create_was_given_up_is_removed(monkeypatch
         engine.containers.add("one")
         async with asyncio.timeout(10):
             await engine.removed.wait()
+
+
+def test_what_may_still_be_made_is_looked_for_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that hung for long has many of these creates, and pods to start when it goes on."""
+    engine: Any = BrokenDisk()
+    looks: list[float] = []
+
+    async def get(path: str, **_: Any) -> Any:
+        looks.append(asyncio.get_running_loop().time())
+        raise NotFound(path)
+
+    async def hang() -> None:
+        now = asyncio.get_running_loop().time
+        monkeypatch.setattr(engine_containers, "time", SimpleNamespace(monotonic=now))
+        engine.get = get
+        containers = EngineContainers(engine, SimpleNamespace(), lambda: 5.0)  # type: ignore[arg-type]
+        containers.remove_later("one", now() + 600)
+        async with background.kept(containers.keep_clear, owner="tests", name="keep clear"):
+            await asyncio.sleep(3600)
+
+    virtual_time.run(hang())
+    assert looks[0] <= 2.0
+    assert 600 <= looks[-1] <= 700
+    assert len(looks) < 20
 
 
 async def test_what_a_killed_server_left_is_removed_when_the_disk_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:

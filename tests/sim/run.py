@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import logging
+import os
 import re
 import shutil
 import signal
@@ -209,19 +211,18 @@ def be_quiet() -> None:
 def run_seed(seed: int, *, lines: int = 80) -> Outcome:
     """Run a seed to its end."""
     simulation = Simulation(seed, most_steps=_MOST_STEPS, most_seconds=_MOST_SECONDS)
-    folder = _make_folder(seed)
-    run = _Run(simulation, folder)
     logger = logging.getLogger()
-    watch = _Watch(run)
-    logger.addHandler(watch)
-    try:
-        with _patience(_PATIENCE):
-            simulation.run(run.play)
-    except (Exception, _OutOfPatience) as error:
-        run.invariants.fail(f"{type(error).__name__}: {str(error)[:2000]}")
-    finally:
-        logger.removeHandler(watch)
-        shutil.rmtree(folder, ignore_errors=True)
+    with _folder(seed) as folder:
+        run = _Run(simulation, folder)
+        watch = _Watch(run)
+        logger.addHandler(watch)
+        try:
+            with _patience(_PATIENCE):
+                simulation.run(run.play)
+        except (Exception, _OutOfPatience) as error:
+            run.invariants.fail(f"{type(error).__name__}: {str(error)[:2000]}")
+        finally:
+            logger.removeHandler(watch)
     for mistake in run.engine.errors:
         run.invariants.fail(f"the model of the engine is wrong: {mistake!r}")
     for complaint in simulation.complaints:
@@ -232,14 +233,34 @@ def run_seed(seed: int, *, lines: int = 80) -> Outcome:
     )
 
 
-def _make_folder(seed: int) -> Path:
-    """A folder in memory for the disk of a run: of the same name each time, as other names are made of its path."""
+@contextlib.contextmanager
+def _folder(seed: int) -> Iterator[Path]:
+    """A folder in memory for the disk of a run. Its path is the same each time, as other names are made of it.
+
+    So two processes run one seed one after the other.
+    """
     folder = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir(), f"dockershim-sim-{seed}")
+    descriptor = _lock(folder)
     try:
-        folder.mkdir()
-    except FileExistsError:
-        return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-    return folder
+        for left in folder.iterdir():  # of a process that was killed
+            shutil.rmtree(left)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """Make the folder, and wait for its lock. Returns the descriptor that has it."""
+    while True:
+        # The one who has it removes the folder.
+        with contextlib.suppress(FileNotFoundError):
+            folder.mkdir(exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
 
 
 class _Watch(logging.Handler):

@@ -169,6 +169,9 @@ class Guest:
         return self.run(*words, check=check)
 
     def console_end(self, lines: int = 40) -> str:
+        """The last lines of its console; empty before its first boot."""
+        if not self.console.exists():
+            return ""
         return "\n".join(self.console.read_text(errors="replace").splitlines()[-lines:])
 
     def _check_time(self, deadline: float) -> None:

@@ -9,12 +9,17 @@ VM_TESTS = $(BIN)/python -m pytest -p no:cacheprovider --guest=$(GUEST) $(if $(F
 
 # A quarter of an hour with qemu, so it is not part of `make test`.
 .PHONY: vm
-vm: install ## Run the server under systemd in a virtual machine: AppArmor, slices, units, reboot, power cut (GUEST=uml|qemu, FOCUS=name)
+vm: guest-supplies ## Run the server under systemd in a virtual machine: AppArmor, slices, units, reboot, power cut (GUEST=uml|qemu, FOCUS=name)
 	$(VM_TESTS)
+
+# What is made once is made before the tests, which have a time limit.
+.PHONY: guest-supplies
+guest-supplies: install
+	$(BIN)/python -m tests.vm.supplies --guest=$(GUEST)
 
 # Those of them that have the mark `guest`.
 .PHONY: guest
-guest: install ## Run a part of them in three minutes: pods of a real kubelet, limits, restarts, a reboot; a kernel and a kubelet are built once (GUEST=uml|qemu)
+guest: guest-supplies ## Run a part of them in three minutes: pods of a real kubelet, limits, restarts, a reboot; a kernel and a kubelet are built once (GUEST=uml|qemu)
 	$(VM_TESTS) -m guest $(if $(ALONGSIDE),$(RUN_AGAIN))
 
 .PHONY: guest-kernel

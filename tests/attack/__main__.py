@@ -27,23 +27,13 @@ from tests.attack import labels, places, statistics
 from tests.attack.bystander import Bystander, Times, bystander, resident
 from tests.cri_client import CRI
 from tests.engine.hung import hung
-from tests.engine.pods import (
-    container,
-    container_config,
-    create,
-    pod,
-    pull,
-    remove,
-    sandbox_config,
-    start,
-    stop,
-    until,
-)
+from tests.engine.pods import container, container_config, create, pod, pull, remove, sandbox_config, start, stop
 from tests.engine.streams import exec_url, forward_url
 from tests.hostile_mounts import bound
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import descriptors, log_processes, prefer
+from tests.waiting import until
 
 _MIB: Final = 1024 * 1024
 #: What the bystander may wait, in terms of its quiet times; below ``_GRAIN`` seconds nobody feels a difference.
@@ -311,7 +301,7 @@ async def _engine_options(place: Field, outcome: Outcome) -> AsyncIterator[None]
         container_id = await start(place.cri, sandbox_id, config, sandbox)
         yield
         log = Path(sandbox.log_directory, "main.log")
-        await until(lambda: log.read_bytes().endswith(b" end\n"), 60)
+        await until(lambda: log.read_bytes().endswith(b" end\n"), timeout=60)
         outcome.seen["lines"] = log.read_bytes().count(b"\n") - 1
         outcome.expect(outcome.seen["lines"] == lines, "lines are lost")
         json_log = Path(f"/var/lib/docker/containers/{container_id}/{container_id}-json.log")
@@ -339,7 +329,7 @@ async def _inotify(place: Field, outcome: Outcome) -> AsyncIterator[None]:
             outcome.seen["start s"] = round(time.monotonic() - began, 1)
             outcome.expect(outcome.seen["start s"] < 3, "a start waits for a watch")
             log = Path(sandbox.log_directory, "main.log")
-            await until(lambda: log.exists() and b" here\n" in log.read_bytes(), 5)
+            await until(lambda: log.exists() and b" here\n" in log.read_bytes())
             yield
 
 

@@ -17,10 +17,11 @@ from bench.comparison import percentile
 from bench.engine import BareEngine
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.pods import container_config, pod, run, sandbox_config, start, until
+from tests.engine.pods import container_config, pod, run, sandbox_config, start
 from tests.node.server import Server
 from tests.processes import log_processes
 from tests.processes import resident as resident_of
+from tests.waiting import until
 
 #: A line every tenth of a second, as a service that has work logs.
 _COMMAND: Final = "while :; do echo still here; usleep 100000; done"

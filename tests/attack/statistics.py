@@ -14,17 +14,8 @@ import docker
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.cgroups import cgroup_folder, processes_in, read_cgroups
 from tests.cri_client import CRI
-from tests.engine.pods import (
-    container,
-    container_config,
-    linux_container,
-    pod,
-    process,
-    pull,
-    sandbox_config,
-    start,
-    until,
-)
+from tests.engine.pods import container, container_config, linux_container, pod, process, pull, sandbox_config, start
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.attack.__main__ import Field, Outcome
@@ -53,7 +44,7 @@ async def open_files(place: Field, outcome: Outcome) -> AsyncIterator[None]:
         longer = replace(place, seconds=place.seconds + _PREPARATION)
         async with longer.attacker("hoard", str(folder), str(_PROCESSES), str(_DESCRIPTORS), outcome=outcome):
             # The first count is to see them all: the next one may come when the attack is over.
-            await until(lambda: len(list(processes_in(str(folder)))) > _PROCESSES, _PREPARATION)
+            await until(lambda: len(list(processes_in(str(folder)))) > _PROCESSES, timeout=_PREPARATION)
             scrapes = [_scrape(place, outcome) for _ in range(_SCRAPERS)]
             watching = asyncio.gather(_others(place, outcome), *scrapes)
             yield

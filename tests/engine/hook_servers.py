@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
-from tests.engine.pods import until
 from tests.node.server import Server
+from tests.waiting import until
 
 FOLDER = Path("/etc/runtime/hookserver.d")
 SERVICE = hooks.DESCRIPTOR.services_by_name["RuntimeHookService"]
@@ -59,7 +59,7 @@ class Folder:
         """Wait, after the block, for a line with ``expected`` in the server's log, from its begin on."""
         before = self._server.log.stat().st_size
         yield
-        await until(lambda: expected.encode() in self._server.log.read_bytes()[before:], 10)
+        await until(lambda: expected.encode() in self._server.log.read_bytes()[before:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ async def example(folder: Path, *options: str) -> AsyncIterator[Example]:
     with output.open("wb") as stdout:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout)
     try:
-        await until(socket.exists, 20)
+        await until(socket.exists)
         yield Example(process, socket, output)
     finally:
         process.terminate()

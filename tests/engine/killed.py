@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from tests.cri_client import CRI
-from tests.engine.pods import until
 from tests.node.server import Server
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def started(server: Server) -> str:
             return [line.partition("reconciled: ")[2].rstrip("\n") for line in log if "reconciled: " in line]
 
     server.start(program=("-m", "dockershim"))
-    await until(lambda: bool(said()), 20)
+    await until(lambda: bool(said()))
     return said()[0]
 
 

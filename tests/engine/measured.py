@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.waiting import answer
 
 
 async def stats(cri: CRI, container_id: str) -> api.ContainerStats:
@@ -21,7 +20,5 @@ async def pod_metrics(cri: CRI) -> dict[str, api.PodSandboxMetrics]:
 
 async def measured(cri: CRI, container_id: str, least: int) -> api.FilesystemUsage:
     """The writable layer, as soon as it was measured with so many bytes."""
-    async with asyncio.timeout(20):
-        while (found := (await stats(cri, container_id)).writable_layer).used_bytes.value < least:
-            await asyncio.sleep(0.1)
-    return found
+    found = await answer(lambda: stats(cri, container_id), lambda found: found.writable_layer.used_bytes.value >= least)
+    return found.writable_layer

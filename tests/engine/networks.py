@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 from typing import Final
 
 from tests.node.server import Server
+from tests.waiting import wait_until
 
 CONFIGURATIONS: Final = Path("/etc/cni/net.d")
-_TIMEOUT: Final = 20.0
 _numbers = itertools.count(1)
 
 
 def read_by(server: Server, folder: Path = CONFIGURATIONS) -> None:
-    """Wait until the server has read what stands in the folder now. AssertionError after _TIMEOUT seconds.
+    """Wait until the server has read what stands in the folder now.
 
     It warns of each damaged file before the one that it chooses: one is put there, and its name waited for.
     """
@@ -23,9 +22,9 @@ def read_by(server: Server, folder: Path = CONFIGURATIONS) -> None:
     before = server.log.stat().st_size
     damaged.write_text("{")
     try:
-        end = time.monotonic() + _TIMEOUT
-        while damaged.name.encode() not in server.log.read_bytes()[before:]:
-            assert time.monotonic() < end, f"{server.name} does not read {folder}; its log:\n{server.log_end()}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: damaged.name.encode() in server.log.read_bytes()[before:],
+            lambda: f"{server.name} reads {folder}; its log:\n{server.log_end()}",
+        )
     finally:
         damaged.unlink()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.waiting import answer
 
 #: Seconds within which a call has to fail if the engine is away or hangs.
 SOON = 3.0
@@ -29,16 +31,18 @@ async def works_again(cri: CRI, *calls: Callable[[], Awaitable[object]]) -> None
     """Status says ready, and each call succeeds, within 5 s from now."""
     async with asyncio.timeout(AGAIN):
         for call in (lambda: cri.runtime.ListPodSandbox(api.ListPodSandboxRequest()), *calls):
-            while True:
-                try:
-                    await call()
-                    break
-                except grpc.aio.AioRpcError as error:
-                    if error.code() != grpc.StatusCode.UNAVAILABLE:
-                        raise
-                    await asyncio.sleep(0.05)
-        while not (await runtime_condition(cri))[0]:
-            await asyncio.sleep(0.05)
+            await answer(partial(_is_available, call), bool)
+        await answer(lambda: runtime_condition(cri), lambda condition: condition[0])
+
+
+async def _is_available(call: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await call()
+    except grpc.aio.AioRpcError as error:
+        if error.code() != grpc.StatusCode.UNAVAILABLE:
+            raise
+        return False
+    return True
 
 
 DATA = Path("/var/lib/docker")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.cgroups import cgroup_folder
 from tests.cri_client import CRI
+from tests.waiting import TIMEOUT, answer, wait_until
 
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 
@@ -168,28 +167,11 @@ async def remove(cri: CRI, container_id: str) -> None:
     await cri.runtime.RemoveContainer(api.RemoveContainerRequest(container_id=container_id))
 
 
-async def ended(cri: CRI, container_id: str, timeout: float = 30) -> api.ContainerStatus:
+async def ended(cri: CRI, container_id: str, timeout: float = TIMEOUT) -> api.ContainerStatus:
     """ContainerStatus, once the container has ended by itself."""
-    async with asyncio.timeout(timeout):
-        while (found := await status(cri, container_id)).state != api.CONTAINER_EXITED:
-            await asyncio.sleep(0.02)
-    return found
-
-
-async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Wait for a change that has no event. Raises AssertionError after ``timeout`` seconds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, f"it does not come within {timeout:g} s"
-        await asyncio.sleep(0.05)
-
-
-async def eventually(read: Callable[[], Awaitable[Any]], expected: Any) -> None:
-    """Read until it is ``expected``: the server follows the engine with a delay of some ms."""
-    end = time.monotonic() + 15
-    while (found := await read()) != expected:
-        assert time.monotonic() < end, f"{found} is not {expected}"
-        await asyncio.sleep(0.02)
+    return await answer(
+        lambda: status(cri, container_id), lambda found: found.state == api.CONTAINER_EXITED, timeout=timeout
+    )
 
 
 def process(engine_api: DockerClient, container_id: str) -> Path:
@@ -198,9 +180,7 @@ def process(engine_api: DockerClient, container_id: str) -> Path:
     assert pid, f"container {container_id} does not run"
     found = Path("/proc", str(pid))
     # A start is answered when runc's process is about to become the container's.
-    end = time.monotonic() + 10
-    while (found / "comm").read_text().startswith("runc:") and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: not (found / "comm").read_text().startswith("runc:"))
     return found
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine.pods import sh
+from tests.waiting import answer
 
 
 async def exec_url(cri: CRI, container_id: str, *command: str, **streams: bool) -> str:
@@ -26,6 +25,8 @@ async def forward_url(cri: CRI, sandbox_id: str, *ports: int) -> str:
 
 async def listens(cri: CRI, container_id: str, port: int) -> None:
     """Wait until somebody listens on a port."""
-    async with asyncio.timeout(60):
-        while f":{port:04X} " not in await sh(cri, container_id, "grep ' 0A ' /proc/net/tcp /proc/net/tcp6; true"):
-            await asyncio.sleep(0.1)
+    await answer(
+        lambda: sh(cri, container_id, "grep ' 0A ' /proc/net/tcp /proc/net/tcp6; true"),
+        lambda listening: f":{port:04X} " in listening,
+        f"a listener on port {port}",
+    )

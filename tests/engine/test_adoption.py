@@ -32,11 +32,11 @@ from tests.engine.pods import (
     sh,
     start,
     status,
-    until,
 )
 from tests.engine.web_pods import fetch
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 PAUSE = "registry.k8s.io/pause:3.9"
 CNI_CACHE = Path("/var/lib/cni/cache/results")
@@ -298,7 +298,7 @@ async def test_a_pod_that_the_engine_loses_before_or_after_it_is_taken_over(
         lose()
     async with taken_over(start_server, CRI_DOCKERD) as cri:
         if when == "after":
-            await until(lambda: any(one.endswith(made.sandbox) for one in snapshot().namespaces), 5)
+            await until(lambda: any(one.endswith(made.sandbox) for one in snapshot().namespaces))
             await asyncio.to_thread(lose)
             await asyncio.sleep(0.3)
         shown = (await sandboxes(cri))[made.sandbox]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import time
@@ -40,6 +39,7 @@ from tests.engine.pods import (
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import wait_until
 
 #: Only the engine refuses these, with its own messages.
 BY_THE_ENGINE = pytest.mark.every_engine
@@ -56,9 +56,7 @@ def nothing_is_left(snapshot: Callable[[], Snapshot]) -> Iterator[None]:
     before = snapshot()
     yield
     # The kernel ends the links of a network namespace a little after the namespace.
-    end = time.monotonic() + 5
-    while set(snapshot().gained(before)) == {"links"} and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_until(lambda: set(snapshot().gained(before)) != {"links"})
     assert snapshot().gained(before) == {}
 
 
@@ -505,10 +503,8 @@ async def test_a_host_path_that_was_made_goes_with_a_create_that_fails(cri: CRI,
     made = tmp_path / "a" / "b"
     config = with_mounts(mount(host_path=str(made)))
     config.image.image = "registry.k8s.io/none:1"
-    async with pod(cri) as sandbox_id:
-        async with refused("NOT_FOUND"):
-            await create(cri, sandbox_id, config)
-        await asyncio.sleep(0)
+    async with pod(cri) as sandbox_id, refused("NOT_FOUND"):
+        await create(cri, sandbox_id, config)
     assert list(tmp_path.iterdir()) == []
 
 

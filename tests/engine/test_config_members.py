@@ -30,12 +30,12 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.engine.user_namespaces import A, of, pod_of, users
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.nri_plugin import connected
+from tests.waiting import until
 
 RUNTIME = "dockershim-runc"
 SOCKET = Path("/run/nri-members/nri.sock")

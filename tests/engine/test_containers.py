@@ -28,7 +28,6 @@ from tests.engine.pods import (
     containers,
     create,
     ended,
-    eventually,
     linux_container,
     linux_sandbox,
     pod,
@@ -42,10 +41,10 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.engine.pods import container as container_and_pod
 from tests.node.server import Server
+from tests.waiting import eventually, until
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
 PRIVILEGED = linux_sandbox(privileged=True)
@@ -909,7 +908,7 @@ TRAPS = "trap 'echo TERM; exit 5' TERM; trap 'echo USR1; exit 6' USR1; echo up; 
 
 
 async def up(engine_api: DockerClient, container_id: str) -> None:
-    await until(lambda: b"up" in engine_api.api.logs(container_id), 5)
+    await until(lambda: b"up" in engine_api.api.logs(container_id))
 
 
 @pytest.mark.every_engine

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from deploy.pod import Pod
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import wait_until
 
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 EVERYTHING = {
@@ -161,10 +161,8 @@ def test_run_serves_says_what_to_try_and_ends_with_a_signal(tmp_path: Path) -> N
     command = [sys.executable, "-m", "deploy.run", *flags, f"--state-directory={tmp_path}/state"]
     with (tmp_path / "out").open("w+") as out:
         serving = subprocess.Popen(command, stdout=out, stderr=out)
-        deadline = time.monotonic() + 30
-        while "Ctrl-C stops dockershim" not in (tmp_path / "out").read_text():
-            assert time.monotonic() < deadline, (tmp_path / "out").read_text()
-            time.sleep(0.05)
+        said = (tmp_path / "out").read_text
+        wait_until(lambda: "Ctrl-C stops dockershim" in said(), said)
         assert answers(endpoint)
         second = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert second.returncode == 1

@@ -22,11 +22,12 @@ from dockershim.doctor.pod import LABEL
 from dockershim.network.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.hung import hung
-from tests.engine.pods import eventually, pull, sandboxes
+from tests.engine.pods import pull, sandboxes
 from tests.node.engine import Engine
 from tests.node.mounts import bind, mount
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import answer, eventually
 
 CONFLIST = Path("/etc/cni/net.d/10-test.conflist")
 PLUGIN = Path("/opt/cni/bin/bandwidth")
@@ -95,9 +96,7 @@ async def test_a_pod_is_removed_after_a_signal(
     before = snapshot()
     quiet = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command("--pod"), stdout=quiet, stderr=quiet)
-    async with asyncio.timeout(20):
-        while not [one for one in (await sandboxes(cri)).values() if LABEL in one.labels]:
-            await asyncio.sleep(0.01)
+    await answer(lambda: sandboxes(cri), lambda listed: any(LABEL in one.labels for one in listed.values()))
     process.send_signal(number)
     assert await process.wait() == 130
     assert snapshot().gained(before) == {}

@@ -32,9 +32,9 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.server import Server
+from tests.waiting import answer, until
 
 #: A criu that begins when /run/criu-may-begin is there. It is asked for its version before.
 LATE_CRIU = """\
@@ -61,9 +61,7 @@ def names_in(folder: Path) -> list[str]:
 async def runs_on(cri: CRI, container_id: str) -> None:
     """Its processes are not frozen, and commands run beside them."""
     before = await sh(cri, container_id, "cat /data/count")
-    async with asyncio.timeout(10):
-        while await sh(cri, container_id, "cat /data/count") == before:
-            await asyncio.sleep(0.05)
+    await answer(lambda: sh(cri, container_id, "cat /data/count"), lambda count: count != before)
 
 
 def state(engine_api: DockerClient, container_id: str) -> str:
@@ -199,9 +197,10 @@ async def test_room_is_left_on_the_disk_of_the_server(start_server: Callable[...
             config = container_config("head -c 63000001 /dev/zero | tail -c 63000000 | sleep 1000")
             async with container(cri, config) as container_id:
                 request = api.ContainerStatsRequest(container_id=container_id)
-                async with asyncio.timeout(10):
-                    while (await cri.runtime.ContainerStats(request)).stats.memory.rss_bytes.value < 63_000_000:
-                        await asyncio.sleep(0.05)
+                await answer(
+                    lambda: cri.runtime.ContainerStats(request),
+                    lambda found: found.stats.memory.rss_bytes.value >= 63_000_000,
+                )
                 async with refused("RESOURCE_EXHAUSTED", "the container's memory: ", "are reserved"):
                     await checkpoint(cri, container_id, tmp_path / "x.tar")
                 assert list((disk / "root/dumps").iterdir()) == []
@@ -214,9 +213,7 @@ async def test_connections_of_tcp_are_refused_with_criu_s_reason(cri: CRI, tmp_p
     await pull(cri)
     command = "nc -l -p 5000 < /dev/zero > /dev/null & sleep 0.5; exec nc 127.0.0.1 5000 < /dev/zero > /dev/null"
     async with container(cri, container_config(command)) as container_id:
-        async with asyncio.timeout(10):
-            while "ESTABLISHED" not in await sh(cri, container_id, "netstat -tn"):
-                await asyncio.sleep(0.05)
+        await answer(lambda: sh(cri, container_id, "netstat -tn"), lambda found: "ESTABLISHED" in found)
         async with refused("INTERNAL", "cannot dump container", "TCP"):
             await checkpoint(cri, container_id, tmp_path / "x.tar")
         assert "ESTABLISHED" in await sh(cri, container_id, "netstat -tn")

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from tests.engine.pods import (
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
 RUNTIME, ODD_RUNTIME = "dockershim-runc", "odd-runc"
@@ -298,15 +298,11 @@ async def test_a_caller_that_goes_leaves_nothing(odd: CRI, snapshot: Callable[[]
     before = snapshot()
     (FOLDER / slow).write_text(f"touch {FOLDER}/begun; sleep 1\n")
     call = odd.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=sandbox_config()))
-    while not (FOLDER / "begun").exists():
-        assert not call.done()
-        await asyncio.sleep(0.02)
+    await until((FOLDER / "begun").exists)
+    assert not call.done()
     call.cancel()
     (FOLDER / "begun").unlink()
-    end = time.monotonic() + 15
-    while gained := snapshot().gained(before):
-        assert time.monotonic() < end, gained
-        await asyncio.sleep(0.1)
+    await until(lambda: not snapshot().gained(before), lambda: f"nothing is left; now: {snapshot().gained(before)}")
 
 
 @pytest.mark.parametrize("step", ["create the network namespace", "set up the network"])

@@ -28,12 +28,12 @@ from tests.engine.pods import (
     sandbox_status,
     sh,
     start,
-    until,
 )
 from tests.engine.web_pods import GREETER, fetch, port
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("TEST_NODE_ENGINE", "").startswith("29"), reason="these are options of Docker 29"
@@ -118,7 +118,7 @@ async def test_images_are_found_below_any_root_of_containerd_before_a_container_
     start_server: Callable[..., Server], engine: Engine, engine_api: DockerClient, containerd: Path
 ) -> None:
     socket = containerd / "containerd.sock"
-    await until(socket.exists, 20)
+    await until(socket.exists)
     server = await asyncio.to_thread(start_server)
     async with CRI(server.target) as cri, engine_with(engine, f"--containerd={socket}", cri):
         assert engine_api.containers.list(all=True) == []

@@ -29,9 +29,9 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.server import Server
+from tests.waiting import until
 
 LONGEST = 16 * 1024 * 1024
 
@@ -150,7 +150,7 @@ async def test_a_container_that_is_stopped_while_the_command_runs(cri: CRI, engi
     async with container(cri, container_config(linux=options)) as container_id:
         group = cgroup_of(process(engine_api, container_id))
         command = asyncio.ensure_future(run(cri, container_id, "sleep", "60", timeout=60))
-        await until(lambda: len(members(group)) == 2, 5)
+        await until(lambda: len(members(group)) == 2)
         await stop(cri, container_id)
         assert members(group) == {}
         # The engine may have forgotten the exit code by then.
@@ -207,7 +207,7 @@ async def test_a_command_that_takes_too_long_is_killed_with_its_children(
         await run(cri, running, "sh", "-c", command, timeout=1)
     assert time.monotonic() - begun < 4
     # They have got SIGKILL; a busy machine takes a moment to end them.
-    await until(lambda: others(first) == [], 2)
+    await until(lambda: others(first) == [])
     assert (await status(cri, running)).state == api.CONTAINER_RUNNING
 
 
@@ -220,7 +220,7 @@ async def test_no_zombie_is_left(cri: CRI, engine_api: DockerClient, pid: api.Na
             async with refused("DEADLINE_EXCEEDED"):
                 await run(cri, container_id, "sh", "-c", "sleep 60 & sleep 60", timeout=1)
         await run(cri, container_id, "true")
-        await until(lambda: others(first) == [], 2)
+        await until(lambda: others(first) == [])
 
 
 @pytest.mark.every_engine
@@ -229,7 +229,7 @@ async def test_a_command_whose_caller_has_gone_is_killed(cri: CRI, running: str,
     request = api.ExecSyncRequest(container_id=running, cmd=["sh", "-c", "sleep 60 | cat"])
     with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
         await cri.runtime.ExecSync(request, timeout=0.5)
-    await until(lambda: others(first) == [], 5)
+    await until(lambda: others(first) == [])
 
 
 async def test_no_timeout_means_no_limit(cri: CRI, running: str) -> None:
@@ -249,7 +249,7 @@ async def test_a_background_child_that_closed_the_output_outlives_the_command(
     async with container(cri) as container_id:
         response = await run(cri, container_id, "sh", "-c", "sleep 60 >/dev/null 2>&1 & exit 0")
         assert response.exit_code == 0
-        await until(lambda: others(process(engine_api, container_id)) == ["sleep S"], 5)
+        await until(lambda: others(process(engine_api, container_id)) == ["sleep S"])
 
 
 async def test_commands_reach_the_right_one_of_two_containers(cri: CRI) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests.engine.pods import (
     status,
 )
 from tests.node.server import Server
+from tests.waiting import answer, until
 
 LABELLED = "tests/labelled:1"
 #: Labels that a kubelet acts on, and labels that a shim would take for its own.
@@ -99,11 +99,10 @@ async def test_a_container_of_another_shim_has_no_labels_of_its_image(
 
 
 async def _listed(cri: CRI, container_id: str) -> Any:
-    end = time.monotonic() + 20
-    while container_id not in (found := {**await sandboxes(cri), **await containers(cri)}):
-        assert time.monotonic() < end, "it is not listed"
-        await asyncio.sleep(0.02)
-    return found[container_id]
+    async def everything() -> dict[str, Any]:
+        return {**await sandboxes(cri), **await containers(cri)}
+
+    return (await answer(everything, lambda listed: container_id in listed))[container_id]
 
 
 async def test_what_an_image_says_of_its_containers_makes_them_no_pods(
@@ -113,10 +112,7 @@ async def test_what_an_image_says_of_its_containers_makes_them_no_pods(
     made = engine_api.containers.create(labelled)
     try:
         server = await asyncio.to_thread(start_server)
-        end = time.monotonic() + 10
-        while "reconciled:" not in server.log_end():
-            assert time.monotonic() < end, server.log_end()
-            await asyncio.sleep(0.05)
+        await until(lambda: "reconciled:" in server.log_end(), server.log_end)
         async with CRI(server.target) as other:
             for one in (cri, other):
                 assert made.id not in await sandboxes(one)

@@ -34,10 +34,10 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 TIMEOUT = 1.0  # seconds that a hook server has
 MIB = 1024 * 1024
@@ -294,7 +294,7 @@ async def failing(how: str, socket: Path, tmp_path: Path) -> AsyncIterator[Path]
 
 
 async def _kill_when_asked(hook_server: Example) -> None:
-    await until(lambda: bool(hook_server.calls()), 30)
+    await until(lambda: bool(hook_server.calls()))
     hook_server.kill()
 
 
@@ -399,7 +399,7 @@ async def test_a_caller_that_goes_while_a_hook_server_thinks_leaves_nothing(
     async with example(tmp_path, "--delay=0.5") as hook_server:
         await folder.write("a.json", tmp_path / "example.sock", "Ignore", ["PreRunPodSandbox"])
         calling = asyncio.create_task(run_pod(cri, sandbox_config()))
-        await until(lambda: bool(hook_server.calls()), 10)
+        await until(lambda: bool(hook_server.calls()))
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
@@ -596,7 +596,7 @@ async def test_of_each_stop_is_told_once_and_of_those_that_ended_by_themselves(
         await folder.write("a.json", socket, "Fail", ["PostStopContainer", "PostStopPodSandbox"])
         sandbox_id = await run_pod(cri, sandbox)
         ended_by_itself = await start(cri, sandbox_id, container_config("exit 0", name="short"), sandbox)
-        await until(lambda: not engine_api.containers.get(ended_by_itself).attrs["State"]["Running"], 10)
+        await until(lambda: not engine_api.containers.get(ended_by_itself).attrs["State"]["Running"])
         stopped = await start(cri, sandbox_id, container_config(), sandbox)
         for container_id in (ended_by_itself, stopped, stopped):
             await stop(cri, container_id)

@@ -29,9 +29,9 @@ from tests.engine.pods import (
     sandbox_config,
     sh,
     start,
-    until,
 )
 from tests.node.server import Server
+from tests.waiting import until
 
 #: Seconds: longer than any of these calls takes on a loaded machine, and much shorter than a hang.
 SOON = 8.0

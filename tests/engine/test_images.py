@@ -20,7 +20,6 @@ from docker.errors import ImageNotFound
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
 from tests.engine import pods
-from tests.engine.pods import eventually, until
 from tests.engine.registry import (
     OTHER_ARCHITECTURE,
     OWN_ARCHITECTURE,
@@ -30,6 +29,7 @@ from tests.engine.registry import (
     running_registry,
 )
 from tests.node.server import Server
+from tests.waiting import eventually, until
 
 MIB = 1 << 20
 #: Whether the images are in containerd's image store.

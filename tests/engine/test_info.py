@@ -12,9 +12,9 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.pods import eventually
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.waiting import eventually
 
 
 def info(server: Server, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -39,12 +39,12 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.engine.proxy import proxy
 from tests.engine.truth import differences, truth
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.waiting import until
 
 ENDS_AT_ONCE = 'trap "exit 7" TERM; sleep 1000 & wait'
 
@@ -152,7 +152,7 @@ async def test_an_exit_is_shown_within_50_ms_of_the_engines_event(cri: CRI, engi
                     await asyncio.sleep(0.001)
                 seen = time.time_ns()
                 assert (await status(cri, container_id)).exit_code == 5
-                await until(lambda: container_id in dies, 5)  # noqa: B023 - it is over before the next turn
+                await until(lambda: container_id in dies)  # noqa: B023 - it is over before the next turn
                 seconds.append((seen - dies[container_id]) / 1e9)
     finally:
         events.close()

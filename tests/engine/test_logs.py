@@ -42,12 +42,12 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.engine import Engine
 from tests.node.mounts import bind, mount
 from tests.node.server import Server
 from tests.processes import descriptors, log_processes
+from tests.waiting import until
 
 POSITIONS = Path("/var/lib/dockershim/logs")
 MS_REMOUNT = 32
@@ -139,7 +139,7 @@ async def test_the_log_stays_and_the_position_goes_with_the_container(cri: CRI) 
     sandbox = sandbox_config()
     async with container(cri, container_config("seq 0 99999; exec sleep 1000"), sandbox) as container_id:
         assert (POSITIONS / container_id).exists()
-        await until(lambda: b" 99999\n" in log_file(sandbox).read_bytes()[-50:], 20)
+        await until(lambda: b" 99999\n" in log_file(sandbox).read_bytes()[-50:])
         await remove(cri, container_id)
         assert not (POSITIONS / container_id).exists()
     assert texts(log_file(sandbox)) == numbers(100000)
@@ -373,10 +373,10 @@ async def test_what_was_written_while_the_server_was_away_is_caught_up(server: S
         before = len(texts(log_file(sandbox)))
         await asyncio.sleep(0.5)
         server.start()
-        await until(lambda: len(texts_so_far(log_file(sandbox))) >= 3000, 20)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) >= 3000)
         assert before < 3000
         assert texts(log_file(sandbox)) == numbers(3000)
-        await until(lambda: len(log_processes()) == 1, 5)
+        await until(lambda: len(log_processes()) == 1)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
@@ -402,9 +402,9 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
         sandbox_id = await run_pod(cri, sandbox)
         position = POSITIONS / await start(cri, sandbox_id, config, sandbox)
     try:
-        await until(lambda: len(texts_so_far(path)) == 3, 5)
+        await until(lambda: len(texts_so_far(path)) == 3)
         old = position.read_bytes()
-        await until(lambda: len(texts_so_far(path)) == 5000, 20)
+        await until(lambda: len(texts_so_far(path)) == 5000)
         whole = path.read_bytes()
         for content, kept in (
             (whole[:-1000], position.read_bytes()),
@@ -414,12 +414,12 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
             (b"", position.read_bytes()),
         ):
             server.kill()
-            await until(lambda: not log_processes(), 5)
+            await until(lambda: not log_processes())
             path.write_bytes(content)
             position.write_bytes(kept)
             with another_boot(tmp_path):
                 server.start()
-                await until(lambda: path.read_bytes() == whole, 10)
+                await until(lambda: path.read_bytes() == whole)
         # And no more lines come later.
         await asyncio.sleep(0.3)
         assert path.read_bytes() == whole
@@ -437,11 +437,11 @@ async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
             command = "echo first; sleep 1; seq 0 19999; exec sleep 1000"
             async with container(cri, container_config(command), sandbox):
                 (follower,) = log_processes()
-                await until(lambda: texts_so_far(log_file(sandbox)) == [b"first"], 5)
+                await until(lambda: texts_so_far(log_file(sandbox)) == [b"first"])
                 os.kill(follower, signal.SIGSTOP)
                 await asyncio.sleep(2.5)
                 os.kill(follower, signal.SIGKILL)
-                await until(lambda: texts_so_far(log_file(sandbox))[-1:] == [b"19999"], 10)
+                await until(lambda: texts_so_far(log_file(sandbox))[-1:] == [b"19999"])
                 found = texts(log_file(sandbox))
                 assert found[1:] == numbers(20000)[1 - len(found) :]
                 assert len(found) < 20000
@@ -460,7 +460,7 @@ async def test_rotation_by_the_engine_while_the_follower_is_behind_loses_nothing
             CRI(server.target) as cri,
             container(cri, container_config("seq 0 199999; exec sleep 1000"), sandbox),
         ):
-            await until(lambda: b" 199999\n" in log_file(sandbox).read_bytes()[-50:], 30)
+            await until(lambda: b" 199999\n" in log_file(sandbox).read_bytes()[-50:])
             assert texts(log_file(sandbox)) == numbers(200000)
     finally:
         server.flags = ()
@@ -483,10 +483,10 @@ async def test_a_full_disk_disturbs_no_container_and_is_caught_up(cri: CRI, serv
     async with small_disk(folder), pod(cri, sandbox) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config("seq 0 49999"), sandbox)
         assert (await ended(cri, container_id)).exit_code == 0
-        await until(lambda: "cannot write the logs of" in server.log_end(), 5)
+        await until(lambda: "cannot write the logs of" in server.log_end())
         assert folder.joinpath("main.log").stat().st_size > 30000
         mount("tmpfs", folder, "tmpfs", MS_REMOUNT, data="size=64m")
-        await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:], 10)
+        await until(lambda: b" 49999\n" in log_file(sandbox).read_bytes()[-50:])
         assert texts(log_file(sandbox)) == numbers(50000)
 
 
@@ -505,7 +505,7 @@ async def test_a_container_is_removed_also_when_its_log_cannot_be_written(
         command = "seq 0 49999; " + ("exec sleep 1000" if runs else "")
         container_id = await start(cri, sandbox_id, container_config(command), sandbox)
         if runs:
-            await until(lambda: engine_api.api.logs(container_id, tail=1) == b"49999\n", 10)
+            await until(lambda: engine_api.api.logs(container_id, tail=1) == b"49999\n")
         else:
             await ended(cri, container_id)
         written = sum(file.stat().st_size for file in json_files(engine_api, container_id))
@@ -557,13 +557,13 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
     command = "i=0; while :; do echo $i; i=$((i+1)); usleep 5000; done"
     async with container(cri, container_config(command), sandbox) as container_id:
         path = log_file(sandbox)
-        await until(lambda: len(texts_so_far(path)) > 3, 10)
+        await until(lambda: len(texts_so_far(path)) > 3)
         path.unlink()
         path.parent.rmdir()
         await asyncio.sleep(1)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
         path.parent.mkdir()
-        await until(lambda: path.exists() and len(texts_so_far(path)) > 100, 10)
+        await until(lambda: path.exists() and len(texts_so_far(path)) > 100)
         await stop(cri, container_id)
         found = texts(path)
         assert found == numbers(int(found[-1]) + 1)[int(found[0]) :]
@@ -617,7 +617,7 @@ async def test_containers_that_write_odd_bytes_at_full_speed_hold_up_nobody(cri:
     ticks = container_config("while :; do echo tick; usleep 100000; done")
     async with pod(cri, sandbox) as quiet_pod, pod(cri, noisy_sandbox) as noisy_pod:
         quiet = await start(cri, quiet_pod, ticks, sandbox)
-        await until(lambda: len(texts_so_far(log_file(sandbox))) > 1, 10)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) > 1)
         (newest,) = json_files(engine_api, quiet)
         noise = Noise(log_file(sandbox), newest)
         measuring = asyncio.create_task(noise.measure())
@@ -701,12 +701,12 @@ async def test_crictl_follows_as_docker_logs_does(cri: CRI) -> None:
     command = "i=0; while [ $i -lt 150 ]; do echo out $i; echo err $i >&2; i=$((i+1)); usleep 20000; done"
     async with container(cri, container_config(command), sandbox) as container_id:
         path = log_file(sandbox)
-        await until(lambda: b"out 20\n" in path.read_bytes(), 10)
+        await until(lambda: b"out 20\n" in path.read_bytes())
         by_crictl, by_docker, of_the_last = [
             await following(*words, container_id)
             for words in (("crictl", "logs", "-f"), ("docker", "logs", "-f"), ("crictl", "logs", "-f", "--tail=2"))
         ]
-        await until(lambda: b"out 60\n" in path.read_bytes(), 10)
+        await until(lambda: b"out 60\n" in path.read_bytes())
         # A reader goes over to the new file as a kubelet's does.
         path.rename(path.with_name("main.log.20260102-030405"))
         await reopen(cri, container_id)

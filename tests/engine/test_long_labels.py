@@ -26,6 +26,7 @@ from tests.engine.pods import (
     stop,
 )
 from tests.node.server import Server
+from tests.waiting import answer
 
 LONG = "tests/long:1"
 _MIB = 1 << 20
@@ -93,7 +94,4 @@ async def test_containers_that_have_long_labels_are_managed_like_others(
 
 async def _shown(cri: CRI, container_id: str, state: api.ContainerState) -> None:
     """Wait until a list has it in this state; no call fails meanwhile."""
-    end = time.monotonic() + 20
-    while (shown := (await containers(cri)).get(container_id)) is None or shown.state != state:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
+    await answer(lambda: containers(cri), lambda listed: container_id in listed and listed[container_id].state == state)

@@ -33,11 +33,11 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 POSITIONS = Path("/var/lib/dockershim/logs")
 PORT = [api.PortMapping(container_port=80, host_port=18080)]
@@ -136,7 +136,7 @@ async def test_lost_pods_are_shown_given_back_and_removed(
         await pods.end(cri)
         await check_new_pod(cri)
     assert snapshot().gained(before) == {}
-    await until(lambda: positions() == known_positions, 5)
+    await until(lambda: positions() == known_positions)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_processes_of_lost_pods_are_ended(
         assert all(one.exists() for one in alive)
         async with pod(cri) as other:
             await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
-            await until(lambda: not any(_runs(one) for one in alive), 5)
+            await until(lambda: not any(_runs(one) for one in alive))
             assert (await sandbox_status(cri, other)).state == api.SANDBOX_READY
         await cri.runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
     assert snapshot().gained(before) == {}
@@ -192,5 +192,5 @@ async def test_a_container_that_somebody_else_removes_leaves_no_log_position(
         container_id = await start(cri, sandbox_id, container_config("seq 1000; sleep 1000"), config)
         assert container_id in positions()
         await asyncio.to_thread(engine_api.api.remove_container, container_id, force=True)
-        await until(lambda: container_id not in positions(), 5)
+        await until(lambda: container_id not in positions())
         assert Path(config.log_directory, "main.log").stat().st_size

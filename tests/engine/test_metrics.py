@@ -45,6 +45,7 @@ from tests.node.prometheus import Prometheus
 from tests.node.server import Server, ServerError
 from tests.processes import log_processes
 from tests.streaming_client import forwarding, open_forward, spdy_command, websocket_command
+from tests.waiting import answer
 
 ADDRESS = "127.0.0.1:9323"
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -186,11 +187,9 @@ def value(name: str, *labels: str) -> float | None:
     return values().get((f"dockershim_{name}", frozenset(labels)))
 
 
-async def comes(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+async def comes(condition: Callable[[], bool]) -> None:
     """Wait until a scrape shows it. If the engine is away, this may take a second."""
-    async with asyncio.timeout(timeout):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.2)
+    await answer(lambda: asyncio.to_thread(condition), bool, "a scrape that shows it")
 
 
 async def test_calls_are_counted_as_they_were_made(day: Day) -> None:

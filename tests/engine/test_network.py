@@ -37,12 +37,12 @@ from tests.engine.pods import (
     sandbox_status,
     sh,
     start,
-    until,
 )
 from tests.engine.web_pods import GREETER, fetch, port
 from tests.first_pod import page
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import answer, until
 
 PINS = Pins(Path("/run/dockershim"))
 PLUGINS = Path("/opt/cni/bin")
@@ -61,10 +61,8 @@ async def conditions(cri: CRI) -> dict[str, api.RuntimeCondition]:
 
 async def network_ready(cri: CRI, wanted: bool) -> api.RuntimeCondition:
     """The condition NetworkReady, once its status is the expected one."""
-    async with asyncio.timeout(10):
-        while (found := (await conditions(cri))["NetworkReady"]).status is not wanted:
-            await asyncio.sleep(0.05)
-    return found
+    found = await answer(lambda: conditions(cri), lambda found: found["NetworkReady"].status is wanted)
+    return found["NetworkReady"]
 
 
 # Addresses
@@ -171,7 +169,7 @@ async def test_two_pods_cannot_have_the_same_host_port_of_the_engine(
         async with refused("INTERNAL", "18080"):
             await run_pod(cri, sandbox_config(port_mappings=port()))
         # The kernel ends the links of a network namespace a little after the namespace.
-        await until(lambda: snapshot().gained(before) == {}, 5)
+        await until(lambda: snapshot().gained(before) == {})
 
 
 @pytest.mark.every_engine
@@ -366,9 +364,7 @@ async def test_without_one_of_its_plugins_a_network_is_not_ready_and_nothing_is_
             await run_pod(cri, sandbox_config(port_mappings=port()))
         assert snapshot().gained(before) == {}
         assert "portmap" in (await conditions(cri))["NetworkReady"].message
-        async with asyncio.timeout(10):
-            while "dockershim_network_ready 0.0" not in await metrics("127.0.0.1:9324"):
-                await asyncio.sleep(0.1)
+        await answer(lambda: metrics("127.0.0.1:9324"), lambda found: "dockershim_network_ready 0.0" in found)
         missing.symlink_to(PLUGINS / "portmap")
         async with pod(cri, sandbox_config(port_mappings=port())):
             assert (await conditions(cri))["NetworkReady"].status

@@ -39,11 +39,11 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.node.mounts import MS_RDONLY, MS_REMOUNT, mount
 from tests.node.server import Server, ServerError
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 TIMEOUT = 1.0  # seconds that a plugin has
 
@@ -345,9 +345,7 @@ async def test_one_that_hangs_and_comes_again_does_not_slow_pods_for_long(cri: C
 
     coming = asyncio.create_task(come_again())
     try:
-        async with asyncio.timeout(4 * TIMEOUT):
-            while len(told) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(told) == 2)
         begin = time.monotonic()
         async with pod(cri) as sandbox_id:
             await start(cri, sandbox_id, container_config())

@@ -26,15 +26,14 @@ from tests.engine.pods import (
     cgroup_file,
     container_config,
     containers,
-    eventually,
     pod,
     process,
     process_status,
     sandbox_config,
     sh,
     status,
-    until,
 )
+from tests.waiting import eventually, until
 
 pytestmark = pytest.mark.every_engine
 

@@ -40,6 +40,7 @@ from tests.engine.pods import (
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import answer, until
 
 NEEDS_29 = pytest.mark.skipif(
     "29-overlay2" not in json.loads(os.environ["TEST_NODE_ENGINES"]), reason="only nodes of Docker 29 have it"
@@ -73,10 +74,7 @@ def firewall(surviving: Engine) -> Iterator[None]:
 
 async def not_ready(cri: CRI) -> str:
     """Why the runtime is not ready, as soon as Status says so; that has to be within 5 s."""
-    async with asyncio.timeout(5):
-        while (found := await runtime_condition(cri))[0]:
-            await asyncio.sleep(0.05)
-    return found[1]
+    return (await answer(lambda: runtime_condition(cri), lambda condition: not condition[0], timeout=5))[1]
 
 
 def every_call(cri: CRI, sandbox_id: str, container_id: str) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -224,17 +222,14 @@ async def _check_statistics(cri: CRI, container_id: str) -> None:
         return int(found.stats.cpu.usage_core_nano_seconds.value)
 
     first = await used()
-    async with asyncio.timeout(AGAIN):
-        while await used() <= first:
-            await asyncio.sleep(0.1)
+    await answer(used, lambda now: now > first, timeout=AGAIN)
 
 
 async def _check_log(config: api.PodSandboxConfig) -> None:
     """Each line is there once, and more come."""
     known = len(texts(log_file(config)))
-    async with asyncio.timeout(AGAIN):
-        while len(lines := texts(log_file(config))) <= known:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(texts(log_file(config))) > known, timeout=AGAIN)
+    lines = texts(log_file(config))
     assert lines == numbers(len(lines))
 
 
@@ -247,7 +242,7 @@ async def test_containers_that_survive_an_engine_are_still_theirs(
     async with CRI(server.target) as cri:
         async with going_through(cri):
             await asyncio.to_thread(end, surviving)
-            await asyncio.sleep(1)
+            await not_ready(cri)
             await asyncio.to_thread(surviving.start, "--live-restore")
             await works_again(cri)
         assert snapshot().gained(before) == {}

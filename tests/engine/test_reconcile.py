@@ -33,10 +33,10 @@ from tests.engine.pods import (
     sandbox_status,
     sandboxes,
     status,
-    until,
 )
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 CHECKPOINTS = Path("/var/lib/dockershim/sandbox")
 CNI_CACHE = Path("/var/lib/cni/cache/results")

@@ -24,7 +24,6 @@ from tests.engine.pods import (
     container_config,
     containers,
     create,
-    eventually,
     linux_container,
     linux_sandbox,
     pod,
@@ -39,11 +38,11 @@ from tests.engine.pods import (
     sh,
     start,
     status,
-    until,
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import eventually, until
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
 #: Stops during a start, each a little later than the one before.
@@ -549,7 +548,7 @@ async def test_a_run_whose_caller_has_gone_leaves_nothing(
     async with CRI(telling.target) as cri:
         with contextlib.suppress(grpc.aio.AioRpcError):
             await remove_pod(cri, (await cri.runtime.RunPodSandbox(request, timeout=seconds)).pod_sandbox_id)
-        await until(lambda: telling.answered("RunPodSandbox") > answered or not snapshot().gained(before), 20)
+        await until(lambda: telling.answered("RunPodSandbox") > answered or not snapshot().gained(before))
         if (
             telling.answered("RunPodSandbox") > answered
         ):  # the answer crossed with the caller's leaving, or came in time

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cri_client import CRI
-from tests.engine.pods import container_config, pod, pull, sandbox_config, start, until
+from tests.engine.pods import container_config, pod, pull, sandbox_config, start
 from tests.node.server import Server
+from tests.waiting import until
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
 #: The rows of the table of files: path, mode of the folder, mode of the files in it.

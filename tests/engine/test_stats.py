@@ -30,12 +30,12 @@ from tests.engine.pods import (
     sandbox_status,
     sh,
     start,
-    until,
 )
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import descriptors
 from tests.unit.stats.expected_metrics import EXPECTED
+from tests.waiting import answer, until
 
 MIB = 1024 * 1024
 #: By how much a value may differ from the engine's.
@@ -113,9 +113,7 @@ async def test_the_working_set_has_no_page_cache(cri: CRI) -> None:
         container_id = await start(
             cri, sandbox_id, container_config("dd if=/dev/zero of=/file bs=1M count=64; sync; exec sleep 1000")
         )
-        async with asyncio.timeout(20):
-            while (found := await stats(cri, container_id)).memory.usage_bytes.value < 64 * MIB:
-                await asyncio.sleep(0.1)
+        found = await answer(lambda: stats(cri, container_id), lambda found: found.memory.usage_bytes.value >= 64 * MIB)
         assert found.memory.working_set_bytes.value < 32 * MIB
         assert not found.memory.HasField("available_bytes")
 
@@ -147,9 +145,7 @@ async def test_lists_and_their_filters(cri: CRI) -> None:
         assert set(await listed(pod_sandbox_id=second)) == {two}
         assert set(await listed(label_selector={"colour": "red"})) == {one}
         assert set(await listed(label_selector={"colour": "blue"})) == set()
-        async with asyncio.timeout(10):
-            while (ended := (await listed(id=two))[two]).HasField("cpu"):
-                await asyncio.sleep(0.05)
+        ended = (await answer(lambda: listed(id=two), lambda found: not found[two].HasField("cpu")))[two]
         # A container that has ended only has its usage of the disk.
         assert ended.attributes.metadata.name == "main"
         assert not ended.HasField("memory")
@@ -166,6 +162,11 @@ MOVES = (
 )
 
 
+def has_moved(response: api.ExecSyncResponse) -> bool:
+    """Whether the file that is written after the move was read."""
+    return not response.exit_code and bool(response.stdout)
+
+
 async def test_a_container_whose_first_process_has_moved_below_its_cgroup(cri: CRI, engine_api: DockerClient) -> None:
     await pull(cri)
     label_keys = await keys(cri)
@@ -174,9 +175,7 @@ async def test_a_container_whose_first_process_has_moved_below_its_cgroup(cri: C
     of_pod.cgroup_parent = "/kubepods/pod-moved"
     async with pod(cri, config := sandbox_config(linux=of_pod)) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config(MOVES, linux=privileged), config)
-        async with asyncio.timeout(10):
-            while (moved := await run(cri, container_id, "cat", "/moved")).exit_code or not moved.stdout:
-                await asyncio.sleep(0.05)
+        await answer(lambda: run(cri, container_id, "cat", "/moved"), has_moved)
         first = process(engine_api, container_id)
         assert f"{container_id}/init" in (first / "cgroup").read_text()
         found = await stats(cri, container_id)
@@ -223,9 +222,7 @@ async def test_names_that_a_pod_has_chosen(
     async with pod(cri) as bystander, pod(cri, config := sandbox_config(linux=of_pod)) as sandbox_id:
         beside = await start(cri, bystander)
         container_id = await start(cri, sandbox_id, container_config(rename + moves, linux=privileged), config)
-        async with asyncio.timeout(10):
-            while (moved := await run(cri, container_id, "cat", "/renamed", "/moved")).exit_code or not moved.stdout:
-                await asyncio.sleep(0.05)
+        await answer(lambda: run(cri, container_id, "cat", "/renamed", "/moved"), has_moved)
         raw = name.encode().decode("unicode_escape").encode("latin-1")
         assert b"/" + raw in (process(engine_api, container_id) / "cgroup").read_bytes()
         for _ in range(2):
@@ -270,8 +267,9 @@ async def test_a_pods_statistics_are_those_of_its_cgroup(cri: CRI) -> None:
             for name in ("one", "two")
         }
         # The shells start their second processes a little later.
-        while (found := (await pod_stats(cri, sandbox_id)).linux).process.process_count.value < 5:
-            await asyncio.sleep(0.05)
+        found = (
+            await answer(lambda: pod_stats(cri, sandbox_id), lambda found: found.linux.process.process_count.value >= 5)
+        ).linux
         assert found.process.process_count.value == 5
         assert {one.attributes.id for one in found.containers} == ids
         of_containers = sum(one.memory.usage_bytes.value for one in found.containers)
@@ -356,7 +354,7 @@ async def test_nothing_is_held_of_a_pod_that_has_ended(cri: CRI, server: Server,
         assert not [link for link in kept_open(server) - before if container_id in link]
         await cri.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
         assert kept_open(server) == before
-        await until(lambda: not Path("/sys/class/net/tied-to-a-pod").exists(), 5)
+        await until(lambda: not Path("/sys/class/net/tied-to-a-pod").exists())
 
 
 async def test_nothing_is_held_of_a_pod_that_was_killed_and_what_runs_again_is_read_again(
@@ -368,12 +366,10 @@ async def test_nothing_is_held_of_a_pod_that_was_killed_and_what_runs_again_is_r
         container_id = await start(cri, sandbox_id, container_config(), config)
         await pod_stats(cri, sandbox_id)
         engine_api.api.restart(container_id, timeout=0)
-        async with asyncio.timeout(10):
-            while not (await stats(cri, container_id)).HasField("memory"):
-                await asyncio.sleep(0.05)
+        await answer(lambda: stats(cri, container_id), lambda found: found.HasField("memory"))
         # Its processes are in the infra container's PID namespace, and end with it.
         engine_api.api.kill(sandbox_id)
-        await until(lambda: kept_open(server) == before, 10)
+        await until(lambda: kept_open(server) == before)
 
 
 # -- metrics
@@ -443,9 +439,7 @@ async def test_values_are_those_of_the_engine_within_two_per_cent(
         async with pod(cri, config := in_cgroup("/kubepods/pod-known")) as sandbox_id, pod(cri) as other:
             container_id = await start(cri, sandbox_id, container_config(KNOWN), config)
             await start(cri, other, container_config("sleep 1000 | nc -l -p 9999 > /dev/null"))
-            async with asyncio.timeout(60):
-                while (await run(cri, container_id, "test", "-e", "/ready")).exit_code:
-                    await asyncio.sleep(0.2)
+            await answer(lambda: run(cri, container_id, "test", "-e", "/ready"), lambda done: not done.exit_code)
             address = (await sandbox_status(cri, other)).network.ip
             await sh(cri, container_id, f"head -c 5000000 /dev/zero | nc {address} 9999")
             await measured(cri, container_id, 24 * MIB)

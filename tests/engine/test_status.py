@@ -23,20 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.pods import (
-    BUSYBOX,
-    container_config,
-    eventually,
-    pull,
-    refused,
-    remove_pod,
-    run_pod,
-    sandbox_config,
-    start,
-)
+from tests.engine.pods import BUSYBOX, container_config, pull, refused, remove_pod, run_pod, sandbox_config, start
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.page_reader import Reader
+from tests.waiting import eventually
 
 PAGE = "127.0.0.1:9324"
 METRICS = "127.0.0.1:9325"

@@ -44,7 +44,6 @@ from tests.engine.pods import (
     start,
     status,
     stop,
-    until,
 )
 from tests.engine.streams import attach_url, exec_url, forward_url, listens
 from tests.node.engine import Engine
@@ -60,6 +59,7 @@ from tests.streaming_client import (
     websocket,
     websocket_command,
 )
+from tests.waiting import until
 
 logger = logging.getLogger(__name__)
 
@@ -228,10 +228,10 @@ async def test_a_command_ends_with_its_client(
 ) -> None:
     first = process(engine_api, running)
     async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
-        await until(lambda: others(first) != [], 5)
+        await until(lambda: others(first) != [])
         await asyncio.sleep(0.2)
         command.abort()
-        await until(lambda: others(first) == [], 10)
+        await until(lambda: others(first) == [])
     assert (await status(cri, running)).state == api.CONTAINER_RUNNING
 
 
@@ -270,9 +270,9 @@ async def test_many_commands_at_once_leave_nothing(
     await one(0)
     before = len(descriptors(server.pid))
     await asyncio.gather(*(one(number) for number in range(100)))
-    await until(lambda: others(process(engine_api, running)) == [], 5)
+    await until(lambda: others(process(engine_api, running)) == [])
     # The pool of connections to the engine may have grown for twenty callers at the same time.
-    await until(lambda: len(descriptors(server.pid)) <= before + 20, 20)
+    await until(lambda: len(descriptors(server.pid)) <= before + 20)
 
 
 async def copies(command: Command, size: int, count: int, begun: bytes = b"") -> list[str]:
@@ -581,7 +581,7 @@ async def test_fifty_connections_at_once(cri: CRI, server: Server, forwards: Any
         async with forwards(await forward_url(cri, sandbox_id, 80)) as connection:
             await asyncio.gather(*(one() for _ in range(50)))
         # The same pool, for sixteen inspects of the pod at the same time.
-        await until(lambda: len(descriptors(server.pid)) <= before + 16, 20)
+        await until(lambda: len(descriptors(server.pid)) <= before + 16)
 
 
 @pytest.mark.every_engine
@@ -731,7 +731,7 @@ class Terminal:
             return text.encode() in self.output
 
         try:
-            await until(seen, timeout)
+            await until(seen, timeout=timeout)
         except AssertionError:
             raise AssertionError(f"{text!r} does not come; the terminal has {self.output!r}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
+from tests.engine.measured import measured, stats
 from tests.engine.nri_plugins import adjusting, plugin
 from tests.engine.pods import (
     BUSYBOX,
@@ -145,13 +145,8 @@ async def test_a_pod_in_full(
         log = Path((await status(cri, container_id)).log_path).read_text()
         assert log.endswith("stdout F said\n")
         await sh(cri, container_id, "dd if=/dev/zero of=/large bs=1M count=3 2>/dev/null")
-        async with asyncio.timeout(30):
-            request = api.ContainerStatsRequest(container_id=container_id)
-            while (
-                stats := (await cri.runtime.ContainerStats(request)).stats
-            ).writable_layer.used_bytes.value < 3 << 20:
-                await asyncio.sleep(0.1)
-        assert stats.memory.usage_bytes.value > 0
+        await measured(cri, container_id, 3 << 20)
+        assert (await stats(cri, container_id)).memory.usage_bytes.value > 0
         async with refused("FAILED_PRECONDITION", "user namespace"):
             wanted = api.CheckpointContainerRequest(container_id=container_id, location=f"{folder}/archive.tar")
             await cri.runtime.CheckpointContainer(wanted)

@@ -12,6 +12,7 @@ from tests.cri_client import CRI
 from tests.engine import pods
 from tests.vm.cgroups import burstable
 from tests.vm.guest import Guest
+from tests.waiting import until
 
 COUNTING: Final = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.2; done"
 
@@ -37,7 +38,7 @@ class Running:
     async def goes_on(self, guest: Guest, timeout: float = 60.0) -> None:
         """Wait for a line that is not there yet."""
         last = self.lines(guest)[-1]
-        await pods.until(lambda: self.lines(guest)[-1] > last, timeout)
+        await until(lambda: self.lines(guest)[-1] > last, timeout=timeout)
 
 
 async def run(cri: CRI, name: str) -> Running:

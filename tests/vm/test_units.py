@@ -13,6 +13,7 @@ from tests.cri_client import CRI
 from tests.engine import pods
 from tests.vm.cgroups import burstable
 from tests.vm.guest import Guest
+from tests.waiting import until
 
 CONFIG = "/etc/dockershim/config.toml"
 WATCHDOG = 20  # seconds, instead of the unit's 60
@@ -109,7 +110,7 @@ async def test_pods_go_on_while_the_server_is_away_and_their_logs_are_whole(gues
         status = await pods.status(cri, container_id)
         assert (status.state, status.started_at) == (api.CONTAINER_RUNNING, before)
         log = f"{sandbox.log_directory}/main.log"
-        await pods.until(lambda: f"F {last}" in guest.read(log), timeout=60)
+        await until(lambda: f"F {last}" in guest.read(log), timeout=60)
         numbers = [int(line.rpartition(" ")[2]) for line in guest.read(log).splitlines()]
         assert numbers == list(range(1, len(numbers) + 1))
 

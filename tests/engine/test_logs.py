@@ -39,6 +39,7 @@ from tests.engine.pods import (
     run,
     run_pod,
     sandbox_config,
+    sh,
     start,
     status,
     stop,
@@ -62,6 +63,8 @@ OPTIONS = {
 
 #: Seconds of the test with ten containers: a few in CI, a minute by `make test-engine FOCUS=torture LOG_SECONDS=60`.
 TORTURE = float(os.environ.get("LOG_SECONDS") or 5)
+#: Seconds: of the test with noisy containers, between two looks of it, and between two attempts of a kubelet.
+NOISE, LOOK_EVERY, RETRY = 4.0, 0.02, 0.1
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +83,22 @@ def texts_so_far(path: Path) -> list[bytes]:
 def json_files(engine_api: DockerClient, container_id: str) -> list[Path]:
     newest = Path(engine_api.api.inspect_container(container_id)["LogPath"])
     return list(newest.parent.glob(f"{newest.name}*"))
+
+
+def lines_in(newest: Path) -> int:
+    """How many lines the engine has in its newest file."""
+    return newest.read_bytes().count(b"\n")
+
+
+async def touch(server: Server, container_id: str, path: str) -> None:
+    """Make a file that the container waits for, by a connection of its own: tests here end the server."""
+    async with CRI(server.target) as cri:
+        await sh(cri, container_id, f"touch {path}")
+
+
+def waits(path: str) -> str:
+    """A command that waits for a file."""
+    return f"until [ -e {path} ]; do usleep 10000; done"
 
 
 async def reopen(cri: CRI, container_id: str) -> None:
@@ -149,11 +168,10 @@ async def test_removal_of_a_running_container_loses_no_line(cri: CRI) -> None:
     sandbox = sandbox_config()
     command = "i=0; while :; do echo $i; i=$((i+1)); done"
     async with container(cri, container_config(command), sandbox) as container_id:
-        await asyncio.sleep(0.3)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) > 1000)
         await remove(cri, container_id)
     found = texts(log_file(sandbox))
     assert found == numbers(len(found))
-    assert len(found) > 1000
 
 
 @pytest.mark.every_engine
@@ -163,7 +181,7 @@ async def test_reopen_divides_the_log(cri: CRI) -> None:
     async with container(cri, container_config(command), sandbox) as container_id:
         path = log_file(sandbox)
         for turn in range(5):
-            await asyncio.sleep(0.1)
+            await until(lambda: path.stat().st_size > 0)
             path.rename(path.with_name(f"main.log.{turn}"))
             await reopen(cri, container_id)
             assert path.exists()
@@ -363,15 +381,18 @@ async def test_a_container_of_cri_dockerd_keeps_its_link(server: Server, engine_
             assert path.parent.exists()
 
 
-async def test_what_was_written_while_the_server_was_away_is_caught_up(server: Server) -> None:
+async def test_what_was_written_while_the_server_was_away_is_caught_up(
+    server: Server, engine_api: DockerClient
+) -> None:
     sandbox = sandbox_config()
     command = "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); usleep 300; done; exec sleep 1000"
     async with CRI(server.target) as cri, pod(cri, sandbox) as sandbox_id:
         container_id = await start(cri, sandbox_id, container_config(command), sandbox)
-        await asyncio.sleep(0.3)
+        (newest,) = json_files(engine_api, container_id)
+        await until(lambda: len(texts_so_far(log_file(sandbox))) > 100)
         server.kill()
         before = len(texts(log_file(sandbox)))
-        await asyncio.sleep(0.5)
+        await until(lambda: lines_in(newest) > before + 500)
         server.start()
         await until(lambda: len(texts_so_far(log_file(sandbox))) >= 3000)
         assert before < 3000
@@ -397,13 +418,15 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
     """Any part of the CRI log and of the position may be missing on the disk."""
     sandbox = sandbox_config()
     path = log_file(sandbox)
-    config = container_config("seq 0 2; sleep 1; seq 3 4999; exec sleep 1000")
+    config = container_config(f"seq 0 2; {waits('/go')}; seq 3 4999; {waits('/last')}; echo 5000; exec sleep 1000")
     async with CRI(server.target) as cri:
         sandbox_id = await run_pod(cri, sandbox)
-        position = POSITIONS / await start(cri, sandbox_id, config, sandbox)
+        container_id = await start(cri, sandbox_id, config, sandbox)
+    position = POSITIONS / container_id
     try:
         await until(lambda: len(texts_so_far(path)) == 3)
         old = position.read_bytes()
+        await touch(server, container_id, "/go")
         await until(lambda: len(texts_so_far(path)) == 5000)
         whole = path.read_bytes()
         for content, kept in (
@@ -420,26 +443,29 @@ async def test_after_a_loss_of_power_each_line_is_there_once(server: Server, tmp
             with another_boot(tmp_path):
                 server.start()
                 await until(lambda: path.read_bytes() == whole)
-        # And no more lines come later.
-        await asyncio.sleep(0.3)
-        assert path.read_bytes() == whole
+        # And no more lines come than the container writes.
+        await touch(server, container_id, "/last")
+        await until(lambda: texts_so_far(path)[-1] == b"5000")
+        assert path.read_bytes().startswith(whole)
+        assert texts(path) == numbers(5001)
     finally:
         async with CRI(server.target) as cri:
             await remove_pod(cri, sandbox_id)
 
 
 @pytest.mark.every_engine
-async def test_what_the_engine_drops_meanwhile_is_told(server: Server) -> None:
+async def test_what_the_engine_drops_meanwhile_is_told(server: Server, engine_api: DockerClient) -> None:
     sandbox = sandbox_config()
     server.restart("--engine-log-max-size=64k", "--engine-log-max-files=2")
     try:
         async with CRI(server.target) as cri:
-            command = "echo first; sleep 1; seq 0 19999; exec sleep 1000"
-            async with container(cri, container_config(command), sandbox):
+            command = f"echo first; {waits('/go')}; seq 0 19999; exec sleep 1000"
+            async with container(cri, container_config(command), sandbox) as container_id:
                 (follower,) = log_processes()
                 await until(lambda: texts_so_far(log_file(sandbox)) == [b"first"])
                 os.kill(follower, signal.SIGSTOP)
-                await asyncio.sleep(2.5)
+                await touch(server, container_id, "/go")
+                await until(lambda: engine_api.api.logs(container_id, tail=1) == b"19999\n")
                 os.kill(follower, signal.SIGKILL)
                 await until(lambda: texts_so_far(log_file(sandbox))[-1:] == [b"19999"])
                 found = texts(log_file(sandbox))
@@ -536,23 +562,25 @@ async def test_a_log_with_room_again_is_whole_when_its_container_is_removed(cri:
         assert missing(server, path) == 0
 
 
-async def test_a_container_is_removed_also_when_the_folder_of_its_log_is_gone(cri: CRI, server: Server) -> None:
+async def test_a_container_is_removed_also_when_the_folder_of_its_log_is_gone(
+    cri: CRI, server: Server, engine_api: DockerClient
+) -> None:
     sandbox = sandbox_config()
     path = log_file(sandbox)
     async with pod(cri, sandbox) as sandbox_id:
-        command = "until [ -e /gone ]; do usleep 10000; done; seq 0 9; exec sleep 1000"
+        command = f"{waits('/gone')}; seq 0 9; exec sleep 1000"
         container_id = await start(cri, sandbox_id, container_config(command), sandbox)
         path.unlink()
         path.parent.rmdir()
-        await cri.runtime.ExecSync(api.ExecSyncRequest(container_id=container_id, cmd=["touch", "/gone"], timeout=5))
-        await asyncio.sleep(0.5)
+        await touch(server, container_id, "/gone")
+        await until(lambda: engine_api.api.logs(container_id, tail=1) == b"9\n")
         await remove(cri, container_id)
         assert not (POSITIONS / container_id).exists()
         assert missing(server, path) > 0
         assert not path.parent.exists()
 
 
-async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None:
+async def test_a_vanished_folder_is_waited_for(cri: CRI, engine_api: DockerClient) -> None:
     sandbox = sandbox_config()
     command = "i=0; while :; do echo $i; i=$((i+1)); usleep 5000; done"
     async with container(cri, container_config(command), sandbox) as container_id:
@@ -560,7 +588,9 @@ async def test_a_vanished_folder_is_waited_for(cri: CRI, server: Server) -> None
         await until(lambda: len(texts_so_far(path)) > 3)
         path.unlink()
         path.parent.rmdir()
-        await asyncio.sleep(1)
+        (newest,) = json_files(engine_api, container_id)
+        written = lines_in(newest)
+        await until(lambda: lines_in(newest) > written + 100)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
         path.parent.mkdir()
         await until(lambda: path.exists() and len(texts_so_far(path)) > 100)
@@ -585,10 +615,10 @@ class Noise:
     async def measure(self) -> None:
         while True:
             there = self._newest.read_bytes().count(b"\n"), time.monotonic()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(LOOK_EVERY)
             while (copied := self._quiet.read_bytes().count(b"\n")) < there[0]:
                 self.latest = max(self.latest, time.monotonic() - there[1])
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(LOOK_EVERY)
             assert copied
             (process,) = log_processes()
             self.most_held = max(self.most_held, held(process))
@@ -625,7 +655,7 @@ async def test_containers_that_write_odd_bytes_at_full_speed_hold_up_nobody(cri:
         for number, command in enumerate(["yes $'\\001'", "yes $'\\001'", "cat /dev/urandom"]):
             config = container_config(f"exec {command}", name=f"noisy-{number}")
             noisy.append(await start(cri, noisy_pod, config, noisy_sandbox))
-        await asyncio.sleep(4)
+        await asyncio.sleep(NOISE)
         took = {"end": await seconds(stop(cri, noisy[0]))}
         removal = asyncio.create_task(seconds(remove(cri, noisy[0])))
         other = await create(cri, quiet_pod, container_config("true", name="other"), sandbox)
@@ -772,7 +802,7 @@ class Tortured:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await reopen(cri, self.id)
                     return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(RETRY)
 
     def check(self) -> int:
         """Each number once and in order on each stream, of all files together; how many lines there are."""

@@ -11,6 +11,8 @@ import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.pods import arrived
+from tests.waiting import TIMEOUT
 
 
 class Heard:
@@ -21,9 +23,9 @@ class Heard:
         self.ended: grpc.StatusCode | None = None
         self._news = asyncio.Event()
 
-    async def follow(self, cri: CRI) -> None:
+    async def follow(self, stream: AsyncIterator[api.ContainerEventResponse]) -> None:
         try:
-            async for event in cri.runtime.GetContainerEvents(api.GetEventsRequest()):
+            async for event in stream:
                 self.events.append(event)
                 self._news.set()
         except grpc.aio.AioRpcError as error:
@@ -35,7 +37,7 @@ class Heard:
     async def until(self, container_id: str, *expected: str) -> list[api.ContainerEventResponse]:
         """Wait until the events of this container are the expected ones. Raises AssertionError if they are not."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 while self.kinds(container_id) != list(expected):
                     self._news.clear()
                     await self._news.wait()
@@ -50,12 +52,11 @@ def kind(event: api.ContainerEventResponse) -> str:
 @asynccontextmanager
 async def listening(cri: CRI) -> AsyncIterator[Heard]:
     heard = Heard()
-    task = asyncio.create_task(heard.follow(cri))
-    await asyncio.sleep(0.3)  # the call is on its way
+    task = asyncio.create_task(heard.follow(cri.runtime.GetContainerEvents(api.GetEventsRequest())))
+    await arrived(cri)
     try:
         yield heard
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.2)  # gRPC's own tasks of the call end a little after it

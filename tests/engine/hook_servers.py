@@ -121,4 +121,5 @@ async def answering(socket: Path, answer: Answer) -> AsyncIterator[None]:
         yield
     finally:
         await server.stop(None)
+        # Its tasks end with the loop's next turn, which is not a wait.
         await asyncio.sleep(0)

@@ -137,6 +137,11 @@ async def containers(cri: CRI, **wanted: Any) -> dict[str, api.Container]:
     return {item.id: item for item in (await cri.runtime.ListContainers(request)).containers}
 
 
+async def arrived(cri: CRI) -> None:
+    """Wait until the server has the calls that were made before over this connection: gRPC keeps their order."""
+    await cri.runtime.ListContainers(api.ListContainersRequest())
+
+
 @asynccontextmanager
 async def refused(code: str, *mentions: str) -> AsyncIterator[None]:
     """The block's call fails with this gRPC code, and its message has each of ``mentions`` in it."""

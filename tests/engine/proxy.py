@@ -15,6 +15,7 @@ class Proxy:
         self._path = path
         self._engine = engine
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         #: Whether new connections are ended at once, too.
         self.refuses = False
 
@@ -27,10 +28,21 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a new connection."""
         if self.refuses:
             writer.close()
             return
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def end(self) -> None:
+        """Cut every connection, and wait until all are over."""
+        self.cut()
+        await asyncio.gather(*self._serving)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         engine_reader, engine_writer = await asyncio.open_unix_connection(str(self._engine))
         both = {writer, engine_writer}
         self._writers |= both
@@ -55,11 +67,10 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def proxy(path: Path, engine: Path) -> AsyncIterator[Proxy]:
     """A proxy at ``path`` for the length of a block."""
     made = Proxy(path, engine)
-    server = await asyncio.start_unix_server(made.serve, path)
+    server = await asyncio.start_unix_server(made.accept, path)
     try:
         yield made
     finally:
         server.close()
-        made.cut()
+        await made.end()
         await server.wait_closed()
-        await asyncio.sleep(0.1)

@@ -17,7 +17,7 @@ from typing import Any
 import docker
 import grpc
 import pytest
-from docker import DockerClient
+from docker import APIClient, DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.cri.infra_image import docker_archive
@@ -44,7 +44,7 @@ from tests.engine.proxy import proxy
 from tests.engine.truth import differences, truth
 from tests.node.engine import Engine
 from tests.node.server import Server
-from tests.waiting import until
+from tests.waiting import answer, eventually, until
 
 ENDS_AT_ONCE = 'trap "exit 7" TERM; sleep 1000 & wait'
 
@@ -62,14 +62,6 @@ SEEN = 5.0
 async def disagreements(cri: CRI, engine_api: DockerClient) -> list[str]:
     """How the engine's truth and ours differ now."""
     return await differences(cri, await asyncio.to_thread(truth, engine_api))
-
-
-async def soon(read: Callable[[], Any], expected: Any, timeout: float) -> None:
-    """Read until the answer is the expected one. Raises AssertionError after ``timeout`` seconds."""
-    end = time.monotonic() + timeout
-    while (found := await read()) != expected:
-        assert time.monotonic() < end, f"{found} is not {expected} within {timeout:g} s"
-        await asyncio.sleep(0.01)
 
 
 # -- read your writes
@@ -149,7 +141,7 @@ async def test_an_exit_is_shown_within_50_ms_of_the_engines_event(cri: CRI, engi
                 command = container_config("sleep 0.3; exit 5", name=f"main-{number}")
                 container_id = await start(cri, sandbox_id, command, config)
                 while (await status(cri, container_id)).state != api.CONTAINER_EXITED:
-                    await asyncio.sleep(0.001)
+                    pass
                 seen = time.time_ns()
                 assert (await status(cri, container_id)).exit_code == 5
                 await until(lambda: container_id in dies)  # noqa: B023 - it is over before the next turn
@@ -177,16 +169,24 @@ async def test_what_docker_commands_do_appears_as_it_is(cri: CRI, engine_api: Do
             lambda: low.restart(one, timeout=1),
         ):
             await asyncio.to_thread(change)
-            await soon(lambda: disagreements(cri, engine_api), [], SEEN)
+            await eventually(lambda: disagreements(cri, engine_api), [], timeout=SEEN)
         await asyncio.to_thread(low.remove_container, one, force=True)
-        await soon(lambda: containers(cri, pod_sandbox_id=sandbox_id), {}, SEEN)
+        await eventually(lambda: containers(cri, pod_sandbox_id=sandbox_id), {}, timeout=SEEN)
         await asyncio.to_thread(low.kill, sandbox_id, "KILL")
-        await soon(lambda: _state(cri, sandbox_id), api.SANDBOX_NOTREADY, SEEN)
+        await eventually(lambda: _state(cri, sandbox_id), api.SANDBOX_NOTREADY, timeout=SEEN)
         await asyncio.to_thread(low.remove_container, sandbox_id, force=True)
-        await asyncio.sleep(0.2)
+        # Events come in order: with that of the next container the server has the one of the removal.
+        await asyncio.to_thread(make_container, low, sandbox_id)
+        await answer(lambda: containers(cri, pod_sandbox_id=sandbox_id), bool, timeout=SEEN)
         listed = (await sandboxes(cri))[sandbox_id]
         assert (listed.state, listed.metadata) == (api.SANDBOX_NOTREADY, config.metadata), "by its checkpoint"
     assert sandbox_id not in await sandboxes(cri)
+
+
+def make_container(low: APIClient, sandbox_id: str) -> str:
+    """A container of a sandbox, as another dockershim makes it; its id."""
+    labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox_id}
+    return str(low.create_container(BUSYBOX, labels=labels, name="k8s_other_pod_ns_uid_0")["Id"])
 
 
 async def test_a_container_of_another_dockershim_appears_and_a_foreign_one_never_does(
@@ -195,14 +195,13 @@ async def test_a_container_of_another_dockershim_appears_and_a_foreign_one_never
     low = engine_api.api
     before = set(await containers(cri)) | set(await sandboxes(cri))
     async with pod(cri) as sandbox_id:
-        labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox_id}
-        made = low.create_container(BUSYBOX, labels=labels, name="k8s_other_pod_ns_uid_0")["Id"]
+        made = make_container(low, sandbox_id)
         foreign = low.create_container(BUSYBOX, command=["true"], labels={"a": "b"})["Id"]
         low.start(foreign)
-        await soon(lambda: _keys(containers(cri, pod_sandbox_id=sandbox_id)), {made}, SEEN)
+        await eventually(lambda: _keys(containers(cri, pod_sandbox_id=sandbox_id)), {made}, timeout=SEEN)
         low.rename(made, "k8s_renamed_pod_ns_uid_3")
         renamed = api.ContainerMetadata(name="renamed", attempt=3)
-        await soon(lambda: _metadata(cri, made), renamed, SEEN)
+        await eventually(lambda: _metadata(cri, made), renamed, timeout=SEEN)
         assert set(await containers(cri)) | set(await sandboxes(cri)) == before | {made, sandbox_id}
         async with refused("NOT_FOUND"):
             await status(cri, foreign)
@@ -220,14 +219,15 @@ async def test_a_start_by_docker_that_fails_is_shown_though_no_event_tells(cri: 
         with pytest.raises(docker.errors.APIError):
             engine_api.api.start(container_id)
 
-        async def state() -> int:
-            return (await status(cri, container_id)).state
-
-        await soon(state, api.CONTAINER_EXITED, 3)
+        await eventually(lambda: _container_state(cri, container_id), api.CONTAINER_EXITED, timeout=3)
 
 
 async def _state(cri: CRI, sandbox_id: str) -> int:
     return (await sandboxes(cri))[sandbox_id].state
+
+
+async def _container_state(cri: CRI, container_id: str) -> int:
+    return (await status(cri, container_id)).state
 
 
 async def _metadata(cri: CRI, container_id: str) -> api.ContainerMetadata:
@@ -256,15 +256,14 @@ async def test_a_cut_connection_lets_no_stale_answer_out(
             for _ in range(10):
                 between.refuses = True
                 between.cut()
-                await soon(lambda: is_ready(cri), False, 5)
+                await eventually(lambda: is_ready(cri), False, timeout=5)
                 await asyncio.to_thread(engine_api.api.kill, container_id, "KILL")
                 async with refused("UNAVAILABLE"):
                     await status(cri, container_id)
                 between.refuses = False
                 assert (await status(cri, container_id)).state == api.CONTAINER_EXITED
                 await asyncio.to_thread(engine_api.api.start, container_id)
-                await asyncio.sleep(0.2)
-                assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+                await eventually(lambda: _container_state(cri, container_id), api.CONTAINER_RUNNING, timeout=SEEN)
 
 
 async def test_a_server_that_was_stopped_in_its_tracks_answers_with_what_is_true(
@@ -279,8 +278,10 @@ async def test_a_server_that_was_stopped_in_its_tracks_answers_with_what_is_true
         try:
             for one in ids:
                 engine_api.api.kill(one, "KILL")
+            # Longer than between two signs of life of the engine: that long the server has not looked at anything.
             await asyncio.sleep(1.5)
             asked = asyncio.gather(*(status(cri, one) for one in ids))
+            # The calls are in its socket when it goes on: it does not say that it has them.
             await asyncio.sleep(0.3)
         finally:
             os.kill(server.pid, signal.SIGCONT)
@@ -297,7 +298,7 @@ async def test_an_engine_that_comes_back_is_read_anew_before_the_next_answer(
         container_id = await start(cri, sandbox_id, container_config(ENDS_AT_ONCE), config)
         await asyncio.to_thread(engine.kill if crash else engine.stop)
         # A call may come before the server has seen the end of its connections.
-        await soon(lambda: is_ready(cri), False, 5)
+        await eventually(lambda: is_ready(cri), False, timeout=5)
         async with refused("UNAVAILABLE", "cannot connect to the engine"):
             await status(cri, container_id)
         async with refused("UNAVAILABLE"):
@@ -328,23 +329,22 @@ async def test_a_hanging_engine_makes_nobody_wait_to_hear_of_it(cri: CRI, engine
     assert await is_ready(cri)
     os.kill(pid, signal.SIGSTOP)
     try:
-        await soon(lambda: is_ready(cri), False, 5)
+        await eventually(lambda: is_ready(cri), False, timeout=5)
         assert (await ready(cri))[1]
         async with refused("UNAVAILABLE"):
             await cri.runtime.ListContainers(api.ListContainersRequest(), timeout=15)
     finally:
         os.kill(pid, signal.SIGCONT)
-    await soon(lambda: is_ready(cri), True, 5)
+    await eventually(lambda: is_ready(cri), True, timeout=5)
 
 
 async def test_a_dead_engine_is_told_of_and_so_is_its_return(cri: CRI, engine: Engine) -> None:
     await asyncio.to_thread(engine.kill)
-    await soon(lambda: is_ready(cri), False, 5)
+    await eventually(lambda: is_ready(cri), False, timeout=5)
     assert "the engine" in (await ready(cri))[1]
-    await asyncio.sleep(1)
-    assert "cannot connect to the engine" in (await ready(cri))[1]
+    await answer(lambda: ready(cri), lambda condition: "cannot connect to the engine" in condition[1])
     await asyncio.to_thread(engine.start)
-    await soon(lambda: is_ready(cri), True, 5)
+    await eventually(lambda: is_ready(cri), True, timeout=5)
 
 
 async def test_a_resync_is_one_for_all_who_wait_and_is_counted(cri: CRI, engine: Engine) -> None:
@@ -399,27 +399,27 @@ async def test_images_that_docker_commands_change_are_shown_as_they_are(cri: CRI
     busybox = await image_id(BUSYBOX)
     before = await names()
     low.tag(BUSYBOX, "behind/our-back", "1")
-    await soon(names, before | {"behind/our-back:1"}, SEEN)
+    await eventually(names, before | {"behind/our-back:1"}, timeout=SEEN)
     assert await image_id("behind/our-back:1") == busybox
     low.load_image(docker_archive("amd64"))
-    await soon(names, before | {"behind/our-back:1", "dockershim/pause:1"}, SEEN)
+    await eventually(names, before | {"behind/our-back:1", "dockershim/pause:1"}, timeout=SEEN)
     low.tag("dockershim/pause:1", "behind/our-back", "1")
     pause = low.inspect_image("dockershim/pause:1")["Id"]
-    await soon(lambda: image_id("docker.io/behind/our-back:1"), pause, SEEN)
+    await eventually(lambda: image_id("docker.io/behind/our-back:1"), pause, timeout=SEEN)
     low.remove_image("behind/our-back:1")
-    await soon(names, before | {"dockershim/pause:1"}, SEEN)
+    await eventually(names, before | {"dockershim/pause:1"}, timeout=SEEN)
     assert await image_id("behind/our-back:1") == ""
     made = low.create_container(BUSYBOX)["Id"]
     committed = low.commit(made, repository="behind/commit", tag="1")["Id"]
-    await soon(lambda: image_id("behind/commit:1"), committed, SEEN)
+    await eventually(lambda: image_id("behind/commit:1"), committed, timeout=SEEN)
     low.remove_container(made)
     low.remove_image("behind/commit:1")
-    await soon(lambda: image_id("behind/commit:1"), "", SEEN)
+    await eventually(lambda: image_id("behind/commit:1"), "", timeout=SEEN)
     low.remove_image(BUSYBOX)
-    await soon(lambda: image_id(BUSYBOX), "", SEEN)
+    await eventually(lambda: image_id(BUSYBOX), "", timeout=SEEN)
     assert BUSYBOX not in await names()
     low.pull(BUSYBOX)
-    await soon(lambda: image_id(BUSYBOX), busybox, SEEN)
+    await eventually(lambda: image_id(BUSYBOX), busybox, timeout=SEEN)
     assert BUSYBOX in await names()
 
 

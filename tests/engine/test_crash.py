@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from tests.engine.pods import (
 )
 from tests.node.server import Server
 from tests.node.state import Snapshot
+from tests.waiting import until
 
 STOP_STEP, REMOVE_STEP = "tear down the network", "remove the infra container"
 
@@ -48,13 +48,6 @@ async def spawn(program: str, stdin: bytes = b"") -> bytes:
     stdout, _ = await process.communicate(stdin)
     assert process.returncode == 0
     return stdout
-
-
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 10
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not come"
-        time.sleep(0.02)
 
 
 async def remove_all(server: Server) -> None:
@@ -101,6 +94,7 @@ async def test_a_start_that_ended_with_the_server_can_be_made_again(
         starting = []
         for request in requests:
             starting.append(asyncio.ensure_future(cri.runtime.StartContainer(request)))
+            # One after the other: so the server is killed at another point of each.
             await asyncio.sleep(0.02)
         server.kill()
         answers = await asyncio.gather(*starting, return_exceptions=True)
@@ -121,7 +115,7 @@ async def test_a_start_that_ended_with_the_server_can_be_made_again(
 
 @pytest.fixture
 def slow_plugin(server: Server) -> Iterator[Path]:
-    """A plugin in the middle of the chain whose ADD takes 1.5 s; yields the file that says it has begun."""
+    """A plugin in the middle of the chain whose ADD takes 1.5 s; yields the file that is there meanwhile."""
     conf = Path("/etc/cni/net.d/00-slow.conflist")
     plugin = Path("/opt/cni/bin/slow")
     begun = Path("/run/slow-plugin-begun")
@@ -131,7 +125,7 @@ def slow_plugin(server: Server) -> Iterator[Path]:
         "#!/bin/sh\n"
         """[ $CNI_COMMAND != VERSION ] || exec echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}'\n"""
         f'if [ "$CNI_COMMAND" = ADD ]; then touch {begun}; sleep 1.5; python3 -c \'import json, sys\n'
-        'print(json.dumps(json.load(sys.stdin)["prevResult"]))\'; fi\n'
+        f'print(json.dumps(json.load(sys.stdin)["prevResult"]))\'; rm {begun}; fi\n'
     )
     plugin.chmod(0o755)
     conf.write_text(json.dumps(config))
@@ -150,12 +144,12 @@ async def test_a_plugin_that_outlives_the_server_is_waited_for(
     async with CRI(server.target) as cri:
         call = cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=sandbox_config(port_mappings=PORT)))
         waiting = asyncio.ensure_future(dies(call))
-        await asyncio.to_thread(wait_for, slow_plugin)
+        await until(slow_plugin.exists)
         server.kill()
         await waiting
     server.start()
     await remove_all(server)
-    await asyncio.sleep(2)
+    await until(lambda: not slow_plugin.exists())
     assert snapshot().gained(before) == {}
 
 
@@ -219,6 +213,7 @@ async def test_a_server_that_stops_first_undoes_what_a_caller_gave_up(
         call = cri.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=sandbox_config()))
         await asyncio.sleep(delay)
         call.cancel()
+        # The server hears of it before it is told to stop; it says so only when the call has ended.
         await asyncio.sleep(0.02)
     assert server.stop() == 0
     left = snapshot().gained(before)

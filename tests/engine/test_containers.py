@@ -23,6 +23,7 @@ from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine.pods import (
     BUSYBOX,
+    arrived,
     cgroup_file,
     container_config,
     containers,
@@ -44,9 +45,11 @@ from tests.engine.pods import (
 )
 from tests.engine.pods import container as container_and_pod
 from tests.node.server import Server
-from tests.waiting import eventually, until
+from tests.waiting import answer, eventually, until
 
 ENGINE = os.environ.get("TEST_NODE_ENGINE")
+#: Seconds in which CreateContainer comes a little further.
+MOMENT = 0.002
 PRIVILEGED = linux_sandbox(privileged=True)
 MIB = 1024 * 1024
 
@@ -151,8 +154,8 @@ async def test_environment_and_working_directory(cri: CRI, engine_api: DockerCli
 async def test_tty(cri: CRI) -> None:
     for wanted in (True, False):
         async with container(cri, container_config("tty >/tmp/tty; exec sleep 1000", tty=wanted)) as container_id:
-            await asyncio.sleep(0.1)
-            assert (await sh(cri, container_id, "cat /tmp/tty")).startswith("/dev/") is wanted
+            name = await answer(lambda: sh(cri, container_id, "cat /tmp/tty || true"), bool)
+            assert name.startswith("/dev/") is wanted
 
 
 @pytest.mark.every_engine
@@ -162,16 +165,18 @@ async def test_without_stdin_a_reader_sees_the_end_at_once(cri: CRI) -> None:
 
 
 @pytest.mark.every_engine
-async def test_stdin_stays_open_without_an_attached_client(cri: CRI) -> None:
+async def test_stdin_stays_open_without_an_attached_client(cri: CRI, engine_api: DockerClient) -> None:
     async with container(cri, container_config("exec cat", stdin=True)) as container_id:
-        await asyncio.sleep(0.3)
+        first = process(engine_api, container_id)
+        # It sleeps only in a read: at the end of its input it would have ended.
+        await until(lambda: process_status(first)["Name"] == "cat" and process_status(first)["State"].startswith("S"))
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize("once", [True, False])
-async def test_stdin_once_ends_with_the_first_client(cri: CRI, once: bool) -> None:
-    async with container(cri, container_config("exec cat", stdin=True, stdin_once=once)) as container_id:
+async def test_stdin_once_ends_with_the_first_client(cri: CRI, engine_api: DockerClient, once: bool) -> None:
+    def attach(text: bytes) -> None:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect("/run/docker.sock")
             client.sendall(
@@ -179,10 +184,17 @@ async def test_stdin_once_ends_with_the_first_client(cri: CRI, once: bool) -> No
                 "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".encode()
             )
             assert client.recv(64).startswith(b"HTTP/1.1 101")
+            client.sendall(text)
+
+    async with container(cri, container_config("exec cat", stdin=True, stdin_once=once)) as container_id:
+        attach(b"first\n")
         if once:
             assert (await ended(cri, container_id)).exit_code == 0
         else:
-            await asyncio.sleep(0.3)
+            for number in range(3):
+                # The input of the next client comes after the end of the one before.
+                attach(b"%d\n" % number)
+                await until(lambda: engine_api.api.logs(container_id, tail=1) == b"%d\n" % number)  # noqa: B023
             assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
@@ -1097,18 +1109,17 @@ async def test_a_create_whose_caller_has_gone_leaves_nothing(start_server: Calla
     async with CRI(server.target) as cri, pod(cri) as sandbox_id:
         request = api.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=container_config())
         for turn in range(12):
-            before = server.answered("CreateContainer")
-            call = cri.runtime.CreateContainer(request, timeout=0.001 * (turn + 1))
-            try:
-                await remove(cri, (await call).container_id)
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.3)
-                # The answer may have been sent just before the caller left: then the container exists as answered.
-                async with asyncio.timeout(10):
-                    while len(left := await containers(cri)) != server.answered("CreateContainer") - before:
-                        await asyncio.sleep(0.1)
-                for container_id in left:
-                    await remove(cri, container_id)
+            answered, ended = server.answered("CreateContainer"), server.ended("CreateContainer")
+            call = cri.runtime.CreateContainer(request)
+            await arrived(cri)
+            await asyncio.sleep(MOMENT * turn)
+            call.cancel()
+            await until(lambda: server.ended("CreateContainer") > ended)  # noqa: B023
+            # The answer may have been sent just before the caller left: then the container exists as answered.
+            left = await containers(cri)
+            assert len(left) == server.answered("CreateContainer") - answered
+            for container_id in left:
+                await remove(cri, container_id)
             assert await containers(cri) == {}
 
 

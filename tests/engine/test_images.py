@@ -20,6 +20,7 @@ from docker.errors import ImageNotFound
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from tests.cri_client import CRI
 from tests.engine import pods
+from tests.engine.pods import arrived
 from tests.engine.registry import (
     OTHER_ARCHITECTURE,
     OWN_ARCHITECTURE,
@@ -325,7 +326,7 @@ async def test_one_image_asked_for_twice_at_once_is_pulled_once(cri: CRI, regist
     registry.hold, registry.piece = asyncio.Event(), 1 << 10
     pulls = [asyncio.create_task(pull(cri, registry.name("app:1"))) for _ in range(3)]
     await until(lambda: registry.sending == 1)
-    await asyncio.sleep(0.3)
+    await arrived(cri)
     registry.hold.set()
     assert await asyncio.gather(*pulls) == [image.id] * 3
     assert len([path for path in registry.requests if "/manifests/" in path]) <= 1

@@ -112,8 +112,16 @@ class Server:
 
     def answered(self, rpc: str) -> int:
         """How many calls were answered without an error, those too whose callers had gone; --log-level=debug tells."""
+        return self._ended(rpc, "done in")
+
+    def ended(self, rpc: str) -> int:
+        """How many calls have ended in any way, with all that they had to undo; --log-level=debug tells."""
+        return self._ended(rpc, "done in", "cancelled by the client", "failed")
+
+    def _ended(self, rpc: str, *ways: str) -> int:
+        ends = tuple(f"dockershim.server.grpc_server {way} " for way in ways)
         lines = self.log.read_text(errors="replace").splitlines()
-        return sum("dockershim.server.grpc_server done in " in line and f"rpc={rpc}" in line for line in lines)
+        return sum(f"rpc={rpc}" in line and any(end in line for end in ends) for line in lines)
 
     def _paths(self) -> list[str]:
         if self.name == "dockershim":

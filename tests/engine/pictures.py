@@ -33,6 +33,8 @@ from tests.node.server import Server
 
 PAGE = "127.0.0.1:9324"
 COLUMNS, LINES = 130, 32
+#: Seconds: of the rates in the pictures, and for which the engine hangs.
+SEEN, HANGS = 5.0, 5.0
 #: Namespace, name, and what the containers run.
 PODS = (
     ("kube-system", "coredns-6f6b679f8f-x2v7k", {"coredns": "exec sleep 1000"}),
@@ -54,7 +56,7 @@ async def main(folder: Path, chromium: str) -> None:
             async with CRI(server.target) as cri:
                 await pull(cri)
                 await live(cri)
-                await asyncio.sleep(5)
+                await asyncio.sleep(SEEN)
                 draw(server, folder / "status.svg")
                 if chromium:
                     await asyncio.to_thread(photograph, chromium, folder.resolve() / "page.png")
@@ -88,7 +90,7 @@ async def hang_engine(cri: CRI) -> None:
     pid = Engine().pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(5)
+    await asyncio.sleep(HANGS)
     os.kill(pid, signal.SIGCONT)
     await cri.runtime.ListContainers(api.ListContainersRequest(), timeout=20)
 

@@ -28,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.metrics.families import FAMILIES
 from tests.cri_client import CRI
+from tests.engine.networks import read_by
 from tests.engine.pods import (
     BUSYBOX,
     container_config,
@@ -102,10 +103,10 @@ async def work(day: Day, networks: Path, engine_api: DockerClient) -> None:
     """Do everything once, including calls that fail."""
     day.rounds += 1
     async with CRI(day.server.target) as cri:
-        await use(networks, json.dumps(BROKEN), cri)
+        await use(networks, json.dumps(BROKEN), cri, day.server)
         async with refused("INTERNAL"):
             await run_pod(cri, sandbox_config())
-        await use(networks, Path("/etc/cni/net.d/10-test.conflist").read_text(), cri)
+        await use(networks, Path("/etc/cni/net.d/10-test.conflist").read_text(), cri, day.server)
         await pull_some(day, cri, engine_api)
         events = asyncio.create_task(listen(cri))
         sandbox = sandbox_config()
@@ -123,12 +124,12 @@ async def work(day: Day, networks: Path, engine_api: DockerClient) -> None:
         await asyncio.wait([events])
 
 
-async def use(networks: Path, configuration: str, cri: CRI) -> None:
+async def use(networks: Path, configuration: str, cri: CRI, server: Server) -> None:
     """Make this the network of new pods."""
     network = networks / "10.conflist"
     network.with_suffix(".new").write_text(configuration)
     network.with_suffix(".new").rename(network)
-    await asyncio.sleep(0.5)
+    await asyncio.to_thread(read_by, server, networks)
     await cri.runtime.Status(api.StatusRequest())
 
 

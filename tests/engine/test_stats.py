@@ -16,6 +16,7 @@ from docker import DockerClient
 from pyroute2 import IPRoute
 
 from dockershim.api.cri.v1 import api_pb2 as api
+from dockershim.stats.rates import SHORTEST
 from tests.cri_client import CRI
 from tests.engine.measured import measured, pod_metrics, stats
 from tests.engine.pods import (
@@ -35,7 +36,7 @@ from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import descriptors
 from tests.unit.stats.expected_metrics import EXPECTED
-from tests.waiting import answer, until
+from tests.waiting import answer, last_answer, until
 
 MIB = 1024 * 1024
 #: By how much a value may differ from the engine's.
@@ -89,7 +90,7 @@ async def test_a_busy_container_has_used_what_the_kernel_says_and_a_silent_one_n
         outer = cpu_time(first)
         before = await stats(cri, busy)
         inner = cpu_time(first)
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(1.1 * SHORTEST / 1e9)  # the least of a rate
         inner = cpu_time(first) - inner
         after = await stats(cri, busy)
         outer = cpu_time(first) - outer
@@ -444,16 +445,11 @@ async def test_values_are_those_of_the_engine_within_two_per_cent(
             await sh(cri, container_id, f"head -c 5000000 /dev/zero | nc {address} 9999")
             await measured(cri, container_id, 24 * MIB)
 
-            async def compared() -> dict[str, tuple[int, int]]:
-                await asyncio.sleep(1)
-                return await _beside_the_engine(cri, engine_api, sandbox_id, container_id, label_keys)
-
-            close = await compared()
-            for _ in range(4):
-                # A kernel may take page cache back between two readings.
-                if all(within(*pair) for pair in close.values()):
-                    break
-                close = await compared()
+            # A kernel may take page cache back between two readings.
+            close = await last_answer(
+                lambda: _beside_the_engine(cri, engine_api, sandbox_id, container_id, label_keys),
+                lambda close: all(within(*pair) for pair in close.values()),
+            )
     assert {name: pair for name, pair in close.items() if not within(*pair)} == {}, close
     # And these are the known amounts of the container's work.
     ours = {name: pair[0] for name, pair in close.items()}

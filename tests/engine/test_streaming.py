@@ -30,6 +30,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from streaming import Disconnected
 from tests.cri_client import CRI
+from tests.engine.log_files import log_file
 from tests.engine.members import others
 from tests.engine.pods import (
     BUSYBOX,
@@ -59,7 +60,7 @@ from tests.streaming_client import (
     websocket,
     websocket_command,
 )
-from tests.waiting import until
+from tests.waiting import answer, eventually, until
 
 logger = logging.getLogger(__name__)
 
@@ -166,8 +167,7 @@ async def test_a_terminal(cri: CRI, running: str, connect: Connect) -> None:
     url = await exec_url(cri, running, "sh", stdin=True, stderr=False, tty=True)
     async with connect(url, stdin=True, stderr=False, tty=True) as command:
         await command.resize(91, 17)
-        await asyncio.sleep(0.5)
-        await command.channels["stdin"].write(b"tty; stty size; exit 3\n")
+        await command.channels["stdin"].write(b"tty; until stty size | grep 17.91; do :; done; exit 3\n")
         output = await command.all("stdout")
         assert await command.exit_code() == 3
     assert b"/dev/pts/" in output
@@ -213,23 +213,28 @@ async def test_a_command_that_does_not_exist(cri: CRI, running: str, connect: Co
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "runs"),
     [
-        pytest.param("exec sleep 60", id="one process"),
-        pytest.param("trap '' TERM HUP INT; sleep 60; sleep 60", id="one that ignores signals"),
-        pytest.param("sleep 60 & sleep 60 | cat", id="children and a pipeline", marks=pytest.mark.every_engine),
+        pytest.param("exec sleep 60", "sleep", id="one process"),
+        pytest.param("trap '' TERM HUP INT; sleep 60; sleep 60", "sh sleep", id="one that ignores signals"),
         pytest.param(
-            "while true; do echo more; done", id="one that never stops to write", marks=pytest.mark.every_engine
+            "sleep 60 & sleep 60 | cat",
+            "cat sh sleep sleep",
+            id="children and a pipeline",
+            marks=pytest.mark.every_engine,
+        ),
+        pytest.param(
+            "while true; do echo more; done", "sh", id="one that never stops to write", marks=pytest.mark.every_engine
         ),
     ],
 )
 async def test_a_command_ends_with_its_client(
-    cri: CRI, running: str, engine_api: DockerClient, connect: Connect, script: str
+    cri: CRI, running: str, engine_api: DockerClient, connect: Connect, script: str, runs: str
 ) -> None:
     first = process(engine_api, running)
-    async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
-        await until(lambda: others(first) != [])
-        await asyncio.sleep(0.2)
+    async with connect(await exec_url(cri, running, "sh", "-c", f"echo begun; {script}")) as command:
+        await command.channels["stdout"].read()
+        await until(lambda: sorted(one.split()[0] for one in others(first)) == runs.split())
         command.abort()
         await until(lambda: others(first) == [])
     assert (await status(cri, running)).state == api.CONTAINER_RUNNING
@@ -241,15 +246,16 @@ async def test_a_command_is_asked_to_end_before_it_is_killed(cri: CRI, running: 
     async with connect(await exec_url(cri, running, "sh", "-c", script)) as command:
         assert await command.channels["stdout"].read() == b"ready\n"
         command.abort()
-    async with asyncio.timeout(5):
-        while await sh(cri, running, "cat /tmp/asked || true") != "asked":
-            await asyncio.sleep(0.1)
+    await eventually(lambda: sh(cri, running, "cat /tmp/asked || true"), "asked")
 
 
 @pytest.mark.every_engine
-async def test_a_container_that_stops_while_a_command_runs(cri: CRI, passing: str, connect: Connect) -> None:
+async def test_a_container_that_stops_while_a_command_runs(
+    cri: CRI, passing: str, engine_api: DockerClient, connect: Connect
+) -> None:
+    first = process(engine_api, passing)
     async with connect(await exec_url(cri, passing, "sleep", "60")) as command:
-        await asyncio.sleep(0.5)
+        await until(lambda: others(first) == ["sleep S"])
         await stop(cri, passing)
         told = await asyncio.wait_for(command.status(), 10)
     assert told["status"] == "Failure"
@@ -421,14 +427,15 @@ async def test_certificates_are_replaced_without_a_restart(
         async with spdy_command(await exec_url(other, running, "true"), tls=first.client(clients)) as command:
             assert await command.exit_code() == 0
         second.server_flags(clients)
-        async with asyncio.timeout(15):
-            while True:
-                url = await exec_url(other, running, "true")
-                with contextlib.suppress(ssl.SSLError):
-                    async with spdy_command(url, tls=second.client(clients)) as command:
-                        assert await command.exit_code() == 0
-                    return
-                await asyncio.sleep(0.2)
+
+        async def is_replaced() -> bool:
+            url = await exec_url(other, running, "true")
+            with contextlib.suppress(ssl.SSLError):
+                async with spdy_command(url, tls=second.client(clients)) as command:
+                    return await command.exit_code() == 0
+            return False
+
+        await answer(is_replaced, bool, "the server has the new certificate")
 
 
 # Attach
@@ -450,11 +457,13 @@ async def test_attach_gives_output_and_takes_input(cri: CRI, connect: Connect) -
 
 @pytest.mark.every_engine
 async def test_a_container_outlives_who_was_attached_to_it(cri: CRI, connect: Connect) -> None:
-    async with container(cri, container_config("while true; do echo tick; sleep 0.1; done")) as container_id:
+    ticks = container_config("while true; do echo tick; sleep 0.1; done")
+    async with container(cri, ticks, sandbox := sandbox_config()) as container_id:
         async with connect(await attach_url(cri, container_id)) as command:
             assert b"tick" in await command.channels["stdout"].read()
             command.abort()
-        await asyncio.sleep(1)
+        known = log_file(sandbox).stat().st_size
+        await until(lambda: log_file(sandbox).stat().st_size > 2 * known)
         assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
 
 
@@ -464,8 +473,7 @@ async def test_attach_to_a_terminal(cri: CRI, connect: Connect) -> None:
         url = await attach_url(cri, container_id, stdin=True, stderr=False, tty=True)
         async with connect(url, stdin=True, stderr=False, tty=True) as command:
             await command.resize(91, 17)
-            await asyncio.sleep(0.5)
-            await command.channels["stdin"].write(b"stty size; exit\n")
+            await command.channels["stdin"].write(b"until stty size | grep 17.91; do :; done; exit\n")
             assert b"17 91\r\n" in await asyncio.wait_for(command.all("stdout"), 10)
 
 
@@ -750,8 +758,7 @@ async def test_crictl_exec_on_a_terminal(cri: CRI, running: str, transport: str)
     await terminal.shows("/dev/pts/")
     await terminal.shows("17 91")
     terminal.resize(33, 107)
-    await asyncio.sleep(0.5)
-    terminal.type("stty size\n")
+    terminal.type("until stty size | grep 33.107; do :; done\n")
     await terminal.shows("33 107")
     terminal.type("exit\n")
     await asyncio.to_thread(terminal.end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ from docker import DockerClient
 from dockershim.common.mountinfo import mounts
 from tests.node.state import Snapshot, capture
 from tests.processes import descriptors
+from tests.waiting import last_answer
 
 #: Folders that the server and the plugins write to. Not the engine's, which lists its containers, nor the pods' logs.
 FOLDERS = ("/run/dockershim", "/run/netns", "/var/lib/dockershim", "/var/lib/cni")
@@ -42,6 +44,15 @@ class Machine:
         found["processes"] = sorted((self.processes - before.processes).elements())
         found["descriptors"] = sorted((self.descriptors - before.descriptors - Counter(socket=_POOL)).elements())
         return {kind: lines for kind, lines in found.items() if lines}
+
+
+async def left_at_rest(engine: DockerClient, server: int, before: Machine) -> dict[str, list[str]]:
+    """What is left of everything that has come since ``before``, once that no longer changes: best nothing."""
+
+    def left() -> dict[str, list[str]]:
+        return look(engine, server).gained(before)
+
+    return await last_answer(lambda: asyncio.to_thread(left), lambda found: not found)
 
 
 def look(engine: DockerClient, server: int) -> Machine:

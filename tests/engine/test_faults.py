@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.cri_client import CRI
 from tests.engine.faults import orders, plugins
 from tests.engine.faults.cases import CALLS, Case, Failed, Run, Step, World, cases_of, chunks, first, sample
 from tests.engine.faults.proxy import engine_proxy
-from tests.engine.machine import Machine, look
+from tests.engine.machine import left_at_rest, look
 from tests.engine.pods import pull
 from tests.engine.registry import running_registry
 from tests.node.engine import Engine
@@ -42,8 +42,6 @@ FLAGS = (
     "--image-pull-progress-deadline=10s",
 )
 WHOLE = ("-m", "tests.engine.faults.points")
-#: Seconds until work that a call's undo began has to be over, after the call.
-SETTLE = 30.0
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ async def world(server: Server, nothing_left: None, early: tuple[str, ...]) -> A
             await asyncio.to_thread(server.start, *FLAGS, *early, program=WHOLE)
             async with CRI(server.target) as cri:
                 await pull(cri)
-                yield World(cri, proxy, registry)
+                yield World(server, cri, proxy, registry)
             await asyncio.to_thread(server.stop)
     finally:
         server.kill()
@@ -80,13 +78,15 @@ async def world(server: Server, nothing_left: None, early: tuple[str, ...]) -> A
             shutil.rmtree(folder)
 
 
-async def discover(world: World, calls: Iterable[str]) -> list[Step]:
+async def discover(world: World, calls: Sequence[str]) -> list[Step]:
     """The steps of each call that succeeds. Work after events differs, so only steps of two runs count."""
-    found: list[Step] = []
-    for call in calls:
-        first, second = [await _passed(world, call) for _ in range(2)]
-        found += [Step(call, *one) for one in first if one in second]
-    return found
+    passed = await asyncio.gather(*(_passed(world, call) for call in calls for _ in range(2)))
+    return [
+        Step(call, *one)
+        for call, first, second in zip(calls, passed[::2], passed[1::2], strict=True)
+        for one in first
+        if one in second
+    ]
 
 
 async def _passed(world: World, call: str) -> list[tuple[str, str]]:
@@ -150,16 +150,6 @@ async def killed(world: World, server: Server, cases: list[Case], failures: list
     return not_reached
 
 
-async def at_rest(engine: DockerClient, server: Server, before: Machine) -> dict[str, list[str]]:
-    """Everything that is left, once this no longer changes."""
-    end = time.monotonic() + SETTLE
-    while left := (await asyncio.to_thread(look, engine, server.pid)).gained(before):
-        if time.monotonic() > end:
-            return left
-        await asyncio.sleep(0.5)
-    return {}
-
-
 @pytest.mark.timeout(3600)
 async def test_every_step_through_every_fault(
     world: World, server: Server, engine_api: DockerClient, early: tuple[str, ...], request: pytest.FixtureRequest
@@ -184,7 +174,7 @@ async def test_every_step_through_every_fault(
         for chunk in [*chunks(held, HELD_AT_ONCE), *([case] for case in at_points)]:
             waiting += await killed(world, server, chunk, failures)
     failures += [f"{case}: the step was not reached in {ROUNDS} calls" for case in waiting]
-    left = await at_rest(engine_api, server, before)
+    left = await left_at_rest(engine_api, server.pid, before)
     by_call = Counter(case.step.call for case in chosen)
     sys.stdout.write(
         f"\n{len(chosen)} of {len(everything)} cases at {len(steps)} steps in {time.monotonic() - begun:.0f} s:"

@@ -385,6 +385,7 @@ async def test_nothing_is_lost_on_one_that_comes_late(cri: CRI, socket: Path) ->
             making = [asyncio.create_task(make()) for _ in range(3)]
             registering = asyncio.create_task(joined(fake))
             making += [asyncio.create_task(make()) for _ in range(3)]
+            # The load: containers are made while it is slow.
             await asyncio.sleep(TIMEOUT / 2)
             release.set()
             told = await registering

@@ -45,6 +45,7 @@ ROUND = 10  # operations
 AT_ONCE = 4
 RESTART_EVERY = 10  # rounds
 MOST_PODS = 6
+ENGINE_AWAY = 0.3  # seconds
 QUIET = 1.5  # seconds: changes without an event are searched once a second
 COMMANDS = ('trap "exit 7" TERM; sleep 1000 & wait', "exit 3", "sleep 0.2; exit 4", "kill -9 $$")
 
@@ -172,7 +173,7 @@ class Operations:
         crash = self.dice.random() < 0.5
         self.done["engine crash" if crash else "engine restart"] += 1
         await asyncio.to_thread(self.engine.kill if crash else self.engine.stop)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(ENGINE_AWAY)
         await asyncio.to_thread(self.engine.start)
 
     async def round(self, *, restart: bool) -> None:
@@ -201,6 +202,7 @@ class Operations:
 async def compare(cri: CRI, engine_api: DockerClient) -> None:
     """After a quiet moment: check that our answers agree with the engine, once changes that are under way are over."""
     never_ran = sum(not one.started_at for one in (await asyncio.to_thread(truth, engine_api)).containers.values())
+    # To see it right at once would not do: what comes late, such as an old answer of the engine, may spoil it.
     await asyncio.sleep(QUIET + never_ran // NEVER_RAN_AT_ONCE)
     end = time.monotonic() + 30
     while True:

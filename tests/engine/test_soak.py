@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,11 +28,12 @@ from docker import DockerClient
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
-from tests.engine.machine import look
+from tests.engine.machine import left_at_rest, look
 from tests.engine.pods import container_config, pull
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.processes import log_processes
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -43,6 +45,9 @@ AT_ONCE = 8
 PATIENCE = 300.0
 FAILURES = 20
 RETRY = 0.3
+#: Seconds between two looks at the lists, and for which the killed engine is away.
+LOOK_EVERY = 1.0
+ENGINE_AWAY = 0.5
 #: Seconds between two kills of one kind; those of the engine, which end every pod, are further apart in a long soak.
 PAUSES = {"server": (4.0, 12.0), "log process": (3.0, 8.0), "engine": (20.0, 40.0)}
 LONG = 300.0
@@ -132,7 +137,7 @@ class Soak:
     async def looks(self) -> None:
         """Check that the lists always have everything that the client got an id of."""
         while not self.over:
-            await asyncio.sleep(1)
+            await asyncio.sleep(LOOK_EVERY)
             expected = dict(self.alive)
             try:
                 sandboxes = await self.cri.runtime.ListPodSandbox(api.ListPodSandboxRequest(), timeout=20)
@@ -155,12 +160,16 @@ class Soak:
             begun = self.changes
             pause = further * self.dice.uniform(*PAUSES[kind])
             await asyncio.sleep(min(pause, max(0.0, self.end - time.monotonic())))
-            while self.changes < begun + PROGRESS[kind] and not self.over:
-                await asyncio.sleep(0.1)
+            await until(
+                partial(self._is_time_for, kind, begun), f"changes before the {kind} is killed again", timeout=PATIENCE
+            )
             if self.over and self.figures.kills[kind]:
                 return
             await kill()
             self.figures.kills[kind] += 1
+
+    def _is_time_for(self, kind: str, begun: int) -> bool:
+        return self.over or self.changes >= begun + PROGRESS[kind]
 
     async def kill_server(self) -> None:
         await asyncio.to_thread(self.server.kill)
@@ -174,7 +183,7 @@ class Soak:
     async def kill_engine(self) -> None:
         self.engine_lives += 1
         await asyncio.to_thread(self.engine.kill)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(ENGINE_AWAY)
         await asyncio.to_thread(self.engine.start, timeout=120)
 
 
@@ -278,13 +287,12 @@ class Pod:
         if not source.exists():
             return
         expected = [f"{number}" for number in range(len(list(_engine_lines(source))))]
-        end = time.monotonic() + 20
-        # The log process may have been killed just now, and the answer to StopContainer does not wait for it for ever.
-        while (found := _lines(self.log)) != expected and time.monotonic() < end:
-            await asyncio.sleep(0.2)
         assert list(_engine_lines(source)) == expected, f"{source} is not what the container wrote"
-        assert found == expected, f"{self.log}: {_difference(found, expected)}"
-        self.soak.figures.lines += len(found)
+        # The log process may have been killed just now, and the answer to StopContainer does not wait for it for ever.
+        await until(
+            lambda: _lines(self.log) == expected, lambda: f"{self.log}: {_difference(_lines(self.log), expected)}"
+        )
+        self.soak.figures.lines += len(expected)
 
 
 class LostWithEngine(Exception):
@@ -345,15 +353,7 @@ async def test_nothing_is_lost_and_nothing_left_whatever_is_killed(
             tasks.create_task(soak.kills("server", soak.kill_server))
             tasks.create_task(soak.kills("log process", soak.kill_log_process))
             tasks.create_task(soak.kills("engine", soak.kill_engine))
-        left = await _at_rest(lambda: look(engine_api, server.pid).gained(before))
+        left = await left_at_rest(engine_api, server.pid, before)
     sys.stdout.write(f"\n{time.monotonic() - begun:.0f} s: {soak.figures}; left on the machine: {left or 'nothing'}\n")
     assert not left
     assert set(soak.figures.kills) == set(PAUSES)
-
-
-async def _at_rest(left: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """Everything that is left, once this no longer changes."""
-    end = time.monotonic() + 30
-    while (found := await asyncio.to_thread(left)) and time.monotonic() < end:
-        await asyncio.sleep(0.5)
-    return found

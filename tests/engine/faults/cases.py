@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -19,6 +21,8 @@ from tests.cri_client import CRI
 from tests.engine.faults import orders, plugins, points, proxy
 from tests.engine.pods import container_config
 from tests.engine.registry import Registry, make_image
+from tests.node.server import Server
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -97,6 +101,7 @@ class Order(Protocol):
 class World:
     """The state that all cases share."""
 
+    server: Server
     cri: CRI
     proxy: proxy.EngineProxy
     registry: Registry
@@ -235,11 +240,22 @@ class Run:
             await first(call, order.arrival())
             if order.happened:
                 call.cancel()
+                # The server hears of it before the step goes on; it says so only when the call has ended.
                 await asyncio.sleep(0.1)
                 order.release()
+        if self.case.fault == points.CANCELLED:
+            # This caller does not know that it has gone, and would wait for its deadline.
+            await first(call, self._cancelled())
+            call.cancel()
         self.world.outcomes[(await call.code()).name] += 1
         order.release()
         return order.happened
+
+    async def _cancelled(self) -> None:
+        """Wait until the server says that the caller of the call has gone; what was to undo is undone then."""
+        said = re.compile(rf"cancelled by the client .* pod={NAMESPACE}/{self.subject}\b")
+        # The call that leads to it has a deadline.
+        await until(lambda: said.search(self.world.server.log.read_text()), timeout=math.inf)
 
     # -- after
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import re
 import shutil
 from pathlib import Path
+
+from tests.waiting import until
 
 ROOT = Path("/run/faults")
 #: Orders that wait for their step, and orders that were carried out. A held step goes on when its file is removed.
@@ -67,8 +69,8 @@ class FileOrder:
         return not self._waiting.exists()
 
     async def arrival(self) -> None:
-        while not self.happened:
-            await asyncio.sleep(0.02)
+        # The call that leads to it has a deadline, and who waits here stops with it.
+        await until(lambda: self.happened, timeout=math.inf)
 
     def release(self) -> None:
         """Let the held step go on. An order that was not carried out is cancelled."""

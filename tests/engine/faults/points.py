@@ -13,7 +13,9 @@ from dockershim.common.timed import Kind, Timed, subscribed
 from dockershim.server import cli, log
 from tests.engine.faults import orders
 
-FAULTS = ("raises", "cancelled")
+#: As if the caller had gone: the call is not answered.
+CANCELLED = "cancelled"
+FAULTS = ("raises", CANCELLED)
 #: The server is killed right after the step.
 CRASH = "dies"
 

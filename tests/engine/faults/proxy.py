@@ -15,6 +15,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from tests.waiting import until
+
 BEFORE = ("refused", "cut", "hangs")
 AFTER = ("refused after", "cut after", "half answer", "hangs after", "late")
 HOLDS = ("held", "held after")
@@ -164,14 +166,15 @@ class EngineProxy:
 
     async def _half(self, request: web.Request, answer: web.Response) -> web.Response:
         """The answer's head and the first half of its body; of one without a body, half of the first line."""
-        if isinstance(answer.body, bytes) and request.transport is not None:
-            half = web.StreamResponse(status=answer.status, headers={"Content-Length": str(len(answer.body))})
-            await half.prepare(request)
-            await half.write(answer.body[: len(answer.body) // 2])
-        elif request.transport is not None:
-            assert isinstance(request.transport, asyncio.WriteTransport)
-            request.transport.write(b"HTTP/1.1 2")
-        await asyncio.sleep(0.05)
+        transport = request.transport
+        if isinstance(transport, asyncio.WriteTransport):
+            if isinstance(answer.body, bytes):
+                half = web.StreamResponse(status=answer.status, headers={"Content-Length": str(len(answer.body))})
+                await half.prepare(request)
+                await half.write(answer.body[: len(answer.body) // 2])
+            else:
+                transport.write(b"HTTP/1.1 2")
+            await until(lambda: transport.is_closing() or not transport.get_write_buffer_size(), "the half is sent")
         return self._cut(request)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.waiting import wait_until
 
 JUNIT = "junit.xml"
 RETRYING = Path("/run/retrying.sock")
@@ -93,8 +94,7 @@ def restarting(server: Server, every: float) -> Iterator[str]:
     thread = threading.Thread(target=restart)
     thread.start()
     try:
-        while not RETRYING.exists():
-            time.sleep(0.05)
+        wait_until(RETRYING.exists)
         yield f"unix://{RETRYING}"
     finally:
         over.set()

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.node import cgroups
 from tests.node.cache import NODES, REPOSITORY
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first node of a machine downloads its packages
 
@@ -48,15 +47,6 @@ def traces(name: str) -> list[str]:
 
 def nodes() -> set[str]:
     return {folder.name for folder in NODES.glob("dockershim-node-*")}
-
-
-def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 @pytest.mark.parametrize(
@@ -112,7 +102,7 @@ def test_everything_ends_with_the_parent(number: signal.Signals, code: int) -> N
         assert traces(name)
         parent.send_signal(number)
         assert parent.wait(30) == code
-    assert wait_until(lambda: not traces(name), 20), traces(name)
+    wait_until(lambda: not traces(name), lambda: f"nothing is left of {name}; now: {traces(name)}")
 
 
 def _ancestors(name: str) -> set[str]:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,26 +176,30 @@ async def test_stdin_stays_open_without_an_attached_client(cri: CRI, engine_api:
 @pytest.mark.every_engine
 @pytest.mark.parametrize("once", [True, False])
 async def test_stdin_once_ends_with_the_first_client(cri: CRI, engine_api: DockerClient, once: bool) -> None:
-    def attach(text: bytes) -> None:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect("/run/docker.sock")
-            client.sendall(
-                f"POST /containers/{container_id}/attach?stdin=1&stream=1 HTTP/1.1\r\n"
-                "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".encode()
-            )
-            assert client.recv(64).startswith(b"HTTP/1.1 101")
-            client.sendall(text)
-
     async with container(cri, container_config("exec cat", stdin=True, stdin_once=once)) as container_id:
-        attach(b"first\n")
+        with attached(container_id):
+            pass
         if once:
             assert (await ended(cri, container_id)).exit_code == 0
         else:
             for number in range(3):
-                # The input of the next client comes after the end of the one before.
-                attach(b"%d\n" % number)
-                await until(lambda: engine_api.api.logs(container_id, tail=1) == b"%d\n" % number)  # noqa: B023
+                with attached(container_id) as client:
+                    client.sendall(b"%d\n" % number)
+                    await until(lambda: engine_api.api.logs(container_id, tail=1) == b"%d\n" % number)  # noqa: B023
             assert (await status(cri, container_id)).state == api.CONTAINER_RUNNING
+
+
+@contextmanager
+def attached(container_id: str) -> Iterator[socket.socket]:
+    """A client of the engine that gives a container its input."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("/run/docker.sock")
+        client.sendall(
+            f"POST /containers/{container_id}/attach?stdin=1&stream=1 HTTP/1.1\r\n"
+            "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".encode()
+        )
+        assert client.recv(64).startswith(b"HTTP/1.1 101")
+        yield client
 
 
 # Users and rights

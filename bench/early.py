@@ -6,21 +6,16 @@ import argparse
 import asyncio
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
-from bench.comparison import LEGEND, Comparison, table
-from bench.engine import BareEngine
-from bench.life import LIFE, SETTLE, discarded
+from bench.comparison import Comparison
+from bench.life import discarded, live
 from bench.node import measured_server, options
-from bench.pods import BarePod, OurPod, Pod
-from bench.reads import pull
-from bench.results import facts, in_words, keep
-from bench.turns import in_turn, timed
-from bench.workload import Workload
+from bench.pods import OurPod, Pod
+from bench.results import facts, report
+from bench.setting import setting
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -38,15 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--warm-up", type=int, default=3, help="pods of each side before those that count")
     given = options(parser, arguments, "bench-early")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         stack.enter_context(_engine_with_runtime())
         after = stack.enter_context(measured_server())
         flags = (f"--oci-runtime={RUNTIME}", "--early-network")
         early = stack.enter_context(Server(name="dockershim-early", flags=flags))
-        comparisons, about = asyncio.run(_measure(early.target, after.target, folder, given))
-    path = keep("early-", about, {"calls": [one.as_json() for one in comparisons]})
-    sys.stdout.write(f"{in_words(about)}{LEGEND}\n\n{table(comparisons)}{path}\n")
-    return 0
+        comparisons, about = asyncio.run(_measure(early.target, after.target, given))
+    return report("early-", about, comparisons, check=given.check)
 
 
 @contextmanager
@@ -59,45 +51,28 @@ def _engine_with_runtime() -> Iterator[None]:
         Engine().restart()
 
 
-async def _measure(
-    early: str, after: str, folder: Path, given: argparse.Namespace
-) -> tuple[list[Comparison], dict[str, Any]]:
-    workload = Workload(folder)
-    workload.prepare()
-    async with CRI(early) as with_early, CRI(after) as with_after, BareEngine() as engine:
-        image, features = await pull(engine), await engine.capabilities()
+async def _measure(early: str, after: str, given: argparse.Namespace) -> tuple[list[Comparison], dict[str, Any]]:
+    async with setting(after) as bench, CRI(early) as with_early:
 
         def pods(name: str) -> dict[str, Pod]:
             return {
-                EARLY: OurPod(with_early, workload, f"early-{name}", image),
-                AFTER: OurPod(with_after, workload, f"after-{name}", image),
-                BARE: BarePod(engine, features, workload, f"bare-{name}", image),
+                EARLY: OurPod(with_early, bench.workload, f"early-{name}", bench.image),
+                AFTER: bench.ours(name),
+                BARE: bench.bare(name),
             }
 
         first = list(pods("first").values())[:2]
         async with discarded(first):
             for pod in first:  # they bring the infra image and the bridge
                 await pod.run_pod_sandbox()
-        samples: dict[str, dict[str, list[float]]] = {call: {EARLY: [], AFTER: [], BARE: []} for call in START}
-        for turn in range(-given.warm_up, given.repetitions):
-            await _start(pods(str(turn)), turn, samples)
-    found = {call: {side: taken[given.warm_up :] for side, taken in sides.items()} for call, sides in samples.items()}
+        found = await live(pods, given.repetitions, given.warm_up, START)
     found["all three"] = {side: _sums(found[call][side] for call in START) for side in (EARLY, AFTER, BARE)}
     comparisons = [
         Comparison(f"{call}, network {side}", sides[side], sides[BARE])
         for call, sides in found.items()
         for side in (EARLY, AFTER)
     ]
-    return comparisons, {**facts(features.version), "repetitions": given.repetitions}
-
-
-async def _start(pods: Mapping[str, Pod], turn: int, samples: Mapping[str, dict[str, list[float]]]) -> None:
-    """Start a pod of each side, step by step turn about."""
-    async with discarded(list(pods.values())):
-        for call in START:
-            for side in in_turn(list(pods), turn):
-                await asyncio.sleep(SETTLE)
-                samples[call][side].append(await timed(LIFE[call][0](pods[side])))
+    return comparisons, {**facts(bench.features.version), "repetitions": given.repetitions}
 
 
 def _sums(parts: Iterator[list[float]]) -> list[float]:

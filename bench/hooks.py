@@ -5,17 +5,16 @@ The update asks the engine for nothing but an inspect, so that little else moves
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 from google.protobuf.json_format import ParseDict
 
 from bench.comparison import Comparison
-from bench.turns import in_turn, timed
+from bench.turns import IN_A_ROW, row, rows_with_and_without
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.hooks.v1alpha1 import api_pb2 as hooks
 from tests.cri_client import CRI
@@ -23,15 +22,15 @@ from tests.engine.hook_servers import Example, Folder, example
 from tests.node.server import Server
 
 HOOK = "PreUpdateContainerResources"
-#: Samples between two changes of the folder of hook servers.
-IN_A_ROW = 10
 #: Of the time that the update takes without hook servers and the hook by itself.
 _LIMIT = 1.15
 
 
 async def measure(server: Server, client: CRI, container_id: str, folder: Path, repetitions: int) -> list[Comparison]:
     """The samples of a container of ours, turn about; ``folder`` is for the hook server's files."""
-    samples: dict[str, list[float]] = defaultdict(list)
+    with_hook: list[float] = []
+    without: list[float] = []
+    alone: list[float] = []
     registered = Folder(server)
     request = cri.UpdateContainerResourcesRequest(container_id=container_id)
 
@@ -46,17 +45,16 @@ async def measure(server: Server, client: CRI, container_id: str, folder: Path, 
             await update()
         told = ParseDict(hook_server.calls()[0][1], hooks.ContainerResourceHookRequest()).SerializeToString()
         for turn in range(max(2, repetitions // IN_A_ROW)):
-            for which in in_turn(("with", "without"), turn):
-                async with _registered(registered, hook_server) if which == "with" else nullcontext():
-                    samples[which] += await _row(update)
-            samples["alone"] += await _row(lambda: ask(told))
-    without, alone = samples["without"], samples["alone"]
+            rows = await rows_with_and_without(update, partial(_registered, registered, hook_server), turn)
+            with_hook += rows[0]
+            without += rows[1]
+            alone += await row(lambda: ask(told))
     return [
         Comparison("an update, no hook servers", without),
         Comparison("a hook by itself", alone),
         Comparison(
             "an update, one hook",
-            samples["with"],
+            with_hook,
             [update + hook for update, hook in zip(without, alone, strict=True)],
             _LIMIT,
         ),
@@ -71,8 +69,3 @@ async def _registered(registered: Folder, example: Example) -> AsyncIterator[Non
         yield
     finally:
         await registered.remove("bench.json")
-
-
-async def _row(call: Callable[[], Awaitable[Any]]) -> list[float]:
-    """The durations of calls one after the other; the first, which finds what a pause has left, does not count."""
-    return [await timed(call()) for _ in range(IN_A_ROW + 1)][1:]

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,11 +21,9 @@ from typing import Any, Final
 
 import background
 from bench.comparison import percentile
-from bench.engine import BareEngine
 from bench.node import options
-from bench.reads import pull
+from bench.setting import Setting, setting
 from bench.turns import timed
-from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.server import Server
@@ -90,16 +87,15 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _measure(server: Server, linking: Server, given: argparse.Namespace) -> bool:
     holds = True
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with CRI(server.target) as followed, CRI(linking.target) as linked, BareEngine() as engine:
-            bench = _Bench(Path(folder), engine, await pull(engine), server.pid)
-            sys.stdout.write(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs\n")
-            for count in (1, 10):
-                alone, ours = [], []
-                for _ in range(given.turns):
-                    alone.append(await bench.turn(linked, count, given.lines))
-                    ours.append(await bench.turn(followed, count, given.lines))
-                holds = _report(count, alone, ours) and holds
+    async with setting(server.target) as sides, CRI(linking.target) as linked:
+        bench = _Bench(sides, server.pid)
+        sys.stdout.write(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs\n")
+        for count in (1, 10):
+            alone, ours = [], []
+            for _ in range(given.turns):
+                alone.append(await bench.turn(linked, count, given.lines))
+                ours.append(await bench.turn(sides.server, count, given.lines))
+            holds = _report(count, alone, ours) and holds
     return holds
 
 
@@ -127,18 +123,14 @@ def _p99(samples: Iterable[Sequence[float]]) -> float:
 
 
 class _Bench:
-    def __init__(self, folder: Path, engine: BareEngine, image: str, server: int) -> None:
-        self._folder = folder
-        self._workload = Workload(folder)
-        self._workload.prepare()
-        self._engine = engine
-        self._image = image
+    def __init__(self, sides: Setting, server: int) -> None:
+        self._sides = sides
         self._server = server
         self._turns = 0
 
     async def turn(self, server: CRI, count: int, lines: int) -> Turn:
         self._turns += 1
-        go = self._folder / f"go-{self._turns}"
+        go = self._sides.workload.folder / f"go-{self._turns}"
         go.mkdir()
         async with self._containers(server, count, lines // count, go) as logs:
             idle = await _ask(server, lambda: False, IDLE)
@@ -166,7 +158,7 @@ class _Bench:
         runtime = server.runtime
         async with AsyncExitStack() as stack:
             name = f"logs-{self._turns}"
-            sandbox = self._workload.sandbox(name)
+            sandbox = self._sides.workload.sandbox(name)
             made = await runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=sandbox))
             pod = {"pod_sandbox_id": made.pod_sandbox_id}
             stack.push_async_callback(_discard, runtime, pod)
@@ -177,12 +169,12 @@ class _Bench:
                     cri.CreateContainerRequest(**pod, config=config, sandbox_config=sandbox)
                 )
                 await runtime.StartContainer(cri.StartContainerRequest(container_id=created.container_id))
-                inspect = await self._engine.call("GET", f"/containers/{created.container_id}/json")
+                inspect = await self._sides.engine.call("GET", f"/containers/{created.container_id}/json")
                 logs.append((Path(inspect["LogPath"]), Path(sandbox.log_directory, config.log_path)))
             yield logs
 
     def _config(self, name: str, number: int, lines: int, go: Path) -> cri.ContainerConfig:
-        config = self._workload.container(name, self._image)
+        config = self._sides.workload.container(name, self._sides.image)
         config.metadata.name = f"c{number}"
         config.log_path = f"c{number}.log"
         config.command[:] = ["sh", "-c", COMMAND.format(line=LINE, lines=lines - 1, end=END.decode())]

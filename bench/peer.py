@@ -11,18 +11,19 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.comparison import Comparison, table
-from bench.life import LIFE, READS_PER_LIFE, SETTLE, Samples, discarded
+from bench.comparison import Comparison
+from bench.life import READS_PER_LIFE, discarded, live
 from bench.node import measured_server, options
-from bench.pods import OurPod
+from bench.pods import OurPod, Pod
 from bench.reads import READS, OurReads
-from bench.results import facts, in_words, keep
-from bench.turns import bounded, in_turn, timed, turn_about
-from bench.workload import IMAGE, Workload
+from bench.results import facts, report
+from bench.setting import Setting, setting
+from bench.turns import bounded, timed, turn_about
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
 from tests.cri_client import CRI
@@ -43,22 +44,21 @@ class StoppedPod(OurPod):
         await super().discard()
 
 
+@dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two servers, with what it has made."""
+    """One of the two servers, with its process."""
 
-    def __init__(self, name: str, server: CRI, pid: int, workload: Workload, image: str) -> None:
-        self.name = name
-        self.server = server
-        self.pid = pid
-        self._workload = workload
-        self._image = image
+    name: str
+    server: CRI
+    pid: int
+    bench: Setting
 
     def pod(self, name: str) -> OurPod:
         """A pod, with the folder of its container's log, which a kubelet makes."""
-        own = f"{self.name}-{name}"
-        log = Path(self._workload.sandbox(own).log_directory, self._workload.container(own, "").log_path)
+        own, workload = f"{self.name}-{name}", self.bench.workload
+        log = Path(workload.sandbox(own).log_directory, workload.container(own, "").log_path)
         log.parent.mkdir(parents=True)
-        return StoppedPod(self.server, self._workload, own, self._image)
+        return StoppedPod(self.server, workload, own, self.bench.image)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,61 +73,39 @@ def main(arguments: Sequence[str]) -> int:
         stack.enter_context(lenient_engine(folder))
         server = stack.enter_context(measured_server())
         peer_pid = stack.enter_context(cri_dockerd(given.program, pause=BUILTIN_INFRA_IMAGE))
-        comparisons, about = asyncio.run(_measure(server.target, server.pid, peer_pid, folder, given))
-    path = keep("peer-", about, {"calls": [one.as_json() for one in comparisons]})
-    sys.stdout.write(f"{in_words(about)}{LEGEND}\n\n{table(comparisons, NAME)}{path}\n")
-    return 0
+        comparisons, about = asyncio.run(_measure(server.target, server.pid, peer_pid, given))
+    return report("peer-", about, comparisons, check=given.check, legend=LEGEND, other=NAME)
 
 
 async def _measure(
-    target: str, pid: int, peer_pid: int, folder: Path, given: argparse.Namespace
+    target: str, pid: int, peer_pid: int, given: argparse.Namespace
 ) -> tuple[list[Comparison], dict[str, Any]]:
-    workload = Workload(folder)
-    workload.prepare()
-    async with CRI(target) as server, CRI(ENDPOINT) as peer:
+    async with setting(target) as bench, CRI(ENDPOINT) as peer:
         await _serves(peer)
-        version = (await server.runtime.Version(cri.VersionRequest())).runtime_version
-        image = (await server.images.PullImage(cri.PullImageRequest(image=cri.ImageSpec(image=IMAGE)))).image_ref
-        image = (await server.images.ImageStatus(_image_status(image))).image.id
-        sides = Side("ours", server, pid, workload, image), Side("peer", peer, peer_pid, workload, image)
+        sides = Side("ours", bench.server, pid, bench), Side("peer", peer, peer_pid, bench)
         first = sides[0].pod("first")
         async with discarded([first]):
             await first.bring_up()  # brings the image of infra containers, which both take
-        lives = await _lives(sides, given.warm_up, given.repetitions)
+
+        def pods(turn: str) -> dict[str, Pod]:
+            return {side.name: side.pod(turn) for side in sides}
+
+        lives = await live(pods, given.repetitions, given.warm_up)
         bursts = {side.name: await _burst(side) for side in sides}
         reads = await _reads(sides, given)
     about = {
-        **facts(version),
+        **facts(bench.features.version),
         "repetitions": given.repetitions,
         "pods of each side at reads": given.pods,
         **{f"{key}, {name}": value for name, found in bursts.items() for key, value in found.items()},
         **{f"MiB resident, {side.name}": resident_mib(side.pid) for side in sides},
     }
-    return [*(Comparison(call, lives.ours[call], lives.bare[call]) for call in LIFE), *reads], about
-
-
-def _image_status(name: str) -> cri.ImageStatusRequest:
-    return cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
+    return [*(Comparison(call, found["ours"], found["peer"]) for call, found in lives.items()), *reads], about
 
 
 async def _serves(peer: CRI) -> None:
     async with asyncio.timeout(30):
         await peer.runtime.Version(cri.VersionRequest(), wait_for_ready=True)
-
-
-async def _lives(sides: tuple[Side, Side], warm_up: int, repetitions: int) -> Samples:
-    samples = Samples()
-    for turn in range(-warm_up, repetitions):
-        pods = [side.pod(str(turn)) for side in sides]
-        taken = list(zip(pods, (samples.ours, samples.bare), strict=True))
-        async with discarded(pods):
-            for call, (step, _) in LIFE.items():
-                for pod, durations in in_turn(taken, turn):
-                    await asyncio.sleep(SETTLE)
-                    durations[call].append(await timed(step(pod)))
-    for found in (*samples.ours.values(), *samples.bare.values()):
-        del found[:warm_up]
-    return samples
 
 
 async def _burst(side: Side) -> dict[str, float]:

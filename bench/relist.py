@@ -13,23 +13,20 @@ import asyncio
 import os
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench.canned import canned_server
 from bench.comparison import percentile
-from bench.engine import BareEngine
 from bench.node import measured_server, options
 from bench.pods import OurPod
-from bench.reads import READS, BareReads, OurReads, Reads, pull
-from bench.results import facts, in_words, keep
+from bench.reads import READS, BareReads, OurReads, Reads
+from bench.results import facts, in_words, keep, verdict
+from bench.setting import Setting, setting
 from bench.turns import bounded, in_turn, turn_about
-from bench.workload import Workload
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -117,30 +114,22 @@ class Report:
 
 
 async def _measure(server: Server, steps: Sequence[int], given: argparse.Namespace) -> Report:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with CRI(server.target) as cri, BareEngine() as engine, AsyncExitStack() as stack:
-            workload = Workload(Path(folder))
-            workload.prepare()
-            image = await pull(engine)
-            report = Report(facts((await engine.capabilities()).version), [], [], None)
-            pods: list[OurPod] = []
-
-            def pod(name: str) -> OurPod:
-                return OurPod(cri, workload, name, image)
-
-            stack.push_async_callback(_discard, pods)
-            for count in steps:
-                grown = [pod(f"relist-{number}") for number in range(len(pods), count)]
-                pods += grown
-                await bounded(one.bring_up() for one in grown)
-                await asyncio.sleep(SETTLE)
-                ours, bare = OurReads(cri, pods), BareReads(engine, pods)
-                report.calls += [await _call(name, ours, bare, count, given.samples) for name in LIMITS]
-                report.rounds.append(await _rounds(server, ours, bare, count, given.rounds))
-            await _discard(pods)
-            pods.clear()
-            if given.churn:
-                report.churn = await _churn(server, pod, given.churn)
+    async with setting(server.target) as bench, AsyncExitStack() as stack:
+        report = Report(facts(bench.features.version), [], [], None)
+        pods: list[OurPod] = []
+        stack.push_async_callback(_discard, pods)
+        for count in steps:
+            grown = [bench.ours(f"relist-{number}") for number in range(len(pods), count)]
+            pods += grown
+            await bounded(one.bring_up() for one in grown)
+            await asyncio.sleep(SETTLE)
+            ours, bare = OurReads(bench.server, pods), BareReads(bench.engine, pods)
+            report.calls += [await _call(name, ours, bare, count, given.samples) for name in LIMITS]
+            report.rounds.append(await _rounds(server, ours, bare, count, given.rounds))
+        await _discard(pods)
+        pods.clear()
+        if given.churn:
+            report.churn = await _churn(server, bench, given.churn)
     return report
 
 
@@ -186,11 +175,11 @@ async def _round(reads: Reads, pods: int, turn: int) -> None:
         await reads.container_status(turn + number)
 
 
-async def _churn(server: Server, pod: Callable[[str], OurPod], count: int) -> dict[str, Any]:
+async def _churn(server: Server, bench: Setting, count: int) -> dict[str, Any]:
     """The server's memory after a tenth of the pods, when all that is made once is there, and after all of them."""
 
     async def live(number: int) -> None:
-        one = pod(f"churn-{number}")
+        one = bench.ours(f"churn-{number}")
         try:
             await one.bring_up()
         finally:
@@ -267,9 +256,7 @@ def _report(report: Report, *, check: bool) -> int:
             f"{one['MiB resident']:14.1f}\n"
         )
     write(f"\ncost of an item, 200 pods by 50: {content['growth']}\nchurn: {report.churn}\n{path}\n")
-    for one_missed in missed:
-        write(f"limit missed: {one_missed}\n")
-    return 1 if check and missed else 0
+    return verdict(missed, check=check)
 
 
 if __name__ == "__main__":

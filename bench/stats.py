@@ -13,21 +13,17 @@ import asyncio
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.comparison import LEGEND, Comparison, missed, table
-from bench.engine import BareEngine
 from bench.node import measured_server, options
-from bench.reads import pull
-from bench.results import facts, in_words, keep
+from bench.results import facts, in_words, keep, verdict
+from bench.setting import Setting, setting
 from bench.turns import bounded, turn_about
-from bench.workload import Workload
 from dockershim.api.cri.v1 import api_pb2 as cri
 from tests.cri_client import CRI
 from tests.node.engine import Engine
@@ -80,13 +76,12 @@ class EngineCPU:
 class Calls:
     """The calls of ours, each with the engine's requests for the same containers."""
 
-    def __init__(self, server: CRI, engine: BareEngine, pods: Pods) -> None:
-        self._server = server
-        self._engine = engine
+    def __init__(self, bench: Setting, pods: Pods) -> None:
+        self._bench = bench
         self._pods = pods
 
     async def ours(self, name: str) -> bytes:
-        return await self._server.raw(f"/runtime.v1.RuntimeService/{name}", b"")
+        return await self._bench.server.raw(f"/runtime.v1.RuntimeService/{name}", b"")
 
     def check(self, name: str, answer: bytes) -> None:
         """That everything is in an answer of ours."""
@@ -108,7 +103,7 @@ class Calls:
 
     async def _one_shot(self, container_id: str) -> None:
         params = {"stream": "false", "one-shot": "true"}
-        answer = await self._engine.read("GET", f"/containers/{container_id}/stats", params=params)
+        answer = await self._bench.engine.read("GET", f"/containers/{container_id}/stats", params=params)
         assert b'"memory_stats":{"' in answer, "the engine knows the container"
 
 
@@ -137,44 +132,42 @@ async def _measure(
 ) -> tuple[list[Comparison], list[EngineCPU], dict[str, Any]]:
     comparisons: list[Comparison] = []
     shares: list[EngineCPU] = []
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with CRI(server.target) as client, BareEngine() as engine, AsyncExitStack() as stack:
-            about = {**facts((await engine.capabilities()).version), "requests at once": AT_ONCE}
-            workload = Workload(Path(folder))
-            workload.prepare()
-            image = await pull(engine)
-            pods = Pods()
-            stack.push_async_callback(_discard, client, pods)
-            for count in map(int, given.containers.split(",")):
-                await _grow(client, workload, image, pods, count)
-                await asyncio.sleep(SETTLE)
-                calls = Calls(client, engine, pods)
-                for name in SIDES:
-                    comparisons.append(await _compare(name, calls, count, given.samples))
-                    # A run takes minutes.
-                    sys.stderr.write(table(comparisons[-1:]))
-                shares.append(await _engine_cpu(calls, server, count, given.stretch))
-                about[f"MiB resident at {count}"] = resident_mib(server.pid)
+    async with setting(server.target) as bench, AsyncExitStack() as stack:
+        about = {**facts(bench.features.version), "requests at once": AT_ONCE}
+        pods = Pods()
+        stack.push_async_callback(_discard, bench.server, pods)
+        for count in map(int, given.containers.split(",")):
+            await _grow(bench, pods, count)
+            await asyncio.sleep(SETTLE)
+            calls = Calls(bench, pods)
+            for name in SIDES:
+                comparisons.append(await _compare(name, calls, count, given.samples))
+                # A run takes minutes.
+                sys.stderr.write(table(comparisons[-1:]))
+            shares.append(await _engine_cpu(calls, server, count, given.stretch))
+            about[f"MiB resident at {count}"] = resident_mib(server.pid)
     return comparisons, shares, about
 
 
-async def _grow(client: CRI, workload: Workload, image: str, pods: Pods, count: int) -> None:
+async def _grow(bench: Setting, pods: Pods, count: int) -> None:
     """Run pods until there are ``count`` containers."""
+
+    runtime, workload = bench.server.runtime, bench.workload
 
     async def one(number: int) -> None:
         sandbox = workload.sandbox(f"stats-{number}")
         sandbox.linux.cgroup_parent = f"/kubepods/burstable/pod{sandbox.metadata.uid}"
-        answer = await client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=sandbox))
+        answer = await runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=sandbox))
         pods.sandboxes.append(answer.pod_sandbox_id)
         for index in range(CONTAINERS_OF_A_POD):
-            container = workload.container(sandbox.metadata.name, image)
+            container = workload.container(sandbox.metadata.name, bench.image)
             container.metadata.name = f"main-{index}"
             container.log_path = f"main/{index}.log"
             request = cri.CreateContainerRequest(
                 pod_sandbox_id=answer.pod_sandbox_id, config=container, sandbox_config=sandbox
             )
-            container_id = (await client.runtime.CreateContainer(request)).container_id
-            await client.runtime.StartContainer(cri.StartContainerRequest(container_id=container_id))
+            container_id = (await runtime.CreateContainer(request)).container_id
+            await runtime.StartContainer(cri.StartContainerRequest(container_id=container_id))
             pods.containers.append(container_id)
 
     await bounded(one(number) for number in range(len(pods.sandboxes), count // CONTAINERS_OF_A_POD))
@@ -232,9 +225,7 @@ def _report(
         )
     sys.stdout.write(f"{path}\n")
     too_much = missed(comparisons) + [f"engine's CPU at {one.containers}" for one in shares if not one.holds]
-    if too_much:
-        sys.stdout.write(f"limit missed: {', '.join(too_much)}\n")
-    return 1 if check and too_much else 0
+    return verdict(too_much, check=check)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -42,50 +43,36 @@ _UNDO_DEADLINE: Final = 60.0
 _WRONG_PATH: Final = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ContainerCreate:
     """CreateContainer.
 
     ``engine_log`` is for new containers; None if their log path is to be a link to the engine's json-file.
     """
 
-    def __init__(
-        self,
-        *,
-        pods: Pods,
-        inventory: Inventory,
-        containers: EngineContainers,
-        info: EngineInfo,
-        chain: Chain,
-        host_paths: HostPaths,
-        cdi: CdiSpecs,
-        images: ImageRecords,
-        accounts: ImageAccounts,
-        drafts: Drafts,
-        engine_log: EngineLog | None,
-    ) -> None:
-        self._pods = pods
-        self._inventory = inventory
-        self._containers = containers
-        self._info = info
-        self._chain = chain
-        self._host_paths = host_paths
-        self._cdi = cdi
-        self._images = images
-        self._accounts = accounts
-        self._drafts = drafts
-        self._engine_log = engine_log
+    pods: Pods
+    inventory: Inventory
+    containers: EngineContainers
+    info: EngineInfo
+    chain: Chain
+    host_paths: HostPaths
+    cdi: CdiSpecs
+    images: ImageRecords
+    accounts: ImageAccounts
+    drafts: Drafts
+    engine_log: EngineLog | None
 
     async def create_container(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: when this returns, the container exists. If it fails, nothing of the container is left."""
-        chain = self._chain.snapshot()
+        chain = self.chain.snapshot()
         config = request.config
-        features = await self._info.capabilities()
+        features = await self.info.capabilities()
         check_container(config, request.sandbox_config, features)
         require(request.pod_sandbox_id, "pod_sandbox_id")
-        sandbox = (await self._pods.find(request.pod_sandbox_id)).running()
+        sandbox = (await self.pods.find(request.pod_sandbox_id)).running()
         await self._check_namespaces(config, sandbox)
         name = container_name(config.metadata.name, config.metadata.attempt, sandbox.name)
-        async with self._pods.locked_name(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
+        async with self.pods.locked_name(name), rollback("CreateContainer", _UNDO_DEADLINE) as undo:
             check = partial(self._check, sandbox, features)
             request = await chain.before_create(request, sandbox, features, check)
             body = await self._engine_container(request, sandbox, features)
@@ -94,10 +81,10 @@ class ContainerCreate:
             if host_mounts := [mount for mount in config.mounts if mount.host_path]:
                 with step("create the host paths"):
                     await self._make_host_paths(host_mounts, undo)
-            new = NewContainer(request.config, sandbox, features, body, undo, self._drafts.create)
+            new = NewContainer(request.config, sandbox, features, body, undo, self.drafts.create)
             await chain.before_engine_create(new)
             # Locked only now: a hook or a host path that hangs must not keep the sandbox from being stopped.
-            async with self._pods.locked(sandbox.id) as pod:
+            async with self.pods.locked(sandbox.id) as pod:
                 pod.running()
                 container_id = await self._create_in(name, new)
         if chain.members:
@@ -107,8 +94,8 @@ class ContainerCreate:
 
     async def _finish(self, chain: Snapshot, new: NewContainer, container_id: str) -> None:
         if new.has_useless_draft:
-            await self._drafts.remove(new.draft_id)
-        await chain.after_create(new, self._inventory.peek(container_id))
+            await self.drafts.remove(new.draft_id)
+        await chain.after_create(new, self.inventory.peek(container_id))
 
     async def _create_in(self, name: str, new: NewContainer) -> str:
         """Create the container; if that fails, undo it before the caller releases the sandbox's lock."""
@@ -120,9 +107,9 @@ class ContainerCreate:
                     container_id = await self._create(name, new.body, undo)
             if folders := _folders_of_images(new.config.mounts):
                 with step("check the image volumes"):
-                    await self._containers.check_image_volumes(container_id, folders)
+                    await self.containers.check_image_volumes(container_id, folders)
             with step("inspect the container"):
-                await self._inventory.refresh_container(container_id, until=lambda _: True)
+                await self.inventory.refresh_container(container_id, until=lambda _: True)
         return container_id
 
     async def _check(self, sandbox: SandboxRecord, features: Capabilities, request: cri.CreateContainerRequest) -> None:
@@ -140,7 +127,7 @@ class ContainerCreate:
             )
         if options.pid != cri.TARGET or not options.target_id:
             return
-        target = await self._inventory.find_container(options.target_id)
+        target = await self.inventory.find_container(options.target_id)
         if target is None or target.sandbox_id != sandbox.id:
             raise InvalidArgument(
                 f"namespace_options.target_id: {options.target_id!r} is not a container of this sandbox"
@@ -156,13 +143,13 @@ class ContainerCreate:
             pod=sandbox.name,
             image=lookup_name(request.config.image.image),
             runtime=sandbox.runtime_handler,
-            profiles=await read_profiles(self._host_paths, request.config.linux.security_context),
+            profiles=await read_profiles(self.host_paths, request.config.linux.security_context),
             volumes=await self._image_ids(request.config.mounts),
             account=await self._account(request.config),
-            cdi_edits=NO_EDITS if features.cdi else await self._cdi.edits(cdi_names(request.config)),
-            lowest_oom_score=self._info.lowest_oom_score(),
+            cdi_edits=NO_EDITS if features.cdi else await self.cdi.edits(cdi_names(request.config)),
+            lowest_oom_score=self.info.lowest_oom_score(),
             features=features,
-            engine_log=self._engine_log,
+            engine_log=self.engine_log,
         )
 
     async def _account(self, config: cri.ContainerConfig) -> Account | None:
@@ -171,21 +158,21 @@ class ContainerCreate:
         Raises InvalidArgument for an image of which no container can be made.
         """
         context = config.linux.security_context
-        image = await self._images.look_up(config.image.image)
+        image = await self.images.look_up(config.image.image)
         if image is None:  # as the engine will say
             return None
         check_added(image, config.image.image)
         if has_user(context) and not unsettled_user(context, ""):
             return None
         user = unsettled_user(context, image.user)
-        return await self._accounts.find(image, user) if user else None
+        return await self.accounts.find(image, user) if user else None
 
     async def _image_ids(self, mounts: Iterable[cri.Mount]) -> dict[str, str]:
         """The ids of the images that mounts name. Raises NotFound."""
         ids: dict[str, str] = {}
         for mount in mounts:
             if mount.HasField("image"):
-                image = await self._images.look_up(mount.image.image)
+                image = await self.images.look_up(mount.image.image)
                 if image is None:
                     raise NotFound(
                         f"mounts[{mount.container_path}].image: {mount.image.image!r} is not on the node; pull it first"
@@ -196,7 +183,7 @@ class ContainerCreate:
     async def _check_devices(self, devices: Iterable[cri.Device]) -> None:
         """Check that they are devices of the node: the engine would notice only at the start. Raises ShimError."""
         try:
-            missing = await self._host_paths.without_device([device.host_path for device in devices])
+            missing = await self.host_paths.without_device([device.host_path for device in devices])
         except OSError as error:
             raise disk_error(f"devices: {error}", error) from error
         if missing:
@@ -207,7 +194,7 @@ class ContainerCreate:
 
         It also checks that every path answers: the engine loses a thread for each use of a path that hangs.
         """
-        host_paths = self._host_paths
+        host_paths = self.host_paths
         by_path = {mount.host_path: mount for mount in mounts}
         made: list[MadeFolder] = []
 
@@ -228,26 +215,26 @@ class ContainerCreate:
             raise disk_error(f"{where}: {error}", error) from error
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        return await self._containers.create_in_place(
-            name, self._containers.creator(name, body, undo), self._clear_half_made
+        return await self.containers.create_in_place(
+            name, self.containers.creator(name, body, undo), self._clear_half_made
         )
 
     async def _rename(self, container_id: str, name: str, undo: Rollback) -> str:
-        undo.push(f"remove {name}", lambda: self._containers.remove(container_id))
+        undo.push(f"remove {name}", lambda: self.containers.remove(container_id))
 
         async def rename() -> str:
-            await self._containers.rename(container_id, name)
+            await self.containers.rename(container_id, name)
             return container_id
 
-        return await self._containers.create_in_place(name, rename, self._clear_half_made)
+        return await self.containers.create_in_place(name, rename, self._clear_half_made)
 
     async def _clear_half_made(self, container_id: str) -> None:
         """Remove a container of the same name if it was never started: no caller has its id. Else AlreadyExists."""
-        record = await self._inventory.refresh_container(container_id)
+        record = await self.inventory.refresh_container(container_id)
         if record is None or record.state != cri.CONTAINER_CREATED:
             raise AlreadyExists(f"container {container_id} with the same metadata already exists")
         logger.warning("container %s of an unfinished attempt has the same metadata; removing it", record.id)
-        await self._containers.remove(record.id)
+        await self.containers.remove(record.id)
 
 
 def _folders_of_images(mounts: Iterable[cri.Mount]) -> dict[str, str]:

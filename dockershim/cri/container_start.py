@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import run_to_completion
 from dockershim.common.steps import step
@@ -19,27 +21,17 @@ from dockershim.translate.checks import require
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ContainerStart:
     """StartContainer."""
 
-    def __init__(
-        self,
-        *,
-        pods: Pods,
-        inventory: Inventory,
-        containers: EngineContainers,
-        logs: LogKeeper,
-        info: EngineInfo,
-        chain: Chain,
-        limits: Limits,
-    ) -> None:
-        self._pods = pods
-        self._inventory = inventory
-        self._containers = containers
-        self._logs = logs
-        self._info = info
-        self._chain = chain
-        self._limits = limits
+    pods: Pods
+    inventory: Inventory
+    containers: EngineContainers
+    logs: LogKeeper
+    info: EngineInfo
+    chain: Chain
+    limits: Limits
 
     async def start_container(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
         """StartContainer.
@@ -47,10 +39,10 @@ class ContainerStart:
         Raises FailedPrecondition if the container has ended, as it runs only once, or if its sandbox does not run.
         """
         require(request.container_id, "container_id")
-        chain = self._chain.snapshot()
-        record = await self._inventory.container(request.container_id)
+        chain = self.chain.snapshot()
+        record = await self.inventory.container(request.container_id)
         if _runs(record):
-            await self._limits.write(record)
+            await self.limits.write(record)
             return cri.StartContainerResponse()
         await chain.before_start(record)
         await run_to_completion(self._start(chain, record), f"start container {record.id}")
@@ -64,36 +56,36 @@ class ContainerStart:
 
     async def _start_logged(self, chain: Snapshot, created: ContainerRecord) -> None:
         with step("start the log"):
-            await self._logs.prepare(created)
-        features = await self._info.capabilities()
-        async with self._pods.locked(created.sandbox_id) as pod:
+            await self.logs.prepare(created)
+        features = await self.info.capabilities()
+        async with self.pods.locked(created.sandbox_id) as pod:
             sandbox = pod.running()
             # Another call may have started it, and it may have ended since.
-            record = await self._inventory.container(created.id)
+            record = await self.inventory.container(created.id)
             if not _runs(record):
                 await chain.before_engine_start(record)
-                with self._limits.starting(record, to_write(record.extra.cgroup_files, record.host_config, features)):
+                with self.limits.starting(record, to_write(record.extra.cgroup_files, record.host_config, features)):
                     record = await self._start_once(record.id, sandbox)
-                    await self._limits.write(record)
+                    await self.limits.write(record)
                 await chain.after_engine_start(record)
             else:
-                await self._limits.write(record)
-        await self._logs.begin(record)
+                await self.limits.write(record)
+        await self.logs.begin(record)
 
     async def _start_once(self, container_id: str, sandbox: SandboxRecord) -> ContainerRecord:
         try:
             with step("start the container"):
-                await self._containers.start(container_id)
+                await self.containers.start(container_id)
         except ShimError:
             # The engine records that the start failed, but sends no event.
-            await self._inventory.refresh_container(container_id)
+            await self.inventory.refresh_container(container_id)
             raise
-        started = await self._inventory.refresh_container(container_id, until=has_process)
+        started = await self.inventory.refresh_container(container_id, until=has_process)
         if started is None:
             raise NotFound(f"container {container_id} was removed immediately after it was started")
         # The pod's, and not what the container's own annotation says: that may be what was lost.
         if not has_ids(started.pid, sandbox.user_namespace):
-            await self._containers.kill(container_id)
+            await self.containers.kill(container_id)
             raise EngineFailure(f"container {container_id} started without its user namespace; check --oci-runtime")
         return started
 

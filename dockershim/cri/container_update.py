@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -27,23 +28,15 @@ from dockershim.translate.resources import (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ContainerUpdate:
     """UpdateContainerResources, and updates that no kubelet has asked for."""
 
-    def __init__(
-        self,
-        *,
-        inventory: Inventory,
-        containers: EngineContainers,
-        info: EngineInfo,
-        chain: Chain,
-        limits: Limits,
-    ) -> None:
-        self._inventory = inventory
-        self._containers = containers
-        self._info = info
-        self._chain = chain
-        self._limits = limits
+    inventory: Inventory
+    containers: EngineContainers
+    info: EngineInfo
+    chain: Chain
+    limits: Limits
 
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest
@@ -53,15 +46,15 @@ class ContainerUpdate:
         Raises NotFound, and FailedPrecondition if the container has ended, or if it was not started yet and the request
         has a limit for which the engine has no field.
         """
-        chain = self._chain.snapshot()
+        chain = self.chain.snapshot()
         resources = request.linux
         reject(request.HasField("windows"), "windows", "this is a Linux runtime")
         reject(dict(request.annotations), "annotations", "nothing here reads them")
         check_resources(resources, "linux")
-        features = await self._info.capabilities()
+        features = await self.info.capabilities()
         files = to_cgroup_files(resources, features.cgroup_version)
         require(request.container_id, "container_id")
-        record = await self._inventory.container(request.container_id)
+        record = await self.inventory.container(request.container_id)
         _check_state(record, resources, files)
         resources = await chain.before_update(record, resources, partial(_check_changed, record, features))
         files = to_cgroup_files(resources, features.cgroup_version)
@@ -70,7 +63,7 @@ class ContainerUpdate:
         _check_state(record, resources, update.files)
         work = self._update(record, update, resources.oom_score_adj, features)
         await run_to_completion(work, f"update container {record.id}")
-        await chain.after_update(self._inventory.peek(record.id))
+        await chain.after_update(self.inventory.peek(record.id))
         return cri.UpdateContainerResourcesResponse()
 
     async def update_limits(self, record: ContainerRecord, update: EngineUpdate, features: Capabilities) -> None:
@@ -85,16 +78,16 @@ class ContainerUpdate:
         if update.fields:
             kept: dict[str, str] = {}
             if record.pid and (names := reset_files(update.fields, features)):
-                kept = await with_own_thread(self._limits.cgroups.read_files, record.pid, record.id, names)
-            await self._containers.update(record.id, update.fields)
+                kept = await with_own_thread(self.limits.cgroups.read_files, record.pid, record.id, names)
+            await self.containers.update(record.id, update.fields)
             files = {**kept, **files}
         if record.pid and files:
-            await with_own_thread(self._limits.cgroups.apply_files, record.pid, record.id, files)
+            await with_own_thread(self.limits.cgroups.apply_files, record.pid, record.id, files)
         if record.pid and oom_score:
-            score = to_oom_score(oom_score, self._info.lowest_oom_score())
-            await with_own_thread(self._limits.cgroups.set_oom_score, record.pid, record.id, score)
-        await self._limits.keep(record, update.files)
-        await self._inventory.refresh_container(record.id)
+            score = to_oom_score(oom_score, self.info.lowest_oom_score())
+            await with_own_thread(self.limits.cgroups.set_oom_score, record.pid, record.id, score)
+        await self.limits.keep(record, update.files)
+        await self.inventory.refresh_container(record.id)
 
 
 async def _check_changed(

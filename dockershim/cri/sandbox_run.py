@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -54,53 +55,40 @@ _UNDO_DEADLINE: Final = 120.0
 _NETWORK_PATIENCE: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SandboxStart:
     """RunPodSandbox.
 
     ``network`` sets up the network of new pods. ``ensure_infra_image`` loads or pulls ``infra_image`` if it is missing.
     """
 
-    def __init__(
-        self,
-        *,
-        pods: Pods,
-        inventory: Inventory,
-        containers: EngineContainers,
-        info: EngineInfo,
-        chain: Chain,
-        host_paths: HostPaths,
-        network: NodeNetwork,
-        infra_image: str,
-        ensure_infra_image: Callable[[], Awaitable[str]],
-        remove: Callable[[str], Awaitable[None]],
-    ) -> None:
-        self._pods = pods
-        self._inventory = inventory
-        self._containers = containers
-        self._info = info
-        self._chain = chain
-        self._host_paths = host_paths
-        self._network = network
-        self._infra_image = infra_image
-        self._ensure_infra_image = ensure_infra_image
-        self._remove = remove
+    pods: Pods
+    inventory: Inventory
+    containers: EngineContainers
+    info: EngineInfo
+    chain: Chain
+    host_paths: HostPaths
+    network: NodeNetwork
+    infra_image: str
+    ensure_infra_image: Callable[[], Awaitable[str]]
+    remove: Callable[[str], Awaitable[None]]
 
     async def run_pod_sandbox(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
         """RunPodSandbox: when this returns, the pod runs with its network. If it fails, nothing of the pod is left."""
-        chain = self._chain.snapshot()
+        chain = self.chain.snapshot()
         config = request.config
         check_sandbox(config, os.uname().nodename)
-        features = await self._info.capabilities()
+        features = await self.info.capabilities()
         if request.runtime_handler not in features.handlers:
             # The runtime may have been added to the engine since.
-            features = await self._info.read()
+            features = await self.info.read()
             features.check_handler(request.runtime_handler, "runtime_handler")
         try:
             await self._network_for(config).check(_NETWORK_PATIENCE)
         except FailedPrecondition as error:
             raise FailedPrecondition(f"no pod network: {error}") from error
         name = sandbox_container_name(sandbox_name(config.metadata))
-        async with self._pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
+        async with self.pods.locked_name(name), rollback("RunPodSandbox", _UNDO_DEADLINE) as undo:
             await self._clear_lost(name)
             request = await chain.before_run_pod(request, features, partial(self._check, features))
             early = self._early_network(request, features)
@@ -110,19 +98,19 @@ class SandboxStart:
             undo.push("remove the sandbox", lambda: self._give_up(begun))
             sandbox_id = await self._create(name, body, undo)
             begun.append(sandbox_id)
-            self._pods.begin(sandbox_id)
-            async with self._pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):
+            self.pods.begin(sandbox_id)
+            async with self.pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):
                 if pod.was_stopped:
                     raise FailedPrecondition(f"sandbox {sandbox_id} was stopped before it was started")
                 await self._bring_up(sandbox_id, request, early, undo)
-                await chain.pod_runs(self._pods.peek(sandbox_id), undo)
-            self._pods.returned(sandbox_id)
+                await chain.pod_runs(self.pods.peek(sandbox_id), undo)
+            self.pods.returned(sandbox_id)
             chain.pod_was_returned(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
     async def _give_up(self, begun: Sequence[str]) -> None:
         for sandbox_id in begun:
-            self._pods.give_up(sandbox_id)
+            self.pods.give_up(sandbox_id)
 
     async def _check(self, features: Capabilities, request: cri.RunPodSandboxRequest) -> None:
         """Check a request that was changed. Raises ShimError."""
@@ -146,27 +134,27 @@ class SandboxStart:
         config, network = request.config, self._network_for(request.config)
         return to_infra_container(
             config,
-            image=self._infra_image,
+            image=self.infra_image,
             runtime_handler=request.runtime_handler,
             network_mode=network.engine_mode,
             publish_ports=network.publishes_ports,
-            profiles=await read_profiles(self._host_paths, config.linux.security_context),
-            lowest_oom_score=self._info.lowest_oom_score(),
+            profiles=await read_profiles(self.host_paths, config.linux.security_context),
+            lowest_oom_score=self.info.lowest_oom_score(),
             features=features,
-            early=to_changes(early, self._pods.netns_prefix) if early is not None else None,
+            early=to_changes(early, self.pods.netns_prefix) if early is not None else None,
         )
 
     def _network_for(self, config: cri.PodSandboxConfig) -> PodNetwork:
-        return HOST_NETWORK if is_host_network(config) else self._network
+        return HOST_NETWORK if is_host_network(config) else self.network
 
     async def _create(self, name: str, body: dict[str, Any], undo: Rollback) -> str:
-        create = self._containers.creator(name, body, undo)
+        create = self.containers.creator(name, body, undo)
         with step("create the infra container"):
             try:
-                return await self._containers.create_in_place(name, create, self._clear_half_made)
+                return await self.containers.create_in_place(name, create, self._clear_half_made)
             except NotFound:
-                await self._ensure_infra_image()
-                return await self._containers.create_in_place(name, create, self._clear_half_made)
+                await self.ensure_infra_image()
+                return await self.containers.create_in_place(name, create, self._clear_half_made)
 
     async def _clear_lost(self, name: str) -> None:
         """Remove what is left of earlier attempts with the same metadata that the engine does not have any more.
@@ -174,39 +162,39 @@ class SandboxStart:
         A server that was killed while it removed a half-made sandbox leaves the checkpoint. If RunPodSandbox comes
         again with the same metadata, its caller does not know of that sandbox.
         """
-        for pod in await self._pods.lost():
+        for pod in await self.pods.lost():
             if sandbox_container_name(pod.name) == name:
                 logger.warning(
                     "sandbox %s of an earlier attempt has the same metadata; removing its checkpoint", pod.id
                 )
-                await self._remove(pod.id)
+                await self.remove(pod.id)
 
     async def _clear_half_made(self, sandbox_id: str) -> None:
         """Remove a sandbox with the same metadata that is half-made or has ended. Raises AlreadyExists otherwise."""
-        record = await self._inventory.refresh_sandbox(sandbox_id)
+        record = await self.inventory.refresh_sandbox(sandbox_id)
         if record is None:
             raise AlreadyExists(f"container {sandbox_id} has the name of this sandbox, but is not a sandbox; remove it")
-        if await self._pods.of(record).not_ready_reason() is None and await self._is_used(record):
+        if await self.pods.of(record).not_ready_reason() is None and await self._is_used(record):
             raise AlreadyExists(f"sandbox {record.id} with the same metadata already exists and is ready")
         logger.warning("sandbox %s of an unfinished or ended attempt has the same metadata; removing it", record.id)
-        await self._remove(record.id)
+        await self.remove(record.id)
 
     async def _is_used(self, record: SandboxRecord) -> bool:
         """Whether a client may know the sandbox: none does if the server was killed before it returned its id."""
-        if not record.made_here or self._pods.peek(record.id).was_returned:
+        if not record.made_here or self.pods.peek(record.id).was_returned:
             return True
-        return bool(await self._inventory.containers(record.id))
+        return bool(await self.inventory.containers(record.id))
 
     async def _bring_up(
         self, sandbox_id: str, request: cri.RunPodSandboxRequest, early: EarlyNetwork | None, undo: Rollback
     ) -> None:
-        config, network, pod = request.config, self._network_for(request.config), self._pods.peek(sandbox_id)
+        config, network, pod = request.config, self._network_for(request.config), self.pods.peek(sandbox_id)
         has_network = False
 
         async def give_back() -> None:
             # If the tear-down fails, its record stays, so that the kubelet's RemovePodSandbox tries again.
             if has_network:
-                await self._pods.peek(sandbox_id).tear_down()
+                await self.pods.peek(sandbox_id).tear_down()
             await pod.remove_checkpoint()
 
         undo.push("release the network and the checkpoint", give_back)
@@ -229,9 +217,9 @@ class SandboxStart:
     ) -> SandboxRecord:
         """Start the infra container, and ``check`` it."""
         with step("start the infra container"):
-            await self._containers.start(pod.id)
+            await self.containers.start(pod.id)
         with step("inspect the infra container"):
-            record = await self._inventory.refresh_sandbox(pod.id, until=_runs)
+            record = await self.inventory.refresh_sandbox(pod.id, until=_runs)
         if record is None or not record.running:
             raise EngineFailure(f"infra container {pod.id} exited immediately after it was started; check its image")
         if not has_ids(record.pid, record.user_namespace):

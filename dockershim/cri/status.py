@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dockershim import __version__
@@ -31,36 +32,25 @@ _FIRST_LOOK_DEADLINE = 2.0
 _LOG_DEADLINE = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeStatus:
     """The calls about the runtime itself."""
 
-    def __init__(
-        self,
-        *,
-        info: EngineInfo,
-        follower: EngineFollower,
-        network: NodeNetwork,
-        host_paths: HostPaths,
-        logs: ContainerLogs,
-        failed_calls: FailedCalls,
-        chain: Chain,
-        infra_image: str,
-    ) -> None:
-        self._info = info
-        self._follower = follower
-        self._network = network
-        self._host_paths = host_paths
-        self._logs = logs
-        self._failed_calls = failed_calls
-        self._chain = chain
-        self._infra_image = infra_image
+    info: EngineInfo
+    follower: EngineFollower
+    network: NodeNetwork
+    host_paths: HostPaths
+    logs: ContainerLogs
+    failed_calls: FailedCalls
+    chain: Chain
+    infra_image: str
 
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
         """Version: the engine's version as last read, so that callers do not wait for an engine that hangs.
 
         Raises Unavailable if it was never read.
         """
-        features = self._info.last
+        features = self.info.last
         if features is None:
             features = await self._first_look()
         return cri.VersionResponse(
@@ -72,17 +62,17 @@ class NodeStatus:
 
     async def status(self, request: cri.StatusRequest) -> cri.StatusResponse:
         """Status: never fails. The conditions say what does not work, and why."""
-        features = self._info.last
+        features = self.info.last
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
                 conditions=[
-                    _condition("RuntimeReady", "EngineUnavailable", self._follower.failure),
-                    _condition("NetworkReady", "NetworkPluginNotReady", await failure_of(self._network.check())),
+                    _condition("RuntimeReady", "EngineUnavailable", self.follower.failure),
+                    _condition("NetworkReady", "NetworkPluginNotReady", await failure_of(self.network.check())),
                 ]
             ),
             features=cri.RuntimeFeatures(supplemental_groups_policy=True),
         )
-        if cgroup_problem := self._info.cgroup_problem:
+        if cgroup_problem := self.info.cgroup_problem:
             # A condition of its own, which kubelets ignore, so that pods whose cgroups are right go on.
             response.status.conditions.append(_condition("CgroupDriverMatches", "CgroupDriverMismatch", cgroup_problem))
         if features is not None:
@@ -94,35 +84,35 @@ class NodeStatus:
     async def _first_look(self) -> Capabilities:
         try:
             async with asyncio.timeout(_FIRST_LOOK_DEADLINE):
-                return await self._info.capabilities()
+                return await self.info.capabilities()
         except TimeoutError:
             raise Unavailable(f"the engine did not respond within {_FIRST_LOOK_DEADLINE:g} s") from None
 
     async def _log_statistics(self) -> Statistics | None:
         try:
-            return await self._logs.statistics(_LOG_DEADLINE)
+            return await self.logs.statistics(_LOG_DEADLINE)
         except ShimError:
             return None
 
     def _verbose(self, features: Capabilities | None, logs: Statistics | None) -> dict[str, str]:
         """What only this server tells, as JSON. docs/status.md names what programs may read."""
         config = {
-            "sandboxImage": self._infra_image,
-            "networkPlugin": self._network.kind,
+            "sandboxImage": self.infra_image,
+            "networkPlugin": self.network.kind,
             "dockershim": __version__,
         }
         # Each is an object: crictl shows other JSON as a text.
         told: dict[str, Mapping[str, Any]] = {
             "config": config,
-            "failedCalls": {"last": [dataclasses.asdict(call) for call in self._failed_calls.newest_first()]},
-            "hostPaths": {"hanging": self._host_paths.hanging},
-            "inventory": _in_camel_case(dataclasses.asdict(self._follower.counters)),
+            "failedCalls": {"last": [dataclasses.asdict(call) for call in self.failed_calls.newest_first()]},
+            "hostPaths": {"hanging": self.host_paths.hanging},
+            "inventory": _in_camel_case(dataclasses.asdict(self.follower.counters)),
         }
         if logs is not None:
             told["logs"] = dataclasses.asdict(logs)
-        if (outage := self._follower.outage.last) is not None:
+        if (outage := self.follower.outage.last) is not None:
             told["outage"] = dataclasses.asdict(outage)
-        told.update(self._chain.snapshot().shown())
+        told.update(self.chain.snapshot().shown())
         info = {key: json.dumps(value, sort_keys=True) for key, value in told.items()}
         if features is not None:
             info["capabilities"] = json.dumps(to_node_facts(features, limited_huge_pages()), sort_keys=True)
@@ -134,9 +124,9 @@ class NodeStatus:
         Raises FailedPrecondition if the configured driver is not the engine's: a kubelet that calls this at its start
         then exits with that message, instead of making cgroups that the engine does not use.
         """
-        if problem := self._info.cgroup_problem:
+        if problem := self.info.cgroup_problem:
             raise FailedPrecondition(problem)
-        driver = self._info.cgroup_driver or (await self._info.capabilities()).cgroup_driver
+        driver = self.info.cgroup_driver or (await self.info.capabilities()).cgroup_driver
         number = cri.SYSTEMD if driver == "systemd" else cri.CGROUPFS
         return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=number))
 
@@ -145,7 +135,7 @@ class NodeStatus:
         require(request.HasField("runtime_config"), "runtime_config")
         pod_cidr = request.runtime_config.network_config.pod_cidr
         if pod_cidr:
-            self._network.set_pod_cidr(pod_cidr)
+            self.network.set_pod_cidr(pod_cidr)
         return cri.UpdateRuntimeConfigResponse()
 
 

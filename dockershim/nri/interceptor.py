@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from dockershim.api.cri.v1 import api_pb2 as cri
@@ -32,28 +33,20 @@ from dockershim.translate.records import ContainerRecord, to_current_resources
 _EVICTION_GRACE: Final = 30
 
 
+@dataclass(frozen=True, eq=False)
 class NRI(Interceptor):
     """``cdi_edits`` returns the edits of CDI devices by their names, and raises ShimError.
 
     Plugins that refuse something raise HookFailure.
     """
 
-    def __init__(
-        self,
-        events: Events,
-        *,
-        pods: Pods,
-        inventory: Inventory,
-        info: EngineInfo,
-        host_paths: HostPaths,
-        cdi_edits: Callable[[tuple[str, ...]], Awaitable[Edits]],
-    ) -> None:
-        self.events = events
-        self._pods = pods
-        self._inventory = inventory
-        self._info = info
-        self._host_paths = host_paths
-        self._cdi_edits = cdi_edits
+    events: Events
+    _: KW_ONLY
+    pods: Pods
+    inventory: Inventory
+    info: EngineInfo
+    host_paths: HostPaths
+    cdi_edits: Callable[[tuple[str, ...]], Awaitable[Edits]]
 
     # -- pods ------------------------------------------------------------------------------------------------
 
@@ -92,7 +85,7 @@ class NRI(Interceptor):
     async def _ask(self, new: NewContainer) -> None:
         """Tell plugins of a new container, and make what they want to its body. Raises ShimError."""
         container_id = await new.identify()
-        pod = self._pods.peek(new.sandbox.id)
+        pod = self.pods.peek(new.sandbox.id)
         creation = await self.events.begin_container(container_id, pod, new.config, new.body)
         new.undo.push("notify NRI plugins that the container was removed", lambda: self.events.undo_container(creation))
         await self.events.create_container(creation)
@@ -108,7 +101,7 @@ class NRI(Interceptor):
         edits = to_edits(adjustment, where, nodes)
         if edits.host_paths:
             try:
-                there = await self._host_paths.look_at(edits.host_paths)
+                there = await self.host_paths.look_at(edits.host_paths)
             except OSError as error:
                 raise FailedPrecondition(f"an NRI plugin's mounts and devices: {error}") from error
             check_host(edits, there, REMEDY)
@@ -117,8 +110,8 @@ class NRI(Interceptor):
             adjustment,
             where,
             edits=edits,
-            cdi_edits=NO_EDITS if features.cdi else await self._cdi_edits(cdi_names(adjustment)),
-            lowest_oom_score=self._info.lowest_oom_score(),
+            cdi_edits=NO_EDITS if features.cdi else await self.cdi_edits(cdi_names(adjustment)),
+            lowest_oom_score=self.info.lowest_oom_score(),
             features=features,
         )
         body["Labels"] = with_nri_id(body["Labels"], creation.container_id)
@@ -150,7 +143,7 @@ class NRI(Interceptor):
         await self.events.post_update_container(record)
 
     async def after_engine_stop(self, record: ContainerRecord) -> None:
-        if (ended := await self._inventory.find_container(record.id)) is not None:
+        if (ended := await self.inventory.find_container(record.id)) is not None:
             await self.events.stop_container(ended)
 
     async def before_remove(self, record: ContainerRecord) -> None:

@@ -13,7 +13,7 @@ from dockershim.cri.container_stop import ContainerEnd
 from dockershim.cri.container_update import ContainerUpdate
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
-from dockershim.cri.handlers import Handler, stream, unary
+from dockershim.cri.handlers import Handler, stream, streamed_list, unary
 from dockershim.cri.images import ImageService
 from dockershim.cri.logs import Logs
 from dockershim.cri.sandbox_reads import SandboxReads
@@ -61,7 +61,7 @@ class RuntimeService:
             unary(cri.RemovePodSandboxRequest, cri.RemovePodSandboxResponse, self.end.remove_pod_sandbox),
             unary(cri.PodSandboxStatusRequest, cri.PodSandboxStatusResponse, self.reads.pod_sandbox_status),
             unary(cri.ListPodSandboxRequest, cri.ListPodSandboxResponse, self.reads.list_pod_sandbox),
-            stream(cri.StreamPodSandboxesRequest, cri.StreamPodSandboxesResponse, self.reads.stream_pod_sandboxes),
+            streamed_list(cri.StreamPodSandboxesRequest, cri.StreamPodSandboxesResponse, self.reads.listed),
             unary(
                 cri.UpdatePodSandboxResourcesRequest,
                 cri.UpdatePodSandboxResourcesResponse,
@@ -74,7 +74,7 @@ class RuntimeService:
             unary(cri.RemoveContainerRequest, cri.RemoveContainerResponse, self.container_end.remove_container),
             unary(cri.ContainerStatusRequest, cri.ContainerStatusResponse, reads.container_status),
             unary(cri.ListContainersRequest, cri.ListContainersResponse, reads.list_containers),
-            stream(cri.StreamContainersRequest, cri.StreamContainersResponse, reads.stream_containers),
+            streamed_list(cri.StreamContainersRequest, cri.StreamContainersResponse, reads.listed),
             unary(
                 cri.UpdateContainerResourcesRequest,
                 cri.UpdateContainerResourcesResponse,
@@ -88,16 +88,16 @@ class RuntimeService:
             unary(cri.PortForwardRequest, cri.PortForwardResponse, self.streams.port_forward),
             unary(cri.ContainerStatsRequest, cri.ContainerStatsResponse, stats.container_stats),
             unary(cri.ListContainerStatsRequest, cri.ListContainerStatsResponse, stats.list_container_stats),
-            stream(cri.StreamContainerStatsRequest, cri.StreamContainerStatsResponse, stats.stream_container_stats),
+            streamed_list(cri.StreamContainerStatsRequest, cri.StreamContainerStatsResponse, stats.listed_containers),
             unary(cri.PodSandboxStatsRequest, cri.PodSandboxStatsResponse, stats.pod_sandbox_stats),
             unary(cri.ListPodSandboxStatsRequest, cri.ListPodSandboxStatsResponse, stats.list_pod_sandbox_stats),
-            stream(cri.StreamPodSandboxStatsRequest, cri.StreamPodSandboxStatsResponse, stats.stream_pod_sandbox_stats),
+            streamed_list(cri.StreamPodSandboxStatsRequest, cri.StreamPodSandboxStatsResponse, stats.listed_pods),
             unary(cri.ListMetricDescriptorsRequest, cri.ListMetricDescriptorsResponse, stats.list_metric_descriptors),
             unary(cri.ListPodSandboxMetricsRequest, cri.ListPodSandboxMetricsResponse, stats.list_pod_sandbox_metrics),
-            stream(
+            streamed_list(
                 cri.StreamPodSandboxMetricsRequest,
                 cri.StreamPodSandboxMetricsResponse,
-                stats.stream_pod_sandbox_metrics,
+                stats.listed_metrics,
             ),
         )
 
@@ -106,7 +106,7 @@ def image_handlers(images: ImageService) -> tuple[Handler, ...]:
     """Every call of the ImageService."""
     return (
         unary(cri.ListImagesRequest, cri.ListImagesResponse, images.list_images),
-        stream(cri.StreamImagesRequest, cri.StreamImagesResponse, images.stream_images),
+        streamed_list(cri.StreamImagesRequest, cri.StreamImagesResponse, images.listed),
         unary(cri.ImageStatusRequest, cri.ImageStatusResponse, images.image_status),
         unary(cri.PullImageRequest, cri.PullImageResponse, images.pull_image),
         unary(cri.RemoveImageRequest, cri.RemoveImageResponse, images.remove_image),

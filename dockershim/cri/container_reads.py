@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.wire import Encoded, in_chunks
+from dockershim.common.wire import Encoded
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.cri.logs import LAST_LINES_AT_A_READ, LogKeeper
 from dockershim.state.inventory import Inventory
@@ -47,16 +47,9 @@ class ContainerReads:
 
     async def list_containers(self, request: cri.ListContainersRequest) -> Encoded[cri.ListContainersResponse]:
         """ListContainers."""
-        return Encoded(b"".join(await self._listed(request)))
+        return Encoded(b"".join(await self.listed(request)))
 
-    async def stream_containers(
-        self, request: cri.StreamContainersRequest
-    ) -> AsyncIterator[Encoded[cri.StreamContainersResponse]]:
-        """StreamContainers: the answer of ListContainers at the begin of the call, in several messages."""
-        for chunk in in_chunks(cri.StreamContainersResponse, await self._listed(request)):
-            yield chunk
-
-    async def _listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
+    async def listed(self, request: cri.ListContainersRequest | cri.StreamContainersRequest) -> list[bytes]:
         """The containers that match the request's filter, each encoded as a response with one item."""
         check_enums(request, "request")
         inventory, wanted = self._inventory, request.filter

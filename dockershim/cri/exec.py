@@ -39,43 +39,40 @@ class Execs:
         Raises InvalidArgument, NotFound, FailedPrecondition if the container does not run, DeadlineExceeded, and
         Unavailable if the engine does not prepare the command in time.
         """
-        return await _exec_sync(self._engine, self._inventory, request)
-
-
-async def _exec_sync(engine: Engine, inventory: Inventory, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-    if not request.cmd or not request.cmd[0]:
-        raise InvalidArgument("cmd: must not be empty")
-    if request.timeout < 0:
-        raise InvalidArgument("timeout: must not be negative")
-    require(request.container_id, "container_id")
-    container = await inventory.container(request.container_id)
-    body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
-    patience = request.timeout + _ENGINE_PATIENCE if request.timeout else None
-    try:
-        created = await engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
-    except DeadlineExceeded as error:
-        # The command was not even begun. Of a probe that took too long a kubelet thinks that the container is not well.
-        raise Unavailable(f"the command was not started: {error}") from error
-    command = _Command(engine, container.id, created["Id"])
-    try:
-        async with asyncio.timeout(request.timeout or None):
-            await command.run()
-            exit_code = await command.exit_code()
-    except TimeoutError as error:
-        what = "kill a command that took too long"
-        killing = background.start(run_to_completion(command.kill(), what), owner="exec", name=what)
-        await asyncio.wait([killing], timeout=_END_SEEN)
-        raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
-    except asyncio.CancelledError:
-        await run_to_completion(command.kill(), "kill a command whose call was cancelled")
-        raise
-    except ShimError as error:
-        if not await ended_under(inventory, container.id, error):
+        if not request.cmd or not request.cmd[0]:
+            raise InvalidArgument("cmd: must not be empty")
+        if request.timeout < 0:
+            raise InvalidArgument("timeout: must not be negative")
+        require(request.container_id, "container_id")
+        container = await self._inventory.container(request.container_id)
+        body = {"Cmd": list(request.cmd), "AttachStdout": True, "AttachStderr": True}
+        patience = request.timeout + _ENGINE_PATIENCE if request.timeout else None
+        try:
+            created = await self._engine.post(f"/containers/{container.id}/exec", body, deadline=patience)
+        except DeadlineExceeded as error:
+            # The command was not even begun. Of a probe that took too long a kubelet thinks that the container is not
+            # well.
+            raise Unavailable(f"the command was not started: {error}") from error
+        command = _Command(self._engine, container.id, created["Id"])
+        try:
+            async with asyncio.timeout(request.timeout or None):
+                await command.run()
+                exit_code = await command.exit_code()
+        except TimeoutError as error:
+            what = "kill a command that took too long"
+            killing = background.start(run_to_completion(command.kill(), what), owner="exec", name=what)
+            await asyncio.wait([killing], timeout=_END_SEEN)
+            raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
+        except asyncio.CancelledError:
+            await run_to_completion(command.kill(), "kill a command whose call was cancelled")
             raise
-        raise FailedPrecondition(f"container {container.id} exited before the command completed") from error
-    stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
-    stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
-    return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)
+        except ShimError as error:
+            if not await ended_under(self._inventory, container.id, error):
+                raise
+            raise FailedPrecondition(f"container {container.id} exited before the command completed") from error
+        stdout = bytes(command.output[STDOUT][:_LONGEST_ANSWER])
+        stderr = bytes(command.output[STDERR][: _LONGEST_ANSWER - len(stdout)])
+        return cri.ExecSyncResponse(stdout=stdout, stderr=stderr, exit_code=exit_code)
 
 
 class _Command(EngineCommand):

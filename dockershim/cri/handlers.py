@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from dockershim.common.wire import Encoded
+from dockershim.common.wire import Encoded, in_chunks
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -44,3 +44,18 @@ def stream(
 ) -> Handler:
     """The handler of a call whose server streams responses."""
     return Handler(request, response, serve, streams=True)
+
+
+def streamed_list(
+    request: type[Request], response: type[Response], listed: Callable[[Request], Awaitable[list[bytes]]]
+) -> Handler:
+    """The handler of a call that streams what another one lists at the begin of the call, in several messages.
+
+    ``listed`` gives the items of both, each encoded as a response with one item.
+    """
+
+    async def serve(asked: Request) -> AsyncIterator[Encoded[Response]]:
+        for chunk in in_chunks(response, await listed(asked)):
+            yield chunk
+
+    return stream(request, response, serve)

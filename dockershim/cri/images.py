@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from dockershim.common.own_files import with_own_thread
 from dockershim.common.single_flight import SingleFlight
 from dockershim.common.steps import step
 from dockershim.common.timed import Kind, timed
-from dockershim.common.wire import Encoded, in_chunks
+from dockershim.common.wire import Encoded
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE, docker_archive
 from dockershim.engine.client import Engine
 from dockershim.engine.credentials import Credentials, NodeCredentials, from_cri
@@ -113,16 +113,9 @@ class ImageService:
 
     async def list_images(self, request: api_pb2.ListImagesRequest) -> Encoded[api_pb2.ListImagesResponse]:
         """ListImages: all images, or the one that the filter names in any form."""
-        return Encoded(b"".join(await self._listed(request)))
+        return Encoded(b"".join(await self.listed(request)))
 
-    async def stream_images(
-        self, request: api_pb2.StreamImagesRequest
-    ) -> AsyncIterator[Encoded[api_pb2.StreamImagesResponse]]:
-        """StreamImages: the answer of ListImages at the begin of the call, in several messages."""
-        for chunk in in_chunks(api_pb2.StreamImagesResponse, await self._listed(request)):
-            yield chunk
-
-    async def _listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
+    async def listed(self, request: api_pb2.ListImagesRequest | api_pb2.StreamImagesRequest) -> list[bytes]:
         """The images that match the request's filter, each encoded as a response with one item."""
         if request.filter.image.image:
             record = await self._records.look_up(request.filter.image.image)

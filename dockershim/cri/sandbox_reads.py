@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.wire import Encoded, in_chunks
+from dockershim.common.wire import Encoded
 from dockershim.cri.accounts import ImageAccounts
 from dockershim.errors import NotFound, Probe
 from dockershim.state.inventory import Inventory
@@ -79,16 +79,9 @@ class SandboxReads:
 
     async def list_pod_sandbox(self, request: cri.ListPodSandboxRequest) -> Encoded[cri.ListPodSandboxResponse]:
         """ListPodSandbox, including the sandboxes of which only a checkpoint is left."""
-        return Encoded(b"".join(await self._listed(request)))
+        return Encoded(b"".join(await self.listed(request)))
 
-    async def stream_pod_sandboxes(
-        self, request: cri.StreamPodSandboxesRequest
-    ) -> AsyncIterator[Encoded[cri.StreamPodSandboxesResponse]]:
-        """StreamPodSandboxes: the answer of ListPodSandbox at the begin of the call, in several messages."""
-        for chunk in in_chunks(cri.StreamPodSandboxesResponse, await self._listed(request)):
-            yield chunk
-
-    async def _listed(self, request: cri.ListPodSandboxRequest | cri.StreamPodSandboxesRequest) -> list[bytes]:
+    async def listed(self, request: cri.ListPodSandboxRequest | cri.StreamPodSandboxesRequest) -> list[bytes]:
         """The sandboxes that match the request's filter, each encoded as a response with one item.
 
         One that RunPodSandbox has not returned yet is left out: nobody knows it, and it may never come to be.

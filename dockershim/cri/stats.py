@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.common.wire import Encoded, field, in_chunks
+from dockershim.common.wire import Encoded, field
 from dockershim.network.netns import Pins
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.inventory import Inventory, Record
@@ -68,17 +68,13 @@ class Statistics:
         self, request: cri.ListContainerStatsRequest
     ) -> Encoded[cri.ListContainerStatsResponse]:
         """ListContainerStats. A container that does not run has only its attributes and its writable layer."""
-        return Encoded(b"".join(await self._listed_containers(request.filter)))
+        return Encoded(b"".join(await self.listed_containers(request)))
 
-    async def stream_container_stats(
-        self, request: cri.StreamContainerStatsRequest
-    ) -> AsyncIterator[Encoded[cri.StreamContainerStatsResponse]]:
-        """StreamContainerStats: the answer of ListContainerStats, in several messages."""
-        for chunk in in_chunks(cri.StreamContainerStatsResponse, await self._listed_containers(request.filter)):
-            yield chunk
-
-    async def _listed_containers(self, wanted: cri.ContainerStatsFilter) -> list[bytes]:
-        containers = [record for record in await self._inventory.containers() if _is_wanted(record, wanted)]
+    async def listed_containers(
+        self, request: cri.ListContainerStatsRequest | cri.StreamContainerStatsRequest
+    ) -> list[bytes]:
+        """The containers that match the request's filter, each encoded as a response with one item."""
+        containers = [record for record in await self._inventory.containers() if _is_wanted(record, request.filter)]
         return await self._container_items(_without_older(containers, _place))
 
     async def _container_items(self, records: Sequence[ContainerRecord]) -> list[bytes]:
@@ -105,16 +101,13 @@ class Statistics:
         self, request: cri.ListPodSandboxStatsRequest
     ) -> Encoded[cri.ListPodSandboxStatsResponse]:
         """ListPodSandboxStats. A sandbox that does not run has only its attributes and its containers."""
-        return Encoded(b"".join(await self._listed_pods(request.filter)))
+        return Encoded(b"".join(await self.listed_pods(request)))
 
-    async def stream_pod_sandbox_stats(
-        self, request: cri.StreamPodSandboxStatsRequest
-    ) -> AsyncIterator[Encoded[cri.StreamPodSandboxStatsResponse]]:
-        """StreamPodSandboxStats: the answer of ListPodSandboxStats, in several messages."""
-        for chunk in in_chunks(cri.StreamPodSandboxStatsResponse, await self._listed_pods(request.filter)):
-            yield chunk
-
-    async def _listed_pods(self, wanted: cri.PodSandboxStatsFilter) -> list[bytes]:
+    async def listed_pods(
+        self, request: cri.ListPodSandboxStatsRequest | cri.StreamPodSandboxStatsRequest
+    ) -> list[bytes]:
+        """The sandboxes that match the request's filter, each encoded as a response with one item."""
+        wanted = request.filter
         sandboxes = [record for record in await self._inventory.sandboxes() if _is_wanted_sandbox(record, wanted)]
         return await self._pod_items(_without_older(sandboxes, _pod_of))
 
@@ -148,16 +141,12 @@ class Statistics:
         self, request: cri.ListPodSandboxMetricsRequest
     ) -> Encoded[cri.ListPodSandboxMetricsResponse]:
         """ListPodSandboxMetrics: of the sandboxes and containers that run."""
-        return Encoded(b"".join(await self._metrics()))
+        return Encoded(b"".join(await self.listed_metrics(request)))
 
-    async def stream_pod_sandbox_metrics(
-        self, request: cri.StreamPodSandboxMetricsRequest
-    ) -> AsyncIterator[Encoded[cri.StreamPodSandboxMetricsResponse]]:
-        """StreamPodSandboxMetrics: the answer of ListPodSandboxMetrics, in several messages."""
-        for chunk in in_chunks(cri.StreamPodSandboxMetricsResponse, await self._metrics()):
-            yield chunk
-
-    async def _metrics(self) -> list[bytes]:
+    async def listed_metrics(
+        self, _: cri.ListPodSandboxMetricsRequest | cri.StreamPodSandboxMetricsRequest
+    ) -> list[bytes]:
+        """The sandboxes that run, each encoded as a response with one item."""
         folder = await self._engine_folder()
         running = [record for record in await self._inventory.sandboxes() if record.running]
         pods = self._pods(_without_older(running, _pod_of))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2
+from dockershim.cri import image_handlers
 from dockershim.cri import images as module
 from dockershim.cri.images import ImageService
 from dockershim.cri.infra_image import BUILTIN_INFRA_IMAGE
@@ -340,7 +341,8 @@ async def test_a_streamed_list_is_the_list(service: ImageService, engine: FakeEn
     ids = [f"sha256:{number:064}" for number in range(20)]
     engine.answers["/images/json"] = [{"Id": one} for one in ids]
     engine.answers |= {f"/images/{one}/json": {"Id": one} for one in ids}
-    chunks = [chunk.wire async for chunk in service.stream_images(api_pb2.StreamImagesRequest())]
+    (streams,) = (handler for handler in image_handlers(service) if handler.streams)
+    chunks = [chunk.wire async for chunk in streams.serve(api_pb2.StreamImagesRequest())]
     assert b"".join(chunks) == (await service.list_images(api_pb2.ListImagesRequest())).wire
     assert [one.id for one in api_pb2.StreamImagesResponse.FromString(chunks[0]).images] == ids
 

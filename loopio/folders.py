@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from asyncinotify import Event, Inotify, Mask
@@ -44,12 +43,12 @@ class FolderWatch:
         self,
         folder: Path,
         read: Callable[[], bool],
-        on_change: Callable[[], None],
+        on_change: Callable[[], None] = lambda: None,
         *,
         subfolders: bool = False,
         debounce: float = _DEBOUNCE,
     ) -> None:
-        self._folder = folder.absolute()
+        self.folder = folder.absolute()
         self._read = read
         self._on_change = on_change
         self._subfolders = subfolders
@@ -64,9 +63,7 @@ class FolderWatch:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     @property
@@ -81,7 +78,7 @@ class FolderWatch:
         except OSError as error:
             self._do_without_inotify(error)
         self._refresh()
-        self._task = background.keep(self._follow, owner="folders", name=f"watch {self._folder}")
+        self._task = background.keep(self._follow, owner="folders", name=f"watch {self.folder}")
 
     async def close(self) -> None:
         """Stop watching. May be called twice."""
@@ -127,12 +124,12 @@ class FolderWatch:
     def _place_watches(self, inotify: Inotify) -> None:
         """Watch the folders on the path to the folder, the folder itself, and its subfolders if wanted."""
         self._names = {}
-        for way in dict.fromkeys((self._folder, Path(os.path.realpath(self._folder)))):
+        for way in dict.fromkeys((self.folder, Path(os.path.realpath(self.folder)))):
             # From the root down: a folder that is made once its parent is watched makes an event.
             for folder, child in zip(reversed(way.parents), way.parts[1:], strict=True):
                 self._watch(inotify, folder, child)
-        if self._watch(inotify, self._folder, None) and self._subfolders:
-            for entry in self._folder.iterdir():
+        if self._watch(inotify, self.folder, None) and self._subfolders:
+            for entry in self.folder.iterdir():
                 if entry.is_dir():
                     self._watch(inotify, entry, None)
         for stale in inotify.watches:
@@ -161,10 +158,10 @@ class FolderWatch:
         return names is None or event.name is None or str(event.name) in names
 
     def _do_without_inotify(self, error: OSError) -> None:
-        log.warning("inotify is not available (%s): polling %s every %.0f s", error, self._folder, _POLL)
+        log.warning("inotify is not available (%s): polling %s every %.0f s", error, self.folder, _POLL)
 
     def _tell(self) -> None:
         try:
             self._on_change()
         except Exception:
-            log.exception("failed to handle a change of %s", self._folder)
+            log.exception("failed to handle a change of %s", self.folder)

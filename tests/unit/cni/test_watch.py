@@ -33,16 +33,14 @@ async def watcher(folder: Path) -> AsyncIterator[cni.ConfigWatcher]:
         yield started
 
 
-async def until(watcher: cni.ConfigWatcher, condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():
-            watcher.changed.clear()
-            if not condition():
-                await watcher.changed.wait()
+        while not condition():  # noqa: ASYNC110  # nobody is told
+            await asyncio.sleep(0.005)
 
 
 async def until_named(watcher: cni.ConfigWatcher, name: str | None) -> None:
-    await until(watcher, lambda: (watcher.network.name if watcher.network else None) == name)
+    await until(lambda: (watcher.network.name if watcher.network else None) == name)
 
 
 async def test_network_is_there_when_started(folder: Path) -> None:
@@ -85,7 +83,7 @@ async def test_folder_that_is_made_later_goes_and_comes_back(tmp_path: Path) -> 
             write(folder, "10-a.conflist", name)
             await until_named(watcher, name)
             shutil.rmtree(tmp_path / "etc")
-            await until(watcher, lambda: watcher.reason == f"{folder} does not exist")
+            await until(lambda: watcher.reason == f"{folder} does not exist")
 
 
 async def test_folder_above_is_renamed(watcher: cni.ConfigWatcher, folder: Path, tmp_path: Path) -> None:
@@ -117,9 +115,9 @@ async def test_plugins_of_the_networks_own_folder(watcher: cni.ConfigWatcher, fo
     await until_named(watcher, "podnet")
     (folder / "podnet").mkdir()
     (folder / "podnet/10.conf").write_text('{"type": "tuning"}')
-    await until(watcher, lambda: watcher.network is not None and len(watcher.network.plugins) == 2)
+    await until(lambda: watcher.network is not None and len(watcher.network.plugins) == 2)
     (folder / "podnet/20.conf").write_text('{"type": "sbr"}')
-    await until(watcher, lambda: watcher.network is not None and len(watcher.network.plugins) == 3)
+    await until(lambda: watcher.network is not None and len(watcher.network.plugins) == 3)
 
 
 async def test_link_to_a_folder_that_is_moved(tmp_path: Path) -> None:
@@ -146,17 +144,15 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return read
 
 
-async def test_burst_is_read_once_and_what_changes_nothing_is_not_told(folder: Path, readings: list[Path]) -> None:
-    told: list[None] = []
-    async with cni.ConfigWatcher(folder, lambda: told.append(None), debounce=0.05) as watcher:
+async def test_burst_is_read_once(folder: Path, readings: list[Path]) -> None:
+    async with cni.ConfigWatcher(folder, debounce=0.05) as watcher:
         for number in range(200):
             write(folder, f"{number:03}.conflist", f"net-{number}")
         await until_named(watcher, "net-0")
-        assert len(told) == 1
+        assert len(readings) == 2
         write(folder, "999.conflist", "later")
         (folder / "notes.txt").write_text("x")
         await asyncio.sleep(0.3)
-        assert len(told) == 1
         assert len(readings) == 3
 
 
@@ -166,18 +162,6 @@ async def test_what_happens_beside_the_way_is_not_read(folder: Path, readings: l
         (folder.parent.parent / "passwd").write_text("x")
         await asyncio.sleep(0.1)
         assert len(readings) == 1
-
-
-async def test_a_user_that_fails_does_not_end_the_watch(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise RuntimeError("user")
-
-    async with cni.ConfigWatcher(folder, fail, debounce=0.01) as watcher:
-        write(folder, "a.conflist", "first")
-        await until_named(watcher, "first")
-        write(folder, "a.conflist", "second")
-        await until_named(watcher, "second")
-    assert "failed to handle a change" in caplog.text
 
 
 async def test_without_inotify_the_folder_is_read_from_time_to_time(
@@ -198,12 +182,12 @@ async def test_watches_do_not_pile_up(watcher: cni.ConfigWatcher, folder: Path) 
     for round_ in range(5):
         # Moved, not removed: the kernel drops the watches of what is removed by itself.
         folder.rename(folder.with_name(f"old-{round_}"))
-        await until(watcher, lambda: watcher.reason.endswith("does not exist"))
+        await until(lambda: watcher.reason.endswith("does not exist"))
         folder.mkdir()
         (folder / "sub").mkdir()
         write(folder, "a.conflist", f"net-{round_}")
         await until_named(watcher, f"net-{round_}")
-    assert 0 < watcher._watch.watches <= len(folder.parents) + 3
+    assert 0 < watcher.watches <= len(folder.parents) + 3
 
 
 async def test_closing_twice_and_before_start(folder: Path) -> None:

@@ -65,7 +65,9 @@ def test_each_call_that_is_built_is_in_the_module_that_is_named() -> None:
     calls = {call.name for name in ("RuntimeService", "ImageService") for call in services[name].methods}
     named = {call: path for some, (path,) in rows("A call of the CRI", "Calls") for call in some}
     assert named.keys() == calls - set(re.findall(r"`([A-Z]\w+)`", not_built))
-    elsewhere = [call for call, path in named.items() if not _has_method(path, snake(call))]
+    # A list is streamed by the module that lists.
+    methods = {call: snake(call).replace("stream_", "list_").replace("sandboxes", "sandbox") for call in named}
+    elsewhere = [call for call, path in named.items() if not _has_method(path, methods[call])]
     assert elsewhere == []
 
 

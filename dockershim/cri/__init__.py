@@ -6,20 +6,13 @@ from dataclasses import dataclass
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri.container_checkpoint import ContainerCheckpoint
-from dockershim.cri.container_create import ContainerCreate
 from dockershim.cri.container_reads import ContainerReads
-from dockershim.cri.container_start import ContainerStart
-from dockershim.cri.container_stop import ContainerEnd
-from dockershim.cri.container_update import ContainerUpdate
 from dockershim.cri.events import ContainerEvents
 from dockershim.cri.exec import Execs
 from dockershim.cri.handlers import Handler, stream, streamed_list, unary
 from dockershim.cri.images import ImageService
+from dockershim.cri.lifecycle import Lifecycle
 from dockershim.cri.logs import Logs
-from dockershim.cri.sandbox_reads import SandboxReads
-from dockershim.cri.sandbox_run import SandboxStart
-from dockershim.cri.sandbox_stop import SandboxEnd
-from dockershim.cri.sandbox_update import SandboxUpdate
 from dockershim.cri.stats import Statistics
 from dockershim.cri.status import NodeStatus
 from dockershim.cri.streaming import Streaming
@@ -32,15 +25,8 @@ class RuntimeService:
     """What serves each group of the RuntimeService's calls."""
 
     node: NodeStatus
-    start: SandboxStart
-    end: SandboxEnd
-    reads: SandboxReads
-    update: SandboxUpdate
+    lifecycle: Lifecycle
     events: ContainerEvents
-    container_create: ContainerCreate
-    container_start: ContainerStart
-    container_end: ContainerEnd
-    container_update: ContainerUpdate
     container_reads: ContainerReads
     dumps: ContainerCheckpoint
     logs: Logs
@@ -50,35 +36,35 @@ class RuntimeService:
 
     def handlers(self) -> tuple[Handler, ...]:
         """Every call that is built."""
-        reads, stats = self.container_reads, self.statistics
+        pods, reads, stats = self.lifecycle, self.container_reads, self.statistics
         return (
             unary(cri.VersionRequest, cri.VersionResponse, self.node.version),
             unary(cri.StatusRequest, cri.StatusResponse, self.node.status),
             unary(cri.RuntimeConfigRequest, cri.RuntimeConfigResponse, self.node.runtime_config),
             unary(cri.UpdateRuntimeConfigRequest, cri.UpdateRuntimeConfigResponse, self.node.update_runtime_config),
-            unary(cri.RunPodSandboxRequest, cri.RunPodSandboxResponse, self.start.run_pod_sandbox),
-            unary(cri.StopPodSandboxRequest, cri.StopPodSandboxResponse, self.end.stop_pod_sandbox),
-            unary(cri.RemovePodSandboxRequest, cri.RemovePodSandboxResponse, self.end.remove_pod_sandbox),
-            unary(cri.PodSandboxStatusRequest, cri.PodSandboxStatusResponse, self.reads.pod_sandbox_status),
-            unary(cri.ListPodSandboxRequest, cri.ListPodSandboxResponse, self.reads.list_pod_sandbox),
-            streamed_list(cri.StreamPodSandboxesRequest, cri.StreamPodSandboxesResponse, self.reads.listed),
+            unary(cri.RunPodSandboxRequest, cri.RunPodSandboxResponse, pods.start.run_pod_sandbox),
+            unary(cri.StopPodSandboxRequest, cri.StopPodSandboxResponse, pods.end.stop_pod_sandbox),
+            unary(cri.RemovePodSandboxRequest, cri.RemovePodSandboxResponse, pods.end.remove_pod_sandbox),
+            unary(cri.PodSandboxStatusRequest, cri.PodSandboxStatusResponse, pods.reads.pod_sandbox_status),
+            unary(cri.ListPodSandboxRequest, cri.ListPodSandboxResponse, pods.reads.list_pod_sandbox),
+            streamed_list(cri.StreamPodSandboxesRequest, cri.StreamPodSandboxesResponse, pods.reads.listed),
             unary(
                 cri.UpdatePodSandboxResourcesRequest,
                 cri.UpdatePodSandboxResourcesResponse,
-                self.update.update_pod_sandbox_resources,
+                pods.update.update_pod_sandbox_resources,
             ),
             stream(cri.GetEventsRequest, cri.ContainerEventResponse, self.events.get_container_events),
-            unary(cri.CreateContainerRequest, cri.CreateContainerResponse, self.container_create.create_container),
-            unary(cri.StartContainerRequest, cri.StartContainerResponse, self.container_start.start_container),
-            unary(cri.StopContainerRequest, cri.StopContainerResponse, self.container_end.stop_container),
-            unary(cri.RemoveContainerRequest, cri.RemoveContainerResponse, self.container_end.remove_container),
+            unary(cri.CreateContainerRequest, cri.CreateContainerResponse, pods.container_create.create_container),
+            unary(cri.StartContainerRequest, cri.StartContainerResponse, pods.container_start.start_container),
+            unary(cri.StopContainerRequest, cri.StopContainerResponse, pods.container_end.stop_container),
+            unary(cri.RemoveContainerRequest, cri.RemoveContainerResponse, pods.container_end.remove_container),
             unary(cri.ContainerStatusRequest, cri.ContainerStatusResponse, reads.container_status),
             unary(cri.ListContainersRequest, cri.ListContainersResponse, reads.list_containers),
             streamed_list(cri.StreamContainersRequest, cri.StreamContainersResponse, reads.listed),
             unary(
                 cri.UpdateContainerResourcesRequest,
                 cri.UpdateContainerResourcesResponse,
-                self.container_update.update_container_resources,
+                pods.container_update.update_container_resources,
             ),
             unary(cri.CheckpointContainerRequest, cri.CheckpointContainerResponse, self.dumps.checkpoint_container),
             unary(cri.ReopenContainerLogRequest, cri.ReopenContainerLogResponse, self.logs.reopen_container_log),

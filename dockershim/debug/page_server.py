@@ -76,7 +76,7 @@ class Look:
         runtime = self._runtime
         try:
             async with asyncio.timeout(_PATIENCE):
-                sandboxes = await runtime.reads.list_pod_sandbox(cri.ListPodSandboxRequest())
+                sandboxes = await runtime.lifecycle.reads.list_pod_sandbox(cri.ListPodSandboxRequest())
                 containers = await runtime.container_reads.list_containers(cri.ListContainersRequest())
                 stats = await runtime.statistics.list_pod_sandbox_stats(cri.ListPodSandboxStatsRequest())
         except (ShimError, TimeoutError) as error:

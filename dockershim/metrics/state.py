@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,10 +17,18 @@ import background
 import streaming
 from dockershim import __version__
 from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.cri.events import ContainerEvents
 from dockershim.errors import NetworkFailure, ShimError, failure_of
-from dockershim.logs.container_logs import Statistics
+from dockershim.logs.container_logs import ContainerLogs, Statistics
 from dockershim.metrics.families import FAMILIES
-from dockershim.metrics.parts import Parts
+from dockershim.network.pod_network import PodNetwork
+from dockershim.state.checkpoints import Checkpoints
+from dockershim.state.engine_info import EngineInfo
+from dockershim.state.follower import EngineFollower
+from dockershim.state.image_records import ImageRecords
+from dockershim.state.inventory import Inventory
+from dockershim.state.pods import Pods
+from dockershim.state.watchdog import Watchdog
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 #: The log process answers between two batches. If it takes longer, it counts as stopped.
@@ -36,26 +45,38 @@ Labels = tuple[str, ...]
 Values = Mapping[Labels, float]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class State(Collector):
-    """The state at the last ``read``. Call ``read`` in the event loop; any thread may call ``collect``."""
+    """The state of these parts at the last ``read``. Call ``read`` in the event loop; any thread may call ``collect``.
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._values: dict[str, Values] = {}
+    ``network`` is who gives new pods their network.
+    """
+
+    pods: Pods
+    inventory: Inventory
+    checkpoints: Checkpoints
+    follower: EngineFollower
+    info: EngineInfo
+    watchdog: Watchdog
+    images: ImageRecords
+    events: ContainerEvents
+    logs: ContainerLogs
+    network: PodNetwork
+    streams: streaming.Server
+    _values: dict[str, Values] = field(default_factory=dict, init=False)
 
     async def read(self) -> None:
         """Read all parts. The log metrics are left out if the log process does not respond in time."""
-        parts = self._parts
         try:
-            logs = await parts.logs.statistics(_LOG_DEADLINE)
+            logs = await self.logs.statistics(_LOG_DEADLINE)
         except ShimError:
             logs = None
         self._values = {
             **_process(),
-            **_engine(parts, await failure_of(parts.network.check())),
-            **_inventory(parts, await _sandboxes(parts)),
-            **_logs(logs, parts.logs.restarts),
-            **_streams(parts.streams),
+            **_engine(self, await failure_of(self.network.check())),
+            **_inventory(self, await _sandboxes(self)),
+            **_logs(logs, self.logs.restarts),
+            **_streams(self.streams),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -65,7 +86,7 @@ class State(Collector):
     def register(self, registry: CollectorRegistry) -> None:
         """Add this to a registry, together with the kernel's numbers for the log process."""
         registry.register(self)
-        ProcessCollector("dockershim_log", lambda: self._parts.logs.pid, registry=registry)
+        ProcessCollector("dockershim_log", lambda: self.logs.pid, registry=registry)
 
     def describe(self) -> Iterator[Metric]:
         """Empty, or registration would call ``collect`` before there are values."""
@@ -93,7 +114,7 @@ def _process() -> dict[str, Values]:
     }
 
 
-def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values]:
+def _engine(parts: State, network_failure: ShimError | None) -> dict[str, Values]:
     features = parts.info.last
     info: Values = {(features.version, "{}.{}".format(*features.api)): 1} if features is not None else {}
     return {
@@ -106,7 +127,7 @@ def _engine(parts: Parts, network_failure: ShimError | None) -> dict[str, Values
     }
 
 
-async def _sandboxes(parts: Parts) -> Values:
+async def _sandboxes(parts: State) -> Values:
     """The number of sandboxes that are ready, and that are not."""
     found: Counter[Labels] = Counter({("ready",): 0, ("not_ready",): 0})
     for record in parts.inventory.snapshot():
@@ -119,7 +140,7 @@ async def _sandboxes(parts: Parts) -> Values:
     return found
 
 
-def _inventory(parts: Parts, sandboxes: Values) -> dict[str, Values]:
+def _inventory(parts: State, sandboxes: Values) -> dict[str, Values]:
     counters = parts.follower.counters
     containers: Counter[Labels] = Counter({(state,): 0 for state in _STATES.values()})
     for record in parts.inventory.snapshot():

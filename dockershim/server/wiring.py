@@ -57,7 +57,6 @@ from dockershim.hooks.folder import hook_servers
 from dockershim.host_paths.server_side import HostPaths
 from dockershim.interceptors import Chain
 from dockershim.logs.container_logs import ContainerLogs
-from dockershim.metrics.parts import Parts
 from dockershim.network.netns import Pins
 from dockershim.network.plugins import TimedPlugins
 from dockershim.network.pod_network import (
@@ -87,6 +86,7 @@ from dockershim.translate.records import SandboxRecord
 
 if TYPE_CHECKING:
     from dockershim.metrics.instruments import Instruments
+    from dockershim.metrics.state import State
     from dockershim.nri.validator import Rules
 
 logger = logging.getLogger(__name__)
@@ -204,15 +204,8 @@ async def compose(config: Config, world: World = MACHINE) -> AsyncIterator[Servi
                 chain=chain,
                 infra_image=infra_image,
             ),
-            start=lifecycle.start,
-            end=lifecycle.end,
-            reads=lifecycle.reads,
-            update=lifecycle.update,
+            lifecycle=lifecycle,
             events=events,
-            container_create=lifecycle.container_create,
-            container_start=lifecycle.container_start,
-            container_end=lifecycle.container_end,
-            container_update=lifecycle.container_update,
             container_reads=ContainerReads(inventory, keeper, accounts),
             dumps=dumps,
             logs=Logs(inventory, logs),
@@ -221,7 +214,10 @@ async def compose(config: Config, world: World = MACHINE) -> AsyncIterator[Servi
             statistics=Statistics(inventory, pins, info, disk),
         )
         if instruments is not None:
-            parts = Parts(
+            # Imported only here: its library takes memory.
+            from dockershim.metrics.state import State
+
+            state = State(
                 pods=pods,
                 inventory=inventory,
                 checkpoints=checkpoints,
@@ -234,7 +230,7 @@ async def compose(config: Config, world: World = MACHINE) -> AsyncIterator[Servi
                 network=network,
                 streams=streams,
             )
-            await _serve_metrics(config, instruments, parts, stack)
+            await _serve_metrics(config, instruments, state, stack)
         if starts is not None:
             await _serve_page(config, runtime, starts, stack)
         await _look_at_engine(follower, info)
@@ -334,11 +330,9 @@ async def _serve_page(config: Config, runtime: RuntimeService, starts: PodStarts
     logger.info("the debug page is served on %s/", server.base_url)
 
 
-async def _serve_metrics(config: Config, instruments: Instruments, parts: Parts, stack: AsyncExitStack) -> None:
+async def _serve_metrics(config: Config, instruments: Instruments, state: State, stack: AsyncExitStack) -> None:
     from dockershim.metrics.metrics_server import Exposition, MetricsServer
-    from dockershim.metrics.state import State
 
-    state = State(parts)
     state.register(instruments.registry)
     host, _, port = config.metrics_bind_addr.rpartition(":")
     context = await _tls(config.metrics_tls_cert, config.metrics_tls_key, config.metrics_tls_client_ca, stack)

@@ -59,7 +59,8 @@ def runtime() -> Runtime:
 
 @pytest.fixture
 async def url(runtime: Runtime) -> AsyncIterator[str]:
-    groups: Any = SimpleNamespace(**dict.fromkeys(("node", "reads", "container_reads", "statistics"), runtime))
+    groups: Any = SimpleNamespace(**dict.fromkeys(("node", "container_reads", "statistics"), runtime))
+    groups.lifecycle = SimpleNamespace(reads=runtime)
     async with DebugServer(Look(groups, PodStarts()), "127.0.0.1", 0) as server:
         yield server.base_url
 

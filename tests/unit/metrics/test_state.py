@@ -11,7 +11,6 @@ import pytest
 
 from dockershim.errors import NetworkFailure, Unavailable
 from dockershim.logs.container_logs import Statistics
-from dockershim.metrics.parts import Parts
 from dockershim.metrics.state import State, age
 from dockershim.state.follower import Counters
 from dockershim.translate.names import SandboxName
@@ -40,7 +39,7 @@ def sandbox(sandbox_id: str) -> SandboxRecord:
     return SandboxRecord(sandbox_id, SandboxName(sandbox_id, "ns", "uid", 0), True, 1, {}, {}, "", "none", True)
 
 
-def parts(**changed: Any) -> Parts:
+def state_of(**changed: Any) -> State:
     """A server with the sandboxes "ready", "broken", whose network cannot be read, and "stopped"."""
     records = [sandbox(name) for name in ("ready", "broken", "stopped")]
     reasons = {"ready": None, "stopped": "its network is torn down"}
@@ -62,12 +61,12 @@ def parts(**changed: Any) -> Parts:
         "network": SimpleNamespace(check=AsyncMock()),
         "streams": SimpleNamespace(open={}, served={}, tokens_waiting=0),
     }
-    return Parts(**known | changed)
+    return State(**known | changed)
 
 
 async def values(**changed: Any) -> dict[tuple[str, ...], float]:
     """The values of all metrics, by name and labels."""
-    state = State(parts(**changed))
+    state = state_of(**changed)
     await state.read()
     return {
         (sample.name.removeprefix("dockershim_"), *sample.labels.values()): sample.value

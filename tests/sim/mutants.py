@@ -49,8 +49,8 @@ OLD_RACES: Final = (
     Mistake(
         "race-run",
         "dockershim/cri/sandbox_run.py",
-        'self._pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):',
-        "self._pods.locked(sandbox_id) as pod:",
+        'self.pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):',
+        "self.pods.locked(sandbox_id) as pod:",
         "the undo of RunPodSandbox runs outside of the pod's lock",
     ),
     Mistake(
@@ -65,11 +65,11 @@ OLD_RACES: Final = (
     Mistake(
         "race-short-id",
         "dockershim/cri/sandbox_run.py",
-        """            self._pods.begin(sandbox_id)
-            async with self._pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):""",
-        """            self._pods.begin(sandbox_id)
-            undo.push("forget the sandbox", lambda: asyncio.sleep(0, self._pods.forget(sandbox_id)))
-            async with self._pods.locked(sandbox_id) as pod:""",
+        """            self.pods.begin(sandbox_id)
+            async with self.pods.locked(sandbox_id) as pod, rollback("RunPodSandbox", _UNDO_DEADLINE, undo):""",
+        """            self.pods.begin(sandbox_id)
+            undo.push("forget the sandbox", lambda: asyncio.sleep(0, self.pods.forget(sandbox_id)))
+            async with self.pods.locked(sandbox_id) as pod:""",
         "a run that fails forgets its pod first: a stop by a short id is answered OK while the infra container runs",
     ),
     Mistake(
@@ -103,7 +103,7 @@ OLD_RACES: Final = (
     Mistake(
         "race-end-twice",
         "dockershim/nri/events.py",
-        " or messages.known_as(before) in self._creations",
+        " or to_nri.known_as(before) in self._creations",
         "",
         "the removal of a container whose create has failed tells plugins of its end, beside the undo",
     ),

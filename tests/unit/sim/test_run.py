@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.table import REPOSITORY
+from tests.sim.mutants import OLD_RACES
 from tests.sim.run import _OutOfPatience, _patience
 
 ROOT = Path(__file__).parents[3]
@@ -52,3 +54,8 @@ def test_a_run_that_is_stuck_in_a_line_ends() -> None:
 def test_a_lock_that_is_not_taken_is_found() -> None:
     done = run("tests.sim.mutants", "--seeds", "8", "--only", "no-lock")
     assert "found no-lock" in done.stdout, done.stdout + done.stderr[-2000:]
+
+
+def test_each_old_race_can_be_put_back() -> None:
+    counts = {race.name: (REPOSITORY / race.file).read_text().count(race.old) for race in OLD_RACES}
+    assert [name for name, count in counts.items() if count != 1] == []

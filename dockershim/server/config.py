@@ -77,21 +77,15 @@ def _boolean(value: object) -> bool:
     raise ValueError("must be true or false")
 
 
-def _mtu(value: object) -> int:
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65535:
-        raise ValueError("must be an integer between 0 and 65535")
-    return value
+def _integer(lowest: int, highest: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ValueError(f"must be an integer between {lowest} and {highest}")
+        return value
 
-
-def _files(value: object) -> int:
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    # With only one file, the engine empties it in place, and lines that were not copied yet are lost.
-    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 1000:
-        raise ValueError("must be an integer between 2 and 1000")
-    return value
+    return read
 
 
 def _size(value: object) -> str:
@@ -436,7 +430,7 @@ class Config:
     )
     cni_cache_dir: Path = _option(Path("/var/lib/cni/cache"), _path, "Directory of the cached results of CNI plugins.")
     cni_timeout: float = _option(220.0, _positive_duration, "Timeout of setting up or tearing down a pod's network.")
-    network_plugin_mtu: int = _option(0, _mtu, "MTU of the network that kubenet creates. 0: the default.")
+    network_plugin_mtu: int = _option(0, _integer(0, 65535), "MTU of the network that kubenet creates. 0: the default.")
     hairpin_mode: str = _option(
         "none",
         _choice("none", "promiscuous-bridge", "hairpin-veth"),
@@ -472,8 +466,11 @@ class Config:
     engine_log_max_size: str = _option(
         "32m", _size, "Size at which the engine rotates a container's json-file, with container_log_format cri."
     )
+    # With only one file, the engine empties it in place, and lines that were not copied yet are lost.
     engine_log_max_files: int = _option(
-        3, _files, "Number of json-files that the engine keeps for a container, with container_log_format cri."
+        3,
+        _integer(2, 1000),
+        "Number of json-files that the engine keeps for a container, with container_log_format cri.",
     )
     runtime_hooks_dir: Path = _option(
         Path("/etc/runtime/hookserver.d"), _path, "Directory of hook server configurations, one file for each server."

@@ -50,8 +50,8 @@ def integer(source: Mapping[str, Any], key: str, where: str = "") -> int | None:
     return value
 
 
-def mapping(source: Mapping[str, Any], key: str, where: str = "") -> Object:
-    return _take(source, key, dict, where) or {}
+def mapping(source: Mapping[str, Any], key: str) -> Object:
+    return _take(source, key, dict, "") or {}
 
 
 def objects(source: Mapping[str, Any], key: str, where: str = "") -> list[Object]:

@@ -22,6 +22,7 @@ _METHODS = {
     for method in service.methods
 }
 _POLL = 0.05
+_READY = 30.0
 
 
 class CRI:
@@ -60,9 +61,9 @@ def answers(endpoint: str) -> bool:
     return True
 
 
-def wait_ready(endpoint: str, server: Any, timeout: float = 30.0) -> bool:
-    """Wait until the process ``server`` serves; False if it has ended, or takes longer than ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
+def wait_ready(endpoint: str, server: Any) -> bool:
+    """Wait until the process ``server`` serves; False if it has ended, or takes longer than ``_READY`` seconds."""
+    deadline = time.monotonic() + _READY
     while not answers(endpoint):
         if server.poll() is not None or time.monotonic() > deadline:
             return False

@@ -64,6 +64,6 @@ def clock(moment: float) -> str:
         return UNKNOWN
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, one: str) -> str:
     """``1 pod``, ``2 pods``."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
+    return f"{count} {one if count == 1 else f'{one}s'}"

@@ -272,20 +272,13 @@ class Engine:
         """Like ``get``, for a caller who has to know whether the answer was long, or something is missing in it."""
         return await self._get(path, params, deadline, self._whole)
 
-    async def get_list(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        params: Mapping[str, str] | None = None,
-        deadline: float | None = None,
-    ) -> list[T]:
+    async def get_list(self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None) -> list[T]:
         """Like ``get``, for a list of any length: its objects with the fields of ``kind`` only, a TypedDict."""
 
         async def read(response: Response) -> list[T]:
             return await self._listed(response, kind)
 
-        return await self._get(path, params, deadline, read)
+        return await self._get(path, params, None, read)
 
     async def _get(
         self,

@@ -65,4 +65,4 @@ def test_no_time_raises(moment: float) -> None:
 
 
 def test_counts() -> None:
-    assert [counted(1, "pod"), counted(0, "pod"), counted(2, "try", "tries")] == ["1 pod", "0 pods", "2 tries"]
+    assert [counted(1, "pod"), counted(0, "pod"), counted(2, "pod")] == ["1 pod", "0 pods", "2 pods"]

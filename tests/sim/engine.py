@@ -137,7 +137,7 @@ class Image:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """An answer with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -284,6 +284,10 @@ class EngineModel:
             container for container in self.processes.values() if sandbox_id in (container.id, container.sandbox_id)
         ]
 
+    def seconds(self, least: float, most: float) -> float:
+        """How long something takes that it does, or comes too late."""
+        return self._random.uniform(least, most)
+
     # -- its API -----------------------------------------------------------------------------------------------
 
     async def request(self, method: str, path: str, params: Mapping[str, str], body: Any) -> Reply:
@@ -295,7 +299,7 @@ class EngineModel:
         if path not in ("/_ping", "/info", "/version"):
             about = "" if path == "/events" else _shorten(" ".join(params.values()))
             self._record("engine", f"{_shorten(what)} {about}".rstrip())
-        fate = self._draw_fate(method, path)
+        fate = self.draw_fate(method, path)
         work = self._task(self._serve(method, path, params, body, fate), what)
         try:
             reply = await asyncio.shield(work)
@@ -308,7 +312,8 @@ class EngineModel:
             raise lost()
         return reply
 
-    def _draw_fate(self, method: str, path: str) -> str:
+    def draw_fate(self, method: str, path: str) -> str:
+        """What becomes of a request: "lost", "unanswered" or "failing"; empty if nothing goes wrong with it."""
         faults, chance = self.faults, self._random.random()
         if faults is CALM or path in ("/_ping", "/events"):
             return ""
@@ -325,17 +330,17 @@ class EngineModel:
             return self._json(None)
         try:
             if fate == "failing":
-                raise _Failed(500, "something is wrong with the engine's disk")
+                raise Failed(500, "something is wrong with the engine's disk")
             return await self._route(method, path, params, body, came)
-        except _Failed as error:
+        except Failed as error:
             return self._json({"message": str(error)}, error.status)
 
     async def _delay(self) -> None:
         """The time that a request takes."""
         faults = self.faults
-        await asyncio.sleep(self._random.uniform(0.0002, 0.01))
+        await asyncio.sleep(self.seconds(0.0002, 0.01))
         if faults.slow and self._random.random() < faults.slow:
-            await asyncio.sleep(self._random.uniform(0.05, faults.seconds))
+            await asyncio.sleep(self.seconds(0.05, faults.seconds))
         await self._wait_for_hang()
 
     async def _wait_for_hang(self) -> None:
@@ -395,7 +400,7 @@ class EngineModel:
                 return self._json(self._inspected_image(self._find_image("/".join(name))))
             case "DELETE", ["images", *name]:
                 return self._delete_image("/".join(name))
-        raise _Failed(404, "page not found")
+        raise Failed(404, "page not found")
 
     def _json(self, value: Any, status: int = 200) -> Reply:
         content = b"" if value is None else json.dumps(value).encode()
@@ -428,14 +433,11 @@ class EngineModel:
             if container.running:
                 return self._json(None, 304)
             if container.removing:
-                raise _Failed(409, f"container {container.id} is marked for removal and cannot be started")
+                raise Failed(409, f"container {container.id} is marked for removal and cannot be started")
             try:
                 namespace = self._namespace_of(container)
-                await self._work()
-                if self.faults.slow_starts and self._random.random() < self.faults.slow_starts:
-                    await asyncio.sleep(self._random.uniform(0.1, 4.0))
-                self._check_start()
-            except _Failed as error:
+                await self.make_process()
+            except Failed as error:
                 self._note_failed_start(container, str(error))
                 raise
             except asyncio.CancelledError:
@@ -452,14 +454,15 @@ class EngineModel:
         if kind.startswith("container:"):
             joined = kind.partition(":")[2]
             if (other := self.containers.get(joined)) is None:
-                raise _Failed(404, f"No such container: {joined}")
+                raise Failed(404, f"No such container: {joined}")
             if not other.running:
-                raise _Failed(409, f"cannot join network of a non running container: {joined}")
+                raise Failed(409, f"cannot join network of a non running container: {joined}")
             return other.namespace
         if early := (container.host_config.get("Annotations") or {}).get(EARLY_NETWORK):
             pin = Path(early.partition("\n")[0] + container.id)
             if pin not in kernel.mounts:
-                raise _Failed(500, f"failed to create task for container: {pin}: no such file or directory")
+                raise Failed(500, f"failed to create task for container: {pin}: no such file or directory")
+            kernel.mounts[_netns(container)] = kernel.mounts[pin]
             return kernel.mounts[pin]
         return kernel.namespace(_netns(container))
 
@@ -468,9 +471,13 @@ class EngineModel:
         container.error, container.exit_code = error, 128
         self.world.kernel.mounts.pop(_netns(container), None)
 
-    def _check_start(self) -> None:
+    async def make_process(self) -> None:
+        """The work of a start between the joining of namespaces and the first process. Raises Failed."""
+        await self._work()
+        if self.faults.slow_starts and self._random.random() < self.faults.slow_starts:
+            await asyncio.sleep(self.seconds(0.1, 4.0))
         if self._random.random() < self.faults.failing_starts:
-            raise _Failed(400, 'failed to create task for container: exec: "x": executable file not found in $PATH')
+            raise Failed(400, 'failed to create task for container: exec: "x": executable file not found in $PATH')
 
     def _begin(self, container: Container, namespace: Namespace | None) -> None:
         kernel = self.world.kernel
@@ -484,7 +491,7 @@ class EngineModel:
         self._changed("start", container)
         if self.faults.ends and container.sandbox_id and self._random.random() < self.faults.ends:
             oom, code = self._random.random() < self.faults.oom, self._random.choice((0, 1, 137))
-            after = self._random.choice((0.0, 0.01, self._random.uniform(0, 5)))
+            after = self._random.choice((0.0, 0.01, self.seconds(0, 5)))
             self._task(self._end_later(container, container.pid, after, 137 if oom else code, oom), "end")
 
     async def _end_later(self, container: Container, pid: int, after: float, code: int, oom: bool) -> None:
@@ -506,7 +513,7 @@ class EngineModel:
     async def _kill(self, name: str) -> Reply:
         async with self._turn(name) as container:
             if not container.running:
-                raise _Failed(409, f"cannot kill container: {name}: container {container.id} is not running")
+                raise Failed(409, f"cannot kill container: {name}: container {container.id} is not running")
         await self._kill_and_wait(container)
         return self._json(None, 204)
 
@@ -514,14 +521,14 @@ class EngineModel:
         """Send SIGKILL and wait for the end, as an engine does it, without keeping others from the container."""
         pid = container.pid
         if self._random.random() < self.faults.late_ends:
-            self._task(self._end_later(container, pid, self._random.uniform(9, 14), 137, False), "late end")
+            self._task(self._end_later(container, pid, self.seconds(9, 14), 137, False), "late end")
         else:
-            self._task(self._end_later(container, pid, self._random.uniform(0, 0.05), 137, False), "end")
+            self._task(self._end_later(container, pid, self.seconds(0, 0.05), 137, False), "end")
         try:
             async with asyncio.timeout(_KILL_PATIENCE):
                 await container.ended.wait()
         except TimeoutError:
-            raise _Failed(
+            raise Failed(
                 500,
                 f"cannot kill container: {container.id}: tried to kill container, but did not receive an exit event",
             ) from None
@@ -553,7 +560,7 @@ class EngineModel:
         async with self._turn(name) as container:
             await self._work()
             if container.removing:
-                raise _Failed(409, f"cannot update a container marked for removal: {container.id}")
+                raise Failed(409, f"cannot update a container marked for removal: {container.id}")
             container.body["HostConfig"] = {**container.host_config, **fields}
             self._tell("update", container)
         return self._json({"Warnings": None})
@@ -561,9 +568,9 @@ class EngineModel:
     async def _pause(self, name: str, *, paused: bool) -> Reply:
         async with self._turn(name) as container:
             if not container.running:
-                raise _Failed(409, f"container {container.id} is not running")
+                raise Failed(409, f"container {container.id} is not running")
             if container.paused is paused:
-                raise _Failed(
+                raise Failed(
                     409 if paused else 500, f"container {container.id} is {'already' if paused else 'not'} paused"
                 )
             container.paused = paused
@@ -573,12 +580,12 @@ class EngineModel:
     async def _delete(self, name: str, *, force: bool) -> Reply:
         container = self._find(name)
         if container.removing:
-            raise _Failed(409, f"removal of container {container.id} is already in progress")
+            raise Failed(409, f"removal of container {container.id} is already in progress")
         container.removing = True
         try:
             async with self._turn(container.id):
                 if container.running and not force:
-                    raise _Failed(409, f"cannot remove container {container.id!r}: container is running: stop it first")
+                    raise Failed(409, f"cannot remove container {container.id!r}: container is running: stop it first")
             if container.running:
                 await self._kill_and_wait(container)
             async with self._turn(container.id):
@@ -593,7 +600,7 @@ class EngineModel:
     def _check_name(self, name: str, *, mine: bool = False) -> None:
         holder = next((one.id for one in self.containers.values() if one.name == name), "")
         if holder or (name in self._names_being_made and not mine):
-            raise _Failed(
+            raise Failed(
                 409,
                 f'Conflict. The container name "/{name}" is already in use by container "{holder or self._new_id()}".'
                 " You have to remove (or rename) that container to be able to reuse that name.",
@@ -609,7 +616,7 @@ class EngineModel:
         begins = [one for one in self.containers.values() if name and one.id.startswith(name)]
         if len(begins) == 1:
             return begins[0]
-        raise _Failed(404, f"No such container: {name}")
+        raise Failed(404, f"No such container: {name}")
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[Container]:
@@ -617,14 +624,14 @@ class EngineModel:
         found = self._find(name)
         async with self._turns[found.id]:
             if self.containers.get(found.id) is not found:
-                raise _Failed(404, f"No such container: {name}")
+                raise Failed(404, f"No such container: {name}")
             yield found
 
     async def _work(self) -> None:
         """The time that a change takes, while it holds the container's lock."""
-        await asyncio.sleep(self._random.uniform(0.001, 0.1))
+        await asyncio.sleep(self.seconds(0.001, 0.1))
         if self.faults.slow and self._random.random() < self.faults.slow:
-            await asyncio.sleep(self._random.uniform(0.1, 4 * self.faults.seconds))
+            await asyncio.sleep(self.seconds(0.1, 4 * self.faults.seconds))
         await self._wait_for_hang()
 
     # -- what it tells -----------------------------------------------------------------------------------------
@@ -719,7 +726,7 @@ class EngineModel:
 
     def _archive(self, path: str) -> Reply:
         if (content := _FILES.get(path)) is None:
-            raise _Failed(404, f"Could not find the file {path} in container")
+            raise Failed(404, f"Could not find the file {path} in container")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             member = tarfile.TarInfo(path.rpartition("/")[2])
@@ -757,7 +764,7 @@ class EngineModel:
                 return image
             if any(name in (f"docker.io/library/{tag}", f"docker.io/{tag}") for tag in image.tags):
                 return image
-        raise _Failed(404, f"No such image: {name}")
+        raise Failed(404, f"No such image: {name}")
 
     def _add_image(self, image: Image) -> None:
         for other in self.images.values():
@@ -779,7 +786,7 @@ class EngineModel:
             f"{params['fromImage'].removeprefix('docker.io/').removeprefix('library/')}:{params.get('tag', 'latest')}"
         )
         if name not in IMAGES:
-            raise _Failed(404, f"manifest for {name} not found: manifest unknown: manifest unknown")
+            raise Failed(404, f"manifest for {name} not found: manifest unknown: manifest unknown")
         return Reply(200, {"Api-Version": self.api}, self._pulling(name))
 
     async def _pulling(self, name: str) -> AsyncIterator[bytes]:
@@ -789,7 +796,7 @@ class EngineModel:
         try:
             for percent in range(0, 100, 25):
                 yield self._progress(status="Downloading", id=digits, progressDetail={"current": percent, "total": 100})
-                await asyncio.sleep(self._random.uniform(0.001, 1.0))
+                await asyncio.sleep(self.seconds(0.001, 1.0))
                 await self._wait_for_hang()
                 chance = self._random.random()
                 if chance < self.faults.failing_pulls:
@@ -811,13 +818,13 @@ class EngineModel:
         """The image with this name or id."""
         try:
             return self._find_image(name)
-        except _Failed:
+        except Failed:
             return None
 
     def _delete_image(self, name: str) -> Reply:
         image = self._find_image(name)
         if any(container.image is image for container in self.containers.values() if container.running):
-            raise _Failed(409, f"conflict: unable to delete {name} (cannot be forced) - image is being used")
+            raise Failed(409, f"conflict: unable to delete {name} (cannot be forced) - image is being used")
         del self.images[image.id]
         self._tell_of_image("delete", image.id)
         return self._json([{"Deleted": image.id}])
@@ -867,9 +874,9 @@ class EngineModel:
         try:
             while True:
                 event = await reader.queue.get()
-                await asyncio.sleep(self._random.uniform(0, 0.002))
+                await asyncio.sleep(self.seconds(0, 0.002))
                 if self.faults.late_events and self._random.random() < self.faults.late_events:
-                    await asyncio.sleep(self._random.uniform(0.1, 4.0))
+                    await asyncio.sleep(self.seconds(0.1, 4.0))
                 if reader.wants(event):
                     yield json.dumps(event).encode() + b"\n"
         finally:

@@ -436,15 +436,8 @@ class Invariants:
 
     def check_server(self, services: Any) -> None:
         """The server has nothing more in memory of pods that are gone."""
-        inside = Inside(services)
-        for kind, names in _EMPTY.items():
-            for found in inside.of(kind):
-                for name in names:
-                    if value := _due(getattr(found, name), self._now()):
-                        self.fail(f"{kind.__name__}.{name} is not empty: {str(value)[:200]}")
-        for locks in inside.of(rollback.Locks):
-            if locks._locks:
-                self.fail(f"a lock is held: {list(locks._locks)}")
+        for problem in left_in_memory(services, self._now()):
+            self.fail(problem)
 
     def check_tasks(self, tasks: Iterable[asyncio.Task[Any]], usual: Iterable[str]) -> None:
         """No task is left but those that a server has that nobody calls; ``usual`` are their names."""
@@ -522,6 +515,19 @@ class Inside:
     def of(self, kind: type[T]) -> list[T]:
         """Every object of exactly this type."""
         return [one for one in self._found if type(one) is kind]
+
+
+def left_in_memory(services: Any, now: float) -> Iterator[str]:
+    """What a server remembers of pods, though there are none."""
+    inside = Inside(services)
+    for kind, names in _EMPTY.items():
+        for found in inside.of(kind):
+            for name in names:
+                if value := _due(getattr(found, name), now):
+                    yield f"{kind.__name__}.{name} is not empty: {str(value)[:200]}"
+    for locks in inside.of(rollback.Locks):
+        if locks._locks:
+            yield f"a lock is held: {list(locks._locks)}"
 
 
 def _due(value: Any, now: float) -> Any:

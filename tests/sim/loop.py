@@ -34,6 +34,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from asyncinotify import Inotify
@@ -126,6 +127,10 @@ class Simulation:
         self._dead_tasks: list[asyncio.Task[Any]] = []
         #: By id: weak references end before a generator is told to.
         self._generators: dict[int, SimLoop] = {}
+        #: Who waits until nothing is ready.
+        self._settled: list[asyncio.Future[None]] = []
+        #: The programs of the machine, by path, and what each says on its standard output before it ends.
+        self.programs: dict[str, bytes] = {}
         #: The loop of all that no process of the simulation does.
         self.world = self.process("world")
 
@@ -191,6 +196,16 @@ class Simulation:
             request.cancel()
         loop.shut_sockets()
 
+    async def settle(self) -> None:
+        """Wait, in the loop of the world, until nothing is ready in any loop, and all wait for time or each other."""
+        settled: asyncio.Future[None] = self.world.create_future()
+        self._settled.append(settled)
+        await settled
+
+    def hand_over(self, loop: SimLoop, job: Job, take: Callable[[], None], *, is_done: bool) -> None:
+        """Work goes to a thread of a process, or comes back from it when it is done: a drawn time later."""
+        loop.call_later(self.delay(), take)
+
     # -- the order ---------------------------------------------------------------------------------------------
 
     def add(self, loop: SimLoop, handle: asyncio.Handle, *, is_free: bool, of_socket: bool = False) -> None:
@@ -212,6 +227,9 @@ class Simulation:
         self._take_due()
         while not self._ready:
             if self._look_at_sockets():
+                break
+            if self._settled:
+                self._settled.pop(0).set_result(None)
                 break
             if not self._timers:
                 raise Stuck(self._who_waits())
@@ -386,6 +404,21 @@ class SimLoop(asyncio.SelectorEventLoop):
                     finally:
                         shut.detach()
 
+    # -- programs ----------------------------------------------------------------------------------------------
+
+    async def subprocess_exec(self, protocol_factory: Any, program: Any, *_: Any, **__: Any) -> Any:
+        """Start a program, which says what it has to say and ends."""
+        if (said := self.simulation.programs.get(str(program))) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+        protocol = protocol_factory()
+        transport = _Program()
+        protocol.connection_made(transport)
+        protocol.pipe_data_received(1, said)
+        for pipe in (1, 2):
+            protocol.pipe_connection_lost(pipe, None)
+        protocol.process_exited()
+        return transport, protocol
+
     # -- threads -----------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -395,8 +428,30 @@ class SimLoop(asyncio.SelectorEventLoop):
         pool = self._pools.get(executor)
         if pool is None:
             pool = self._pools[executor] = _Pool(self, getattr(executor, "_max_workers", _DEFAULT_THREADS))
-        pool.submit(_Job(answer, lambda: func(*args)))
+        pool.submit(Job(answer, func, args))
         return answer
+
+
+class _Program(asyncio.SubprocessTransport):
+    """A program that has ended."""
+
+    def get_pid(self) -> int:
+        return 0
+
+    def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
+        return self if fd else None
+
+    def get_returncode(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        raise ProcessLookupError
+
+    async def _wait(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        return
 
 
 class _Future(asyncio.Future[T]):
@@ -427,9 +482,12 @@ def _make_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **
 
 
 @dataclass(slots=True)
-class _Job:
+class Job:
+    """Work for a thread."""
+
     answer: asyncio.Future[Any]
-    work: Callable[[], Any]
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -438,9 +496,9 @@ class _Pool:
 
     loop: SimLoop
     free: int
-    waiting: deque[_Job] = field(default_factory=deque)
+    waiting: deque[Job] = field(default_factory=deque)
 
-    def submit(self, job: _Job) -> None:
+    def submit(self, job: Job) -> None:
         self.waiting.append(job)
         self._go_on()
 
@@ -448,13 +506,13 @@ class _Pool:
         while self.free and self.waiting:
             self.free -= 1
             job = self.waiting.popleft()
-            self.loop.call_later(self.loop.simulation.delay(), self._begin, job)
+            self.loop.simulation.hand_over(self.loop, job, partial(self._begin, job), is_done=False)
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: Job) -> None:
         """A thread runs the work, beside whatever else is ready."""
         self.loop.simulation.add(self.loop, asyncio.Handle(self._run, (job,), self.loop), is_free=True)
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: Job) -> None:
         if job.answer.cancelled():
             self._end(job, None, None)
             return
@@ -462,15 +520,16 @@ class _Pool:
         self.loop.simulation.working = self.loop
         result = failure = None
         try:
-            result = job.work()
+            result = job.work(*job.arguments)
         except BaseException as error:
             failure = error
         self.loop.simulation.working = None
         asyncio._set_running_loop(self.loop)
         if not self.loop.is_dead:
-            self.loop.call_later(self.loop.simulation.delay(), self._end, job, result, failure)
+            end = partial(self._end, job, result, failure)
+            self.loop.simulation.hand_over(self.loop, job, end, is_done=True)
 
-    def _end(self, job: _Job, result: Any, failure: BaseException | None) -> None:
+    def _end(self, job: Job, result: Any, failure: BaseException | None) -> None:
         self.free += 1
         if not job.answer.cancelled():
             if failure is not None:

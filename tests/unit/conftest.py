@@ -1,19 +1,16 @@
-"""An engine with pods, and what follows it; threads that other work has, and none."""
+"""An engine with pods, and what follows it; threads that other work has."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dockershim.cri import limits as limits_module
-from dockershim.cri import sandbox_run
 from dockershim.engine.client import Engine
-from dockershim.state import pods as pods_module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from tests.unit.engine.server import Server
@@ -62,17 +59,3 @@ async def stuck() -> AsyncIterator[None]:
     yield
     released.set()
     await waiting
-
-
-@pytest.fixture
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work of threads is done at once, so that each run depends only on the order that is tried."""
-
-    async def at_once(work: Callable[..., object], *arguments: object) -> object:
-        return work(*arguments)
-
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
-    for module in (sandbox_run, pods_module):
-        monkeypatch.setattr(module, "with_own_files", at_once)
-    for module in (pods_module, limits_module):
-        monkeypatch.setattr(module, "with_own_thread", at_once)

@@ -1,24 +1,24 @@
-"""A node in memory with an NRI plugin."""
+"""NRI plugins on a node of the simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import HookFailure
-from dockershim.nri.events import Actions, Events
-from dockershim.nri.interceptor import NRI
-from dockershim.nri.to_nri import Node
-from tests.unit.cri.memory_node import UNUSED, Server
+from dockershim.nri.events import Events
+from tests.unit.cri.sim_node import Server
+
+P = TypeVar("P")
 
 
 class Recorder:
     """A plugin that writes down what it is told, and refuses what it is to refuse."""
 
-    end = None
+    end: str | None = None
 
     def __init__(self, name: str = "10-test", refuses: str = "") -> None:
         self.name = name
@@ -46,19 +46,8 @@ class Recorder:
         return [method for method, _, _ in self.told]
 
 
-async def never(*_: object) -> Any:
-    raise AssertionError("nobody asked for this")
-
-
-def serve(server: Server) -> Events:
-    events = Events(server.pods, server.inventory, lambda: Node("cgroupfs"), Actions(never, never), None)
-    known: Any = {"pods": server.pods, "inventory": server.inventory, "info": server.info}
-    nri = NRI(events, **known, host_paths=UNUSED, cdi_edits=never)
-    server.chain.place().take(nri)
-    return events
-
-
-async def with_plugin(server: Server, **fields: Any) -> tuple[Events, Any]:
-    events, plugin = serve(server), Recorder(**fields)
-    await events.add(plugin)  # type: ignore[arg-type]
-    return events, plugin
+async def connect(server: Server, plugin: P) -> P:
+    """Have a plugin join the server, which has the option ``nri``."""
+    joining: Any = plugin
+    await server.inside(lambda: server.part(Events).add(joining))
+    return plugin

@@ -28,7 +28,7 @@ from dockershim.errors import (
     Unavailable,
 )
 from dockershim.translate.records import ContainerRecord
-from tests.unit.cri.memory_node import settle
+from tests.unit.settle import settle
 from tests.unit.translate.records import RECORD
 
 ID = RECORD.id

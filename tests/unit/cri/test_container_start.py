@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.cri import container_start
 from dockershim.errors import EngineFailure, NotFound, Unavailable
-from tests.unit.cri.interleaved import clear_away
-from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
-
-pytestmark = pytest.mark.usefixtures("no_threads")
-
-
-async def made(folder: Path) -> Server:
-    server = await MemoryNode(folder).with_pod(container=True)
-    server.node.steps.on = False
-    return server
+from tests.sim.engine import Container
+from tests.sim.world import lost
+from tests.unit.cri.sim_node import SimNode, simulated
 
 
-async def test_a_start_that_fails_is_seen_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@simulated
+async def test_a_start_that_fails_is_seen_at_once(node: SimNode) -> None:
     """The engine notes it at the container, and sends no event."""
-    server = await made(tmp_path)
-
-    async def fail(container_id: str) -> None:
-        server.node.engine.containers[container_id]["State"].update(Status="exited", ExitCode=127)
-        raise EngineFailure("exec: no such file")
-
-    monkeypatch.setattr(server.node.engine, "start", fail)
-    with pytest.raises(EngineFailure, match="no such file"):
+    server = await node.with_pod(container=True)
+    node.engine.fail.add("start")
+    with pytest.raises(EngineFailure, match="as it was told to"):
         await server.start_container()
-    record = await server.inventory.container(CONTAINER_ID)
-    assert (record.state, record.exit_code) == (cri.CONTAINER_EXITED, 127)
-    await clear_away(server)
+    status = await server.container_status()
+    assert (status.state, status.exit_code) == (cri.CONTAINER_EXITED, 128)
 
 
-async def test_a_container_that_is_removed_as_soon_as_it_starts_is_not_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    server = await made(tmp_path)
-    start = server.node.engine.start
+@simulated
+async def test_a_container_that_is_removed_as_soon_as_it_starts_is_not_found(node: SimNode) -> None:
+    server = await node.with_pod(container=True)
 
-    async def start_and_lose(container_id: str) -> None:
-        await start(container_id)
-        server.node.engine.lose(container_id)
+    def lose(action: str, container: Container) -> None:
+        if action == "start":
+            node.engine.lose(container.id)
 
-    monkeypatch.setattr(server.node.engine, "start", start_and_lose)
+    node.engine.on_change.append(lose)
     with pytest.raises(NotFound, match="was removed immediately after it was started"):
         await server.start_container()
-    await clear_away(server)
 
 
+@simulated
 async def test_a_container_without_its_user_namespace_does_not_run_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = await made(tmp_path)
+    server = await node.with_pod(container=True)
     monkeypatch.setattr(container_start, "has_ids", lambda *_: False)
     with pytest.raises(EngineFailure, match="started without its user namespace"):
         await server.start_container()
-    assert CONTAINER_ID not in server.node.engine.running()
-    await clear_away(server)
+    assert node.engine.ids(running=True) == [node.pod]
 
 
-async def test_a_start_that_failed_can_be_made_again(tmp_path: Path) -> None:
-    server = await made(tmp_path)
-    server.node.engine.fail.add("start")
+@simulated
+async def test_a_start_that_did_not_reach_the_engine_can_be_made_again(node: SimNode) -> None:
+    server = await node.with_pod(container=True)
+
+    async def lose() -> None:
+        raise lost()
+
+    node.engine.before["start"] = lose
     with pytest.raises(Unavailable):
         await server.start_container()
+    node.engine.before.clear()
     await server.start_container()
-    assert CONTAINER_ID in server.node.engine.running()
-    await clear_away(server)
+    assert node.container in node.engine.ids(running=True)

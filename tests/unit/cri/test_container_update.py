@@ -3,81 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dockershim import cgroups
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition
-from dockershim.translate.records import to_cri_container_status, to_current_resources
-from dockershim.translate.resources import to_engine_resources
-from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode, Server
-
-PID = 4711
+from tests.unit.cri.sim_node import Server, SimNode, finish, simulated
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A container that runs in a scope of systemd, with its limits."""
-
-    node: MemoryNode
-    server: Server
-    scope: Path
-
-    def limits(self) -> dict[str, str]:
-        return {file.name: file.read_text().strip() for file in self.scope.glob("[hm]*")}
-
-    def set_limits(self, values: Mapping[str, str]) -> None:
-        for name, value in values.items():
-            (self.scope / name).write_text(f"{value}\n")
-
-    async def update(self, **resources: Any) -> None:
-        linux = cri.LinuxContainerResources(**resources)
-        request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=linux)
-        await self.server.container_update.update_container_resources(request)
+def limits(node: SimNode) -> dict[str, str]:
+    """What is in the container's cgroup."""
+    return dict(node.kernel.cgroups[node.container])
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    node = MemoryNode(tmp_path)
-    server = await node.server()
-    assert await server.create(await server.run_pod()) == CONTAINER_ID
-    await server.start_container()
-    node.engine.containers[CONTAINER_ID]["State"]["Pid"] = PID
-    await server.look()
-    scope = tmp_path / "cgroup" / "kubepods.slice" / f"docker-{CONTAINER_ID}.scope"
-    scope.mkdir(parents=True)
-    (tmp_path / "proc" / str(PID)).mkdir(parents=True)
-    (tmp_path / "proc" / str(PID) / "cgroup").write_text(f"0::/kubepods.slice/{scope.name}\n")
-    for folder in (tmp_path / "cgroup", scope):
-        (folder / "cgroup.controllers").write_text("cpu memory pids hugetlb\n")
-    # What the start left due has no place here: for the machine's own cgroups, this process has ended.
-    while server.limits._due:  # noqa: ASYNC110  # a thread does it
-        await asyncio.sleep(0)
-    here = {"root": tmp_path / "cgroup", "proc": tmp_path / "proc"}
-    functions = ("apply_files", "read_files", "set_oom_score")
-    server.limits.cgroups = SimpleNamespace(**{name: partial(getattr(cgroups, name), **here) for name in functions})
-    yield Running(node, server, scope)
-    await server.close()
+def kept(node: SimNode) -> list[Path]:
+    """The files of changed limits."""
+    return sorted((node.folder / "run" / "dockershim" / "limits").iterdir())
 
 
-async def test_an_update_through_systemd_leaves_the_other_limits(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, int]] = []
+async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:
+    """``unified`` and huge pages of the container's status."""
+    found = (await server.container_status()).resources.linux
+    return dict(found.unified), {limit.page_size: limit.limit for limit in found.hugepage_limits}
 
-    async def by_systemd(_: str, fields: dict[str, int]) -> None:
-        asked.append(fields)
-        reset = {"min": "0", "low": "0", "high": "max", "oom.group": "0", "swap.max": "max"}
-        running.set_limits({f"memory.{name}": value for name, value in reset.items()})
 
-    monkeypatch.setattr(running.server.engine_containers, "update", by_systemd)
+@simulated
+async def test_an_update_through_systemd_leaves_the_other_limits(node: SimNode) -> None:
+    server = await node.with_pod(container=True, started=True)
     before = {
         "memory.min": "4096",
         "memory.low": "8192",
@@ -85,102 +39,105 @@ async def test_an_update_through_systemd_leaves_the_other_limits(
         "memory.oom.group": "1",
         "memory.swap.max": "16384",
     }
-    running.set_limits(before)
-    await running.update(cpu_shares=512, unified={"memory.high": "131072"})
-    assert asked == [{"CpuShares": 512}]
-    assert running.limits() == before | {"memory.high": "131072"}
+    node.kernel.cgroups[node.container] = dict(before)
+
+    async def by_systemd() -> None:
+        reset = {"min": "0", "low": "0", "high": "max", "oom.group": "0", "swap.max": "max"}
+        node.kernel.cgroups[node.container] |= {f"memory.{name}": value for name, value in reset.items()}
+
+    node.engine.before["update"] = by_systemd
+    await server.update_container(cpu_shares=512, unified={"memory.high": "131072"})
+    assert node.engine.containers[node.container].host_config["CpuShares"] == 512
+    assert limits(node) == before | {"memory.high": "131072"}
 
 
-async def test_an_update_waits_for_no_thread_of_others(stuck: None, running: Running) -> None:
+@simulated
+async def test_an_update_waits_for_no_thread_of_others(node: SimNode) -> None:
     """The kernel may hold up such a write for long, and other work in threads should not wait for it either."""
-    running.set_limits({"memory.high": "max"})
-    async with asyncio.timeout(5):
-        await running.update(unified={"memory.high": "65536"})
-    assert running.limits()["memory.high"] == "65536"
+    server = await node.with_pod(container=True, started=True)
+    node.steps.on = True
+    others = [asyncio.ensure_future(server.inside(lambda: asyncio.to_thread(int))) for _ in range(100)]
+    await node.settle()
+    of_others = len(node.steps.waiting)
+    updating = asyncio.ensure_future(server.update_container(unified={"memory.high": "65536"}))
+    await node.settle()
+    while len(node.steps.waiting) > of_others:
+        node.steps.take(-1)
+        await node.settle()
+    assert limits(node)["memory.high"] == "65536"
+    await finish(node, updating, *others)
 
 
-async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:
-    """``unified`` and huge pages of the container's status."""
-    image: Any = None
-    record = await server.inventory.container(CONTAINER_ID)
-    found = to_cri_container_status(record, image).resources.linux
-    return dict(found.unified), {limit.page_size: limit.limit for limit in found.hugepage_limits}
-
-
-async def test_the_status_tells_what_updates_gave_also_by_the_next_server(running: Running) -> None:
-    unified, pages = await resources(running.server)
+@simulated
+async def test_the_status_tells_what_updates_gave_also_by_the_next_server(node: SimNode) -> None:
+    server = await node.with_pod(container=True, started=True)
+    unified, pages = await resources(server)
     assert "memory.high" not in unified
-    running.set_limits({"memory.high": "max", "memory.swap.max": "max", "hugetlb.2MB.max": "0"})
     huge = [cri.HugepageLimit(page_size="2MB", limit=4 << 20)]
-    await running.update(unified={"memory.high": "65536"}, hugepage_limits=huge)
-    await running.update(unified={"memory.high": "131072", "memory.swap.max": "16384"})
+    await server.update_container(unified={"memory.high": "65536"}, hugepage_limits=huge)
+    await server.update_container(unified={"memory.high": "131072", "memory.swap.max": "16384"})
     expected = {**unified, "memory.high": "131072", "memory.swap.max": "16384"}, {**pages, "2MB": 4 << 20}
-    assert await resources(running.server) == expected
-    next_one = await running.node.server()
+    assert await resources(server) == expected
+    next_one = await node.server()
     assert await resources(next_one) == expected
     # The first limit of memory leaves the swap that the update gave.
-    known = to_current_resources(await next_one.inventory.container(CONTAINER_ID))
-    fields = to_engine_resources(cri.LinuxContainerResources(memory_limit_in_bytes=4096), before=known)
-    assert fields == {"Memory": 4096, "MemorySwap": 4096 + 16384}
+    await next_one.update_container(memory_limit_in_bytes=1 << 30)
+    fields = node.engine.containers[node.container].host_config
+    assert (fields["Memory"], fields["MemorySwap"]) == (1 << 30, (1 << 30) + 16384)
     await next_one.remove_container()
-    assert list((running.node.folder / "limits").iterdir()) == []
-    await next_one.close()
+    assert kept(node) == []
 
 
-async def test_what_nobody_has_any_more_is_forgotten_by_the_next_server(running: Running) -> None:
-    running.set_limits({"memory.high": "max"})
-    await running.update(unified={"memory.high": "65536"})
-    files = running.node.folder / "limits"
-    (files / ("ee" * 32)).write_text("{}")
-    (files / ("ff" * 32)).write_text("{")
-    (files / f".{CONTAINER_ID}").write_text("{")
-    next_one = await running.node.server()
-    running.node.engine.lose(CONTAINER_ID)
-    await next_one.look()
-    await next_one.reconcile()
-    assert list(files.iterdir()) == []
-    await next_one.close()
+@simulated
+async def test_what_nobody_has_any_more_is_forgotten_by_the_next_server(node: SimNode) -> None:
+    server = await node.with_pod(container=True, started=True)
+    await server.update_container(unified={"memory.high": "65536"})
+    server.kill()
+    [file] = kept(node)
+    (file.parent / ("ee" * 32)).write_text("{}")
+    (file.parent / ("ff" * 32)).write_text("{")
+    (file.parent / f".{node.container}").write_text("{")
+    node.engine.lose(node.container)
+    await node.server()
+    assert kept(node) == []
 
 
-async def test_an_update_that_changes_nothing_of_this_writes_nothing(running: Running) -> None:
-    running.set_limits({"memory.high": "max"})
-    await running.update(unified={"memory.high": "65536"})
-    file = running.node.folder / "limits" / CONTAINER_ID
+@simulated
+async def test_an_update_that_changes_nothing_of_this_writes_nothing(node: SimNode) -> None:
+    server = await node.with_pod(container=True, started=True)
+    await server.update_container(unified={"memory.high": "65536"})
+    [file] = kept(node)
     before = file.stat()
-    await running.update(unified={"memory.high": "65536"})
+    await server.update_container(unified={"memory.high": "65536"})
     assert file.stat().st_ino == before.st_ino
 
 
+@simulated
 async def test_limits_that_cannot_be_written_hold_until_this_server_ends(
-    running: Running, caplog: pytest.LogCaptureFixture
+    node: SimNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (running.node.folder / "limits").write_text("no folder")
-    running.set_limits({"memory.high": "max"})
-    await running.update(unified={"memory.high": "65536"})
-    assert (await resources(running.server))[0]["memory.high"] == "65536"
+    server = await node.with_pod(container=True, started=True)
+    node.world.disk.is_full = True
+    await server.update_container(unified={"memory.high": "65536"})
+    node.world.disk.is_full = False
+    assert (await resources(server))[0]["memory.high"] == "65536"
     assert "the new limits of container" in caplog.text
 
 
-async def test_before_the_start_an_update_may_ask_for_what_will_be(tmp_path: Path) -> None:
+@simulated
+async def test_before_the_start_an_update_may_ask_for_what_will_be(node: SimNode) -> None:
     """A kubelet with a throttling factor sends all of ``unified``, also what the container begins with anyway."""
-    node = MemoryNode(tmp_path)
-    server = await node.server()
-    assert await server.create(await server.run_pod()) == CONTAINER_ID
+    server = await node.with_pod(container=True)
     unified, _ = await resources(server)
     assert "memory.high" not in unified
 
-    async def update(**files: str) -> None:
-        linux = cri.LinuxContainerResources(
-            unified=unified | {f"memory.{name}": value for name, value in files.items()}
-        )
-        request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=linux)
-        await server.container_update.update_container_resources(request)
+    async def update(files: Mapping[str, str]) -> None:
+        await server.update_container(unified=unified | {f"memory.{name}": value for name, value in files.items()})
 
-    await update(high="max", low="0")
+    await update({"high": "max", "low": "0"})
     for files in ({"high": "65536"}, {"high": "0"}, {"low": "max"}):
         with pytest.raises(
             FailedPrecondition,
             match=f"memory.{next(iter(files))} of container .* only after it has been started",
         ):
-            await update(**files)
-    await server.close()
+            await update(files)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import HookFailure, ShimError
-from dockershim.interceptors import Interceptor
-from tests.unit.cri.interleaved import clear_away
-from tests.unit.cri.memory_node import CONTAINER_ID, SANDBOX, MemoryNode, Server, pod_config
-
-pytestmark = pytest.mark.usefixtures("no_threads")
+from dockershim.interceptors import Chain, Interceptor
+from dockershim.state.pods import Pods
+from tests.unit.cri.sim_node import Server, SimNode, simulated
 
 POINTS = [name for name, _ in inspect.getmembers(Interceptor, inspect.isfunction) if not name.startswith("_")]
 
@@ -23,34 +21,31 @@ POINTS = [name for name, _ in inspect.getmembers(Interceptor, inspect.isfunction
 class Diary:
     """What happens on a node, in its order. A point is followed by ``*`` if the pod's lock is held."""
 
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, server: Server) -> None:
         self.entries: list[str] = []
         #: The points that are to refuse the call.
         self.refuses: set[str] = set()
-        self._server = server
-        for name in ("create", "start", "kill", "delete", "rename"):
-            monkeypatch.setattr(server.node.engine, name, self._noted(name, getattr(server.node.engine, name)))
-        monkeypatch.setattr(server.network, "set_up", self._noted("ADD", server.network.set_up))
-        monkeypatch.setattr(server.network, "tear_down", self._noted("DEL", server.network.tear_down))
-        monkeypatch.setattr(server.engine_containers, "update", self._noted("update", _nothing))
+        self._locked = server.part(Pods)._locks._locks
+        self._node = node = server.node
+        for before, actions in (
+            (node.engine.before, ("create", "start", "kill", "delete", "rename", "update")),
+            (node.plugins.before, ("ADD", "DEL")),
+        ):
+            before |= {action: partial(self._note, action) for action in actions}
+
+    async def _note(self, what: str) -> None:
+        self.entries.append(what)
 
     def member(self, *points: str) -> Interceptor:
         """An interceptor that notes these points."""
         made: Interceptor = type("Member", (Interceptor,), {point: self._point(point) for point in points})()
         return made
 
-    def _noted(self, what: str, work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def noted(*arguments: Any) -> Any:
-            self.entries.append(what)
-            return await work(*arguments)
-
-        return noted
-
     def _point(self, name: str) -> Callable[..., Any]:
         original: Any = getattr(Interceptor, name)
 
         def note() -> None:
-            self.entries.append(name + "*" * (SANDBOX in self._server.pods._locks._locks))
+            self.entries.append(name + "*" * (self._node.pod in self._locked))
             if name in self.refuses:
                 raise HookFailure(f"no {name}")
 
@@ -65,13 +60,8 @@ class Diary:
         return waiting if inspect.iscoroutinefunction(original) else plain
 
 
-async def _nothing(*_: object) -> None: ...
-
-
 async def update(server: Server) -> None:
-    linux = cri.LinuxContainerResources(cpu_shares=77)
-    request = cri.UpdateContainerResourcesRequest(container_id=CONTAINER_ID, linux=linux)
-    await server.container_update.update_container_resources(request)
+    await server.update_container(cpu_shares=77)
 
 
 async def resize(server: Server) -> None:
@@ -121,9 +111,7 @@ CALLS = [
         "before_create before_engine_create",
         id="CreateContainer, refused for its body",
     ),
-    pytest.param(
-        create, "pod", "create", "before_create before_engine_create create delete", id="CreateContainer that fails"
-    ),
+    pytest.param(create, "pod", "create", "before_create before_engine_create create", id="CreateContainer that fails"),
     pytest.param(
         Server.start_container,
         "created",
@@ -155,101 +143,82 @@ CALLS = [
     pytest.param(Server.stop_container, "started", "", "kill after_engine_stop after_stop", id="StopContainer"),
     pytest.param(Server.stop_container, "started", "kill", "kill after_stop", id="StopContainer that fails"),
     pytest.param(Server.stop_container, "created", "", "after_stop", id="StopContainer of what does not run"),
-    pytest.param(Server.remove_container, "started", "", "kill before_remove delete", id="RemoveContainer"),
+    # It is killed for the members, and for its log.
+    pytest.param(Server.remove_container, "started", "", "kill before_remove kill delete", id="RemoveContainer"),
     pytest.param(
         Server.remove_container, "created", "", "before_remove delete", id="RemoveContainer of what has ended"
     ),
 ]
 
 
-async def at(state: str, folder: Path) -> Server:
+async def at(state: str, node: SimNode) -> Server:
     """A server whose pod and container are there so far."""
-    node = MemoryNode(folder)
-    server = await node.server()
-    steps: dict[str, Callable[[Server], Awaitable[object]]] = {
-        "pod": run_pod,
-        "created": create,
-        "started": Server.start_container,
-    }
-    for name in list(steps)[: ["nothing", *steps].index(state)]:
-        await steps[name](server)
-    return server
+    if state == "nothing":
+        return await node.server()
+    return await node.with_pod(container=state != "pod", started=state == "started")
+
+
+async def make(call: Callable[[Server], Awaitable[None]], server: Server, fails: str) -> None:
+    """Make a call, in which something may fail."""
+    if fails not in POINTS:
+        server.node.engine.fail |= set(fails.split())
+    if not fails:
+        await call(server)
+        return
+    with pytest.raises(ShimError):
+        await call(server)
 
 
 @pytest.mark.parametrize(("call", "state", "fails", "expected"), CALLS)
+@simulated
 async def test_the_points_of_a_call(
-    call: Callable[[Server], Awaitable[None]],
-    state: str,
-    fails: str,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    node: SimNode, call: Callable[[Server], Awaitable[None]], state: str, fails: str, expected: str
 ) -> None:
-    server = await at(state, tmp_path)
-    diary = Diary(server, monkeypatch)
-    place = server.chain.place()
+    server = await at(state, node)
+    diary = Diary(server)
+    place = server.part(Chain).place()
     place.take(diary.member(*POINTS))
-    if fails in POINTS:
-        diary.refuses.add(fails)
-    elif fails:
-        server.node.engine.fail.add(fails)
-    if fails:
-        with pytest.raises(ShimError):
-            await call(server)
-    else:
-        await call(server)
+    diary.refuses.add(fails)
+    await make(call, server, fails)
     assert diary.entries == expected.split()
     place.leave()
-    await clear_away(server)
 
 
 @pytest.mark.parametrize(("call", "state", "fails", "expected"), [row for row in CALLS if row.values[2] not in POINTS])
+@simulated
 async def test_without_members_only_the_order_of_an_end_differs(
-    call: Callable[[Server], Awaitable[None]],
-    state: str,
-    fails: str,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    node: SimNode, call: Callable[[Server], Awaitable[None]], state: str, fails: str, expected: str
 ) -> None:
-    server = await at(state, tmp_path)
-    diary = Diary(server, monkeypatch)
-    if fails:
-        server.node.engine.fail.add(fails)
-        with pytest.raises(ShimError):
-            await call(server)
-    else:
-        await call(server)
+    server = await at(state, node)
+    diary = Diary(server)
+    await make(call, server, fails)
     done = [entry for entry in expected.split() if entry.rstrip("*") not in POINTS]
-    if call is Server.remove_container:
-        done = ["delete"]  # nobody has to see the end of what runs
+    if call is Server.remove_container and state == "started":
+        done = ["kill", "delete"]  # for its log; no member has to see the end of what runs
     assert sorted(diary.entries) == sorted(done)
-    await clear_away(server)
 
 
-async def test_a_call_goes_on_with_the_members_that_it_began_with(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    server = await at("created", tmp_path)
-    diary = Diary(server, monkeypatch)
-    first, second = server.chain.place(), server.chain.place()
+@simulated
+async def test_a_call_goes_on_with_the_members_that_it_began_with(node: SimNode) -> None:
+    server = await at("created", node)
+    diary, chain = Diary(server), server.part(Chain)
+    first, second = chain.place(), chain.place()
     begun, later = diary.member(*POINTS), diary.member(*POINTS)
     first.take(begun)
-    start = server.node.engine.start
 
-    async def change_and_start(container_id: str) -> None:
+    async def change() -> None:
         first.leave()
         second.take(later)
-        await start(container_id)
+        diary.entries.append("start")
 
-    monkeypatch.setattr(server.node.engine, "start", change_and_start)
+    node.engine.before["start"] = change
     await server.start_container()
     assert diary.entries == ["before_start", "before_engine_start*", "start", "after_engine_start*", "after_start"]
     second.leave()
-    await clear_away(server)
 
 
-async def test_a_request_that_was_changed_is_checked_as_a_clients(tmp_path: Path) -> None:
+@simulated
+async def test_a_request_that_was_changed_is_checked_as_a_clients(node: SimNode) -> None:
     """The check is what makes an answer usable, so it has to refuse what the call itself would refuse."""
 
     class Changes(Interceptor):
@@ -271,12 +240,11 @@ async def test_a_request_that_was_changed_is_checked_as_a_clients(tmp_path: Path
             await check(cri.LinuxContainerResources(cpu_shares=-1))
             return resources
 
-    node = MemoryNode(tmp_path)
     server = await node.server()
-    place = server.chain.place()
+    place = server.part(Chain).place()
     place.take(Changes())
     with pytest.raises(ShimError, match="cgroup_parent"):
-        await server.start.run_pod_sandbox(cri.RunPodSandboxRequest(config=pod_config()))
+        await server.run_pod()
     assert node.left() == []
     place.leave()
     await server.run_pod()
@@ -289,4 +257,3 @@ async def test_a_request_that_was_changed_is_checked_as_a_clients(tmp_path: Path
     with pytest.raises(ShimError, match="cpu_shares"):
         await update(server)
     place.leave()
-    await clear_away(server)

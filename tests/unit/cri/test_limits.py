@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,13 @@ from dockershim.cri import limits as limits_module
 from dockershim.cri.limits import Limits
 from dockershim.engine.client import Engine
 from dockershim.errors import FailedPrecondition, Unavailable
+from dockershim.state import engine_info
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory
 from dockershim.state.kept_limits import KeptLimits
 from dockershim.translate.labels import EXTRA_LABEL
 from dockershim.translate.records import ContainerRecord
-from tests.unit.cri.memory_node import CONTAINER_ID, MemoryNode
+from tests.unit.cri.sim_node import SimNode, simulated
 from tests.unit.state.fake_engine import SANDBOX, FakeEngine, labels, until
 
 ID = "cc" * 32
@@ -150,23 +150,16 @@ async def test_what_it_has_anyway_is_not_written(
         assert due(folder) == []
 
 
-async def test_a_start_knows_what_a_container_has_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node has no limits of huge pages, and the kubelet asks for 0 of them."""
-    server = await MemoryNode(tmp_path).server()
-    assert await server.create(await server.run_pod()) == CONTAINER_ID
-    asked: list[Mapping[str, str]] = []
-
-    @contextlib.contextmanager
-    def starting(_: ContainerRecord, files: Mapping[str, str]) -> Iterator[None]:
-        asked.append(files)
-        yield
-
-    monkeypatch.setattr(server.limits, "starting", starting)
-    await server.start_container()
-    label = (await server.inventory.container(CONTAINER_ID)).extra.cgroup_files
-    assert asked == [{name: value for name, value in label.items() if not name.startswith("hugetlb.")}]
-    assert len(label) == len(asked[0]) + 2, "the status tells them"
-    await server.close()
+@simulated
+async def test_a_start_knows_what_a_container_has_anyway(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine limits swap. The node has no limits of huge pages, and the kubelet asks for 0 of them."""
+    monkeypatch.setattr(engine_info, "limited_huge_pages", list)
+    server = await node.with_pod(container=True, started=True)
+    label = (await server.inside(lambda: server.part(Inventory).container(node.container))).extra.cgroup_files
+    written = node.kernel.cgroups[node.container]
+    given = ("hugetlb.", "memory.swap.")
+    assert written == {name: value for name, value in label.items() if not name.startswith(given)}
+    assert len(label) == len(written) + 3, "the status tells them"
 
 
 async def test_a_container_that_cannot_have_them_may_not_go_on(

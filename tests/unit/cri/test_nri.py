@@ -1,4 +1,4 @@
-"""What NRI plugins are told while calls on one pod happen at the same time, in every order of their steps."""
+"""What NRI plugins are told while calls on one pod happen at the same time, in many orders of their steps."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
-from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
-from dockershim.errors import HookFailure
-from dockershim.nri.events import Events
+from dockershim.errors import EngineFailure, HookFailure
 from dockershim.nri.plugin import Rejected
-from tests.unit.cri.interleaved import REFUSALS, Call, every_order
-from tests.unit.cri.memory_node import CONTAINER_ID, SANDBOX, MemoryNode, Server
-from tests.unit.cri.plugins import Recorder, serve, with_plugin
+from tests.sim.engine import CALM, EngineFaults
+from tests.sim.loop import across
+from tests.unit.cri.orders import REFUSALS, Call, each_order
+from tests.unit.cri.plugins import Recorder, connect
+from tests.unit.cri.sim_node import Server, SimNode, simulated
 
-pytestmark = pytest.mark.usefixtures("no_threads")
+
+@pytest.fixture(autouse=True)
+def with_nri(node: SimNode) -> None:
+    node.options["nri"] = True
+
 
 #: What must not come after what, of one container or pod.
 ORDER = {
@@ -63,11 +66,11 @@ async def start(server: Server) -> None:
 
 
 async def stop(server: Server) -> None:
-    await server.stop(SANDBOX[:12])
+    await server.stop(server.node.pod[:12])
 
 
 async def remove(server: Server) -> None:
-    await server.remove(SANDBOX[:12])
+    await server.remove(server.node.pod[:12])
 
 
 async def remove_container(server: Server) -> None:
@@ -84,39 +87,36 @@ CALLS = (create, start, stop, remove, remove_container)
         for pair in itertools.combinations_with_replacement(CALLS, 2)
     ],
 )
-async def test_each_thing_is_told_once_and_in_order(calls: tuple[Call, Call], tmp_path: Path) -> None:
-    told: list[tuple[Events, Recorder]] = []
+@simulated
+async def test_each_thing_is_told_once_and_in_order(node: SimNode, calls: tuple[Call, Call]) -> None:
+    plugin = Recorder()
 
-    def prepare(server: Server) -> None:
-        events, plugin = serve(server), Recorder()
-        events._plugins.append(plugin)  # type: ignore[arg-type]
-        told.append((events, plugin))
+    async def begin(server: Server) -> None:
+        if not plugin.told:
+            await connect(server, plugin)
+        await node.with_pod(server, container=create not in calls)
 
-    async for _, results in every_order(tmp_path, *calls, container=create not in calls, prepare=prepare):
+    async for _, results in each_order(node, *calls, begin=begin):
         for result in results:
             assert result is None or isinstance(result, REFUSALS), repr(result)
-    for events, plugin in told:
-        check(plugin)
-        assert plugin.methods.count("StopPodSandbox") == plugin.methods.count("RemovePodSandbox") == 1
-        await events.close()
-        assert (events._stopped, events._removed, events._creations, events._started_pods) == (set(), set(), {}, set())
+    check(plugin)
+    for method in ("StopPodSandbox", "RemovePodSandbox"):
+        assert plugin.methods.count(method) == plugin.methods.count("RunPodSandbox")
 
 
-async def test_a_new_plugin_is_told_what_runs(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=True)
-    server.node.steps.on = False
-    await server.start_container()
-    _, plugin = await with_plugin(server)
-    assert plugin.runs == ([SANDBOX], [CONTAINER_ID])
+@simulated
+async def test_a_new_plugin_is_told_what_runs(node: SimNode) -> None:
+    server = await node.with_pod(container=True, started=True)
+    plugin = await connect(server, Recorder())
+    assert plugin.runs == ([node.pod], [node.container])
     await server.stop()
-    _, late = await with_plugin(server)
+    late = await connect(server, Recorder())
     assert late.runs == ([], [])
-    await server.close()
 
 
-async def test_plugins_are_asked_by_their_index(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
+@simulated
+async def test_plugins_are_asked_by_their_index(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
     asked: list[str] = []
 
     class Noting(Recorder):
@@ -124,115 +124,99 @@ async def test_plugins_are_asked_by_their_index(tmp_path: Path) -> None:
             asked.append(self.name)
             return await super().send(event, request, response)
 
-    events = serve(server)
     for name in ("50-b", "05-c", "20-a"):
-        await events.add(Noting(name))  # type: ignore[arg-type]
-    await events.stop_pod_sandbox(await server.pods.find(SANDBOX))
+        await connect(server, Noting(name))
+    await server.stop()
     assert asked == ["05-c", "20-a", "50-b"]
-    await server.close()
 
 
 @pytest.mark.parametrize("method", ["CreateContainer", "StartContainer"])
-async def test_a_refusal_is_followed_by_the_end(method: str, tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    _, plugin = await with_plugin(server, refuses=method)
+@simulated
+async def test_a_refusal_is_followed_by_the_end(node: SimNode, method: str) -> None:
+    server = await node.with_pod(container=False)
+    plugin = await connect(server, Recorder(refuses=method))
     if method == "StartContainer":
         await server.create()
     with pytest.raises(HookFailure):
         await (server.create() if method == "CreateContainer" else server.start_container())
     ends = {"CreateContainer": ["StopContainer", "RemoveContainer"], "StartContainer": ["StopContainer"]}
     assert plugin.methods[plugin.methods.index(method) + 1 :] == ends[method]
-    assert (CONTAINER_ID in server.node.engine.containers) is (method == "StartContainer")
+    assert (node.containers_of(node.pod) != []) is (method == "StartContainer")
     check(plugin)
-    await server.close()
 
 
-async def test_a_pod_that_a_plugin_refuses_leaves_nothing(tmp_path: Path) -> None:
-    node = MemoryNode(tmp_path)
+@simulated
+async def test_a_pod_that_a_plugin_refuses_leaves_nothing(node: SimNode) -> None:
     server = await node.server()
-    _, plugin = await with_plugin(server, refuses="RunPodSandbox")
+    plugin = await connect(server, Recorder(refuses="RunPodSandbox"))
     with pytest.raises(HookFailure):
         await server.run_pod()
     assert plugin.methods == ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]
     assert node.left() == []
-    await server.close()
 
 
-async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    _, plugin = await with_plugin(server)
+@simulated
+async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    plugin = await connect(server, Recorder())
     made = await server.create()
     assert {container for _, _, container in plugin.told} == {made}
-    assert list(server.node.engine.containers) == [SANDBOX, made]
-    await server.close()
+    assert node.engine.ids() == [node.pod, made]
 
 
-async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    _, plugin = await with_plugin(server)
-    server.node.engine.fail.add("rename")
-    with pytest.raises(Exception, match="as it was told to"):
+@simulated
+async def test_a_create_that_fails_after_it_got_its_name_leaves_nothing(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    plugin = await connect(server, Recorder())
+    node.engine.fail.add("rename")
+    with pytest.raises(EngineFailure):
         await server.create()
-    assert list(server.node.engine.containers) == [SANDBOX]
+    assert node.engine.ids() == [node.pod]
     assert plugin.methods == ["CreateContainer", "StopContainer", "RemoveContainer"]
-    await server.close()
+
+
+class Looking(Recorder):
+    """Looks whether the container runs of whose end it is told."""
+
+    def __init__(self, node: SimNode) -> None:
+        super().__init__()
+        self.runs_yet: list[bool] = []
+        self._node = node
+
+    async def send(self, event: api.Event, request: Any, response: type[Message]) -> Message:
+        if "container" in request.DESCRIPTOR.fields_by_name:
+            self.runs_yet.append(self._node.container in self._node.engine.ids(running=True))
+        return await super().send(event, request, response)
 
 
 @pytest.mark.parametrize("call", ["remove the container", "remove the pod"])
-async def test_no_plugin_is_told_of_the_end_of_what_runs(
-    call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@simulated
+async def test_no_plugin_is_told_of_the_end_of_what_runs(node: SimNode, call: str) -> None:
     """What a plugin takes back at an end, a device or a set of CPUs, may be given to the next container at once."""
-    server = await MemoryNode(tmp_path).with_pod(container=True)
-    server.node.steps.on = False
-    await server.start_container()
-    events, plugin = await with_plugin(server)
-    running: list[bool] = []
-    send = plugin.send
-
-    async def look(event: api.Event, request: Any, response: type[Message]) -> Message:
-        if "container" in request.DESCRIPTOR.fields_by_name:
-            running.append(CONTAINER_ID in server.node.engine.running())
-        return await send(event, request, response)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(plugin, "send", look)
+    server = await node.with_pod(container=True, started=True)
+    plugin = await connect(server, Looking(node))
     await (server.remove_container() if call == "remove the container" else server.remove())
     assert plugin.methods[:2] in (["StopContainer", "RemoveContainer"], ["StopContainer", "StopPodSandbox"])
-    assert running == [False, False]
-    await events.close()
-    await server.close()
+    assert plugin.runs_yet == [False, False]
 
 
-async def test_a_container_that_is_removed_during_its_start_has_ended_when_plugins_are_told(tmp_path: Path) -> None:
+@simulated
+async def test_a_container_that_is_removed_during_its_start_has_ended_when_plugins_are_told(node: SimNode) -> None:
     """Nobody has told the server yet that the container runs."""
-    server = await MemoryNode(tmp_path).with_pod(container=True)
-    server.node.steps.on = False
-    events, plugin = await with_plugin(server)
-    await server.node.engine.start(CONTAINER_ID)
-    server.inventory._containers[CONTAINER_ID] = replace(
-        server.inventory._containers[CONTAINER_ID], state=cri.CONTAINER_CREATED
-    )
-    running: list[bool] = []
-    send = plugin.send
-
-    async def look(event: api.Event, request: Any, response: type[Message]) -> Message:
-        running.append(CONTAINER_ID in server.node.engine.running())
-        return await send(event, request, response)  # type: ignore[no-any-return]
-
-    plugin.send = look
+    server = await node.with_pod(container=True)
+    plugin = await connect(server, Looking(node))
+    node.engine.faults = EngineFaults(lost_events=1.0)
+    start = partial(node.engine.request, "POST", f"/containers/{node.container}/start", {}, None)
+    await across(node.world.engine_loop, start)
+    node.engine.faults = CALM
     await server.remove_container()
-    assert running == [False, False]
-    await events.close()
-    await server.close()
+    assert plugin.runs_yet == [False, False]
 
 
-async def test_events_wait_while_a_plugin_is_told_what_runs(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    events, _ = await with_plugin(server)
+@simulated
+async def test_events_wait_while_a_plugin_is_told_what_runs(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    await connect(server, Recorder())
     begun, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Recorder):
@@ -242,46 +226,37 @@ async def test_events_wait_while_a_plugin_is_told_what_runs(tmp_path: Path) -> N
             return await super().synchronize(pods, containers)
 
     slow = Slow("20-slow")
-    joining = asyncio.create_task(events.add(slow))  # type: ignore[arg-type]
+    joining = asyncio.create_task(connect(server, slow))
     await begun.wait()
     creating = asyncio.create_task(server.create())
-    await asyncio.sleep(0)
+    await node.settle()
+    assert not creating.done()
     release.set()
     await joining
     await creating
-    assert slow.runs == ([SANDBOX], [])
+    assert slow.runs == ([node.pod], [])
     assert slow.methods == ["CreateContainer", "PostCreateContainer"]
-    await server.close()
 
 
-async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    events, late = serve(server), Recorder()
-    create = server.node.engine.create
-
-    async def connect_first(*arguments: Any) -> Any:
-        await events.add(late)  # type: ignore[arg-type]
-        return await create(*arguments)
-
-    monkeypatch.setattr(server.node.engine, "create", connect_first)
+@simulated
+async def test_a_plugin_that_connects_while_a_container_is_made_learns_of_it(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    late = Recorder()
+    node.engine.before["create"] = partial(connect, server, late)
     await server.create()
-    assert late.runs == ([SANDBOX], [])
+    assert late.runs == ([node.pod], [])
     assert late.methods == ["PostCreateContainer"]
-    await server.close()
 
 
-async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
-    events, gone = serve(server), Recorder()
-    gone.end = "gone"  # type: ignore[assignment]
+@simulated
+async def test_a_plugin_that_ends_while_it_is_told_what_runs_is_not_taken(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    gone = Recorder()
+    gone.end = "gone"
     with pytest.raises(Rejected, match="gone"):
-        await events.add(gone)  # type: ignore[arg-type]
-    assert not events.asks
-    await server.close()
+        await connect(server, gone)
+    await server.create()
+    assert gone.methods == []
 
 
 def test_without_nri_nothing_of_it_is_loaded() -> None:

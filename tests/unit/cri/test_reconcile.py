@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from dockershim.errors import NetworkFailure
-from tests.unit.cri.memory_node import SANDBOX, MemoryNode
-
-pytestmark = pytest.mark.usefixtures("no_threads")
+from tests.sim.invariants import left_in_memory
+from tests.unit.cri.sim_node import SimNode, simulated
 
 
-async def test_nothing_is_remembered_of_a_pod_of_which_only_a_network_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def fail(*_: object) -> None:
-        raise NetworkFailure("DEL failed")
-
-    node = MemoryNode(tmp_path)
-    node.attached.add(SANDBOX)
+@simulated
+async def test_nothing_is_remembered_of_a_pod_of_which_only_a_network_is_left(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    server.kill()
+    node.engine.lose(node.pod)
+    (node.folder / "root" / "sandbox" / node.pod).unlink()
+    node.plugins.fail.add("DEL")
     server = await node.server()
-    monkeypatch.setattr(server.network, "tear_down", fail)
+    assert ("DEL", "sim-bridge", node.pod) in node.plugins.told
+    assert list(left_in_memory(server.process._services, node.simulation.now)) == []
+    node.plugins.fail.clear()
     await server.reconcile()
-    assert server.pods._marks == {}

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from tests.unit.cri.memory_node import MemoryNode, Server
+from tests.unit.cri.sim_node import SimNode, finish, simulated
 
 
-async def test_a_status_has_no_time(tmp_path: Path) -> None:
+@simulated
+async def test_a_status_has_no_time(node: SimNode) -> None:
     """With one, a kubelet of 1.37 with EventedPLEG starts the pod's sidecar again at each sync."""
-    server = await MemoryNode(tmp_path).server()
-    sandbox_id = await server.run_pod()
-    answer = await server.reads.pod_sandbox_status(cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True))
-    found = cri.PodSandboxStatusResponse.FromString(answer.wire)
-    assert (found.status.id, found.timestamp) == (sandbox_id, 0)
-    await server.close()
+    server = await node.with_pod(container=False)
+    found = await server.status(verbose=True)
+    assert (found.status.id, found.timestamp) == (node.pod, 0)
 
 
-async def test_a_pod_that_the_engine_has_lost_is_shown_as_before_and_not_ready(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).server()
-    sandbox_id = await server.run_pod()
-    before, status_before = await server.listed(), await _status(server, sandbox_id)
-    server.node.engine.lose(sandbox_id)
-    await server.look()
-    after, status = await server.listed(), await _status(server, sandbox_id)
+@simulated
+async def test_a_pod_that_the_engine_has_lost_is_shown_as_before_and_not_ready(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    before, status_before = await server.listed(), (await server.status()).status
+    await node.lose_data()
+    after, status = await server.listed(), (await server.status()).status
     assert [one.state for one in (*before, *after)] == [cri.SANDBOX_READY, cri.SANDBOX_NOTREADY]
     assert (status_before.state, status.state) == (cri.SANDBOX_READY, cri.SANDBOX_NOTREADY)
     assert status_before.network.ip
@@ -37,39 +34,36 @@ async def test_a_pod_that_the_engine_has_lost_is_shown_as_before_and_not_ready(t
             one.ClearField(name)
     assert after == before
     assert status == status_before
-    await server.close()
 
 
-async def test_lost_pods_are_listed_by_the_same_filters(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).server()
-    sandbox_id = await server.run_pod()
-    server.node.engine.lose(sandbox_id)
-    await server.look()
-    labels = server.node.checkpoints[sandbox_id].labels
+@simulated
+async def test_lost_pods_are_listed_by_the_same_filters(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
+    await node.lose_data()
+    labels = node.checkpoints()[node.pod].labels
     ready, not_ready = (cri.PodSandboxStateValue(state=state) for state in (cri.SANDBOX_READY, cri.SANDBOX_NOTREADY))
     wanted = (
-        (cri.PodSandboxFilter(id=sandbox_id[:5], label_selector=labels, state=not_ready), 1),
+        (cri.PodSandboxFilter(id=node.pod[:5], label_selector=labels, state=not_ready), 1),
         (cri.PodSandboxFilter(state=ready), 0),
         (cri.PodSandboxFilter(id="ff"), 0),
         (cri.PodSandboxFilter(label_selector={"no": "such"}), 0),
     )
     for one, count in wanted:
-        wire = (await server.reads.list_pod_sandbox(cri.ListPodSandboxRequest(filter=one))).wire
-        assert len(cri.ListPodSandboxResponse.FromString(wire).items) == count, one
-    await server.close()
+        assert len((await server.call("ListPodSandbox", filter=one)).items) == count, one
 
 
-async def test_a_pod_that_is_being_made_is_not_listed_even_if_the_engine_loses_it(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).server()
-    sandbox_id = await server.run_pod()
-    server.pods.begin(sandbox_id)
+@simulated
+async def test_a_pod_that_is_being_made_is_not_listed_even_if_the_engine_loses_it(node: SimNode) -> None:
+    server = await node.server()
+    added = asyncio.Event()
+    node.plugins.before["ADD"] = added.wait
+    making = asyncio.ensure_future(server.run_pod())
+    await node.settle()
+    assert node.engine.ids(running=True) == [node.pod]
     assert await server.listed() == []
-    server.node.engine.lose(sandbox_id)
-    await server.look()
+    await node.lose_data()
+    assert node.pod in node.checkpoints()
     assert await server.listed() == []
-    await server.close()
-
-
-async def _status(server: Server, sandbox_id: str) -> cri.PodSandboxStatus:
-    answer = await server.reads.pod_sandbox_status(cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id))
-    return cri.PodSandboxStatusResponse.FromString(answer.wire).status
+    added.set()
+    await finish(node, making)
+    making.exception()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.cri import sandbox_run
-from dockershim.errors import AlreadyExists, FailedPrecondition, ResourceExhausted, Unavailable
-from tests.unit.cri.interleaved import clear_away
-from tests.unit.cri.memory_node import SANDBOX, MemoryNode, pod_config
-
-pytestmark = pytest.mark.usefixtures("no_threads")
+from dockershim.errors import AlreadyExists, FailedPrecondition, ShimError
+from tests.sim.engine import CALM, EngineFaults
+from tests.unit.cri.sim_node import Server, SimNode, pod_config, simulated
 
 
 def on_host_network() -> cri.PodSandboxConfig:
@@ -24,84 +20,83 @@ def on_host_network() -> cri.PodSandboxConfig:
     return config
 
 
-async def test_a_ready_pod_that_a_client_knows_is_not_replaced(tmp_path: Path) -> None:
-    server = await MemoryNode(tmp_path).with_pod(container=False)
-    server.node.steps.on = False
+async def run_without_resolv_conf(server: Server) -> None:
+    """A RunPodSandbox that fails behind the start."""
+    node = server.node
+
+    async def put_a_folder_there() -> None:
+        path = Path(node.engine.root / "containers" / node.pod / "resolv.conf")
+        path.unlink()
+        path.mkdir()
+
+    node.engine.before["start"] = put_a_folder_there
+    with pytest.raises(ShimError, match=r"resolv\.conf"):
+        await server.run_pod(on_host_network())
+
+
+@simulated
+async def test_a_ready_pod_that_a_client_knows_is_not_replaced(node: SimNode) -> None:
+    server = await node.with_pod(container=False)
     with pytest.raises(AlreadyExists, match="exists and is ready"):
         await server.run_pod()
-    assert SANDBOX in server.node.engine.running()
-    await clear_away(server)
+    assert node.engine.ids(running=True) == [node.pod]
 
 
 @pytest.mark.parametrize("container", [False, True])
-async def test_a_ready_pod_of_an_earlier_server_is_replaced_unless_it_is_used(container: bool, tmp_path: Path) -> None:
+@simulated
+async def test_a_ready_pod_of_an_earlier_server_is_replaced_unless_it_is_used(node: SimNode, container: bool) -> None:
     """If it has no container, the server may have been killed before its client had the answer."""
-    first = await MemoryNode(tmp_path).with_pod(container=container)
-    node = first.node
-    node.steps.on = False
-    first.die()
+    await node.with_pod(container=container)
+    before = node.pod
     server = await node.server()
     if container:
         with pytest.raises(AlreadyExists):
             await server.run_pod()
     else:
-        assert await server.run_pod() != SANDBOX
-    assert (SANDBOX in node.engine.running()) is container
-    await clear_away(server)
-    await first.close()
+        assert await server.run_pod() != before
+    assert (before in node.engine.ids(running=True)) is container
 
 
-async def test_a_pod_that_is_being_undone_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_a_pod_that_is_being_undone_is_not_ready(node: SimNode) -> None:
     """Also one on the node's network, which needs no more than its infra container: that still runs."""
+    server = await node.server()
+    told: list[cri.PodSandboxState] = []
 
-    def fail(*_: object) -> None:
-        raise ResourceExhausted("the disk is full")
-
-    monkeypatch.setattr(sandbox_run, "_write_resolv_conf", fail)
-    server = await MemoryNode(tmp_path).server()
-    server.node.steps.on = False
-    delete, told = server.node.engine.delete, list[str | None]()
-
-    async def look_and_delete(container_id: str) -> None:
-        told.append(await (await server.pods.find(container_id)).not_ready_reason())
+    async def look() -> None:
+        assert node.engine.ids(running=True) == [node.pod]
+        told.append((await server.status()).status.state)
         assert await server.listed() == []
-        await delete(container_id)
 
-    monkeypatch.setattr(server.node.engine, "delete", look_and_delete)
-    with pytest.raises(ResourceExhausted):
-        await server.start.run_pod_sandbox(cri.RunPodSandboxRequest(config=on_host_network()))
-    assert told == ["RunPodSandbox has not returned it yet"]
-    assert server.node.left() == []
-    assert vars(server.pods)["_marks"] == {}
-    await clear_away(server)
+    node.engine.before["delete"] = look
+    await run_without_resolv_conf(server)
+    assert told == [cri.SANDBOX_NOTREADY]
+    assert node.left() == []
 
 
-async def test_a_pod_that_could_not_be_undone_is_never_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_a_pod_that_could_not_be_undone_is_never_ready(node: SimNode) -> None:
     """On the node's network it needs no more than its infra container: a kubelet would make containers in it."""
-    monkeypatch.setattr(sandbox_run, "_write_resolv_conf", Mock(side_effect=ResourceExhausted("the disk is full")))
-    server = await MemoryNode(tmp_path).server()
-    with monkeypatch.context() as broken:
-        broken.setattr(server.node.engine, "delete", AsyncMock(side_effect=Unavailable("no answer")))
-        with pytest.raises(ResourceExhausted):
-            await server.start.run_pod_sandbox(cri.RunPodSandboxRequest(config=on_host_network()))
-    assert SANDBOX in server.node.engine.running()
-    assert [sandbox.state for sandbox in await server.listed()] == [cri.SANDBOX_NOTREADY]
+    server = await node.server()
+    node.engine.fail.add("delete")
+    await run_without_resolv_conf(server)
+    assert node.engine.ids(running=True) == [node.pod]
+    assert await server.states() == [cri.SANDBOX_NOTREADY]
     with pytest.raises(FailedPrecondition, match="RunPodSandbox has failed"):
         await server.create()
-    await clear_away(server)
 
 
-async def test_nor_one_that_the_server_sees_only_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_nor_one_that_the_server_sees_only_later(node: SimNode) -> None:
     """No event has come, and its inspect has failed."""
-    server = await MemoryNode(tmp_path).server()
-    server.node.engine.listener = None
-    with monkeypatch.context() as broken:
-        broken.setattr(server.node.engine, "delete", AsyncMock(side_effect=Unavailable("no answer")))
-        broken.setattr(server.inventory, "refresh_sandbox", AsyncMock(side_effect=Unavailable("no answer")))
-        with pytest.raises(Unavailable):
-            await server.start.run_pod_sandbox(cri.RunPodSandboxRequest(config=on_host_network()))
+    server = await node.server()
+    node.engine.fail.add("delete")
+    node.engine.fails_reads, node.engine.live_restore = True, True
+    node.engine.faults = EngineFaults(lost_events=1.0)
+    with pytest.raises(ShimError):
+        await server.run_pod(on_host_network())
     assert await server.listed() == []
-    await server.look()
-    assert [sandbox.state for sandbox in await server.listed()] == [cri.SANDBOX_NOTREADY]
-    server.node.engine.listener = server.inventory.take
-    await clear_away(server)
+    node.engine.fails_reads, node.engine.faults = False, CALM
+    await node.engine.restart(0.0)
+    await node.pass_time(5.0)
+    assert await server.states() == [cri.SANDBOX_NOTREADY]

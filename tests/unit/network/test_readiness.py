@@ -12,7 +12,7 @@ import cni
 from dockershim.errors import FailedPrecondition, failure_of
 from dockershim.network import readiness
 from dockershim.network.readiness import Readiness
-from tests.unit.cri.memory_node import settle
+from tests.unit.settle import settle
 
 NETWORK = cni.NetworkList.parse({"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}]})
 

@@ -1,6 +1,6 @@
 """What plugins are told while other things go on, and what becomes of their refusals, updates and evictions.
 
-``tests/unit/cri/test_nri.py`` has the events in every order of the steps of calls.
+``tests/unit/cri/test_nri.py`` has the events in many orders of the steps of calls.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dockershim.nri.validator import Rules
 from dockershim.state.inventory import Record
 from dockershim.translate.names import ContainerName
 from dockershim.translate.records import ContainerRecord
-from tests.unit.cri.memory_node import settle
 from tests.unit.nri.fake_plugin import MAIN, NAME, POD, FakePlugin
+from tests.unit.settle import settle
 from tests.unit.state.fake_pods import fake_pods
 
 SIDE = replace(MAIN, id="c1" * 32, name=ContainerName("side", 0, NAME))

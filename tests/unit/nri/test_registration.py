@@ -34,7 +34,7 @@ from dockershim.nri.registration import (
 )
 from tests import nri_plugin
 from tests.nri_plugin import connected
-from tests.unit.cri.memory_node import settle
+from tests.unit.settle import settle
 
 
 def test_only_we_can_reach_the_socket(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dockershim.state import kept_limits
 from dockershim.state.kept_limits import KeptLimits
-from tests.unit.cri.memory_node import settle
+from tests.unit.settle import settle
 
 ID = "c0" * 32
 

@@ -22,7 +22,7 @@ from tests.node.packages import SetupError
 from tests.node.supplies import BOOKWORM, ENGINES
 
 #: The minor versions of kubelets that the API server, the newest, supports: its own and three before it.
-SUPPORTED: Final = tuple(programs.kubelets())[-4:]
+SUPPORTED: Final = tuple(programs.RELEASES)[-4:]
 
 #: Tests of what kubelets do from a minor version on. Pods with a sidecar stay Pending before 1.37 with EventedPLEG:
 #: what the kubelet makes of an event leaves out which containers are active.
@@ -56,8 +56,8 @@ def _provide(kubelet: str) -> Sequence[Path]:
     """The folders with etcd, with a kubelet, and with each of the newest Kubernetes' other programs."""
     with locked("etcd"):
         etcd = BOOKWORM.unpack(("etcd-server",), entry("etcd", "etcd-server"))
-    newest = (programs.provide_newest(name) for name in ("kubectl", "kube-apiserver"))
-    return etcd / "usr/bin", *(program.parent for program in (programs.provide_kubelet(kubelet), *newest))
+    newest = (programs.NEWEST.provide(name) for name in ("kubectl", "kube-apiserver"))
+    return etcd / "usr/bin", *(path.parent for path in (programs.RELEASES[kubelet].provide("kubelet"), *newest))
 
 
 if __name__ == "__main__":

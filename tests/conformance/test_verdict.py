@@ -24,6 +24,7 @@ from tests.conformance.verdict import (
     to_focus,
     unexpected_failures,
 )
+from tests.kubernetes import programs
 from tests.node.supplies import ENGINES
 
 REPORT = """\
@@ -51,6 +52,11 @@ outcome = "failed"
 reason = "not without the gate"
 gates = [""]
 specs = ["d"]
+[[group]]
+outcome = "failed"
+reason = "older suite"
+kubernetes = ["1.36"]
+specs = ["e"]
 """
 
 
@@ -104,15 +110,16 @@ def test_an_expectation_of_a_spec_that_is_gone_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "gates", "names"),
+    ("engine", "gates", "kubernetes", "names"),
     [
-        pytest.param("20", "", ["a", "b", "c", "d"], id="a group for this engine counts"),
-        pytest.param("28", "", ["a", "b", "d"], id="a group for another engine does not"),
-        pytest.param("28", "Gate=true", ["a", "b"], id="a group for another kubelet does not"),
+        pytest.param("20", "", "1.37", ["a", "b", "c", "d"], id="a group for this engine counts"),
+        pytest.param("28", "", "1.37", ["a", "b", "d"], id="a group for another engine does not"),
+        pytest.param("28", "Gate=true", "1.37", ["a", "b"], id="a group for another kubelet does not"),
+        pytest.param("28", "", "1.36", ["a", "b", "d", "e"], id="a group for this release counts"),
     ],
 )
-def test_expectations_of_an_engine_and_a_kubelet(engine: str, gates: str, names: list[str]) -> None:
-    assert [expectation.name for expectation in read_expectations(LIST, engine, gates)] == names
+def test_expectations_of_a_run(engine: str, gates: str, kubernetes: str, names: list[str]) -> None:
+    assert [expectation.name for expectation in read_expectations(LIST, engine, gates, kubernetes)] == names
 
 
 def test_a_draft_is_a_list_that_its_run_meets() -> None:
@@ -126,9 +133,11 @@ def test_only_what_no_focus_picks_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("suite", [pytest.param(conformance, id="critest"), pytest.param(e2e_node, id="e2e_node")])
+@pytest.mark.parametrize("kubernetes", programs.SUITES)
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_the_list_names_each_spec_once_and_with_a_reason(suite: ModuleType, engine: str) -> None:
-    expectations = read_expectations((Path(*suite.__path__) / "expected.toml").read_text(), engine)
+def test_the_list_names_each_spec_once_and_with_a_reason(suite: ModuleType, engine: str, kubernetes: str) -> None:
+    text = (Path(*suite.__path__) / "expected.toml").read_text()
+    expectations = read_expectations(text, engine, kubernetes=kubernetes)
     assert all(expectation.reason and expectation.outcome in get_args(Expected) for expectation in expectations)
     repeated = [name for name, count in Counter(expectation.name for expectation in expectations).items() if count > 1]
     assert repeated == []

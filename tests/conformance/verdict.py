@@ -53,8 +53,8 @@ def _spec(case: ET.Element) -> Spec:
     return Spec(re.sub(r"\s+", " ", case.get("name", "")), outcome, message, float(case.get("time", "0")))
 
 
-def read_expectations(toml: str, engine: str, gates: str = "") -> list[Expectation]:
-    """The expectations for `engine`, and for a kubelet with these feature gates.
+def read_expectations(toml: str, engine: str, gates: str = "", kubernetes: str = "") -> list[Expectation]:
+    """The expectations for `engine`, and for a kubelet with these feature gates and of this minor version.
 
     KeyError or tomllib.TOMLDecodeError for a list that is not well-formed.
     """
@@ -64,6 +64,7 @@ def read_expectations(toml: str, engine: str, gates: str = "") -> list[Expectati
         for group in groups
         if engine in cast("list[str]", group.get("engines", [engine]))
         and gates in cast("list[str]", group.get("gates", [gates]))
+        and kubernetes in cast("list[str]", group.get("kubernetes", [kubernetes]))
         for name in cast("list[str]", group["specs"])
     ]
 

@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """0 when every spec did what is expected of it, 1 when one did not, SystemExit when the suite could not run."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e_node", description=__doc__)
     parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
+    parser.add_argument("--kubernetes", choices=programs.SUITES, default=programs.SUITES[0], help="of the suite")
     parser.add_argument("--focus", metavar="REGEX", help="of the conformance specs run only those whose name matches")
     parser.add_argument("--features", metavar="REGEX", help="run specs of features whose name matches, instead")
     parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")
@@ -42,13 +43,14 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     variant = "".join(f"-{gate.partition('=')[0]}" for gate in given.feature_gates.split(",") if gate)
     serial = f"-{SERIAL}" if given.serial else ""
-    run = Run("e2e_node", given.engine, f"e2e-node-{given.engine}{variant}{serial}")
+    release = programs.RELEASES[given.kubernetes]
+    run = Run("e2e_node", given.engine, f"e2e-node-{given.engine}{variant}{serial}-{release.minor}")
     try:
-        suite = programs.provide("e2e_node.test")
+        suite = release.provide("e2e_node.test")
         options = (
-            f"--ginkgo={programs.provide('ginkgo')}",
-            f"--kubelet={programs.provide('kubelet')}",
-            f"--images={suite_images.provide()}",
+            f"--ginkgo={release.provide('ginkgo')}",
+            f"--kubelet={release.provide('kubelet')}",
+            f"--images={suite_images.provide(release)}",
             f"--time-limit={TIME_LIMIT}",
             f"--feature-gates={given.feature_gates}",
             f"--procs={given.processes}",
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(draft(specs))
         return 0
     listed = EXPECTED_SERIAL if given.serial else EXPECTED
-    expected = read_expectations(listed.read_text(), given.engine, given.feature_gates)
+    expected = read_expectations(listed.read_text(), given.engine, given.feature_gates, release.minor)
     return run.judge(specs, expected, whole=not (given.focus or given.features))
 
 

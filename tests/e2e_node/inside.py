@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--units", action="store_true", help="let specs stop and start the kubelet as a unit")
     given, options = parser.parse_known_args(arguments)
     suite = Suite(given.ginkgo, given.suite, given.report, given.time_limit)
-    _prepare(given.images)
+    _prepare(given.images, given.kubelet)
     if given.units:
         (FOLDER / "bin").mkdir()
         units.install(FOLDER / "bin")
@@ -81,7 +81,6 @@ def main(arguments: Sequence[str]) -> int:
                 options,
                 (
                     "--prepull-images=false",
-                    f"--k8s-bin-dir={given.kubelet.parent}",
                     f"--container-runtime-endpoint={server.target}",
                     f"--kubelet-config-file={FOLDER / 'kubelet.json'}",
                     f"--feature-gates={given.feature_gates}",
@@ -93,9 +92,11 @@ def main(arguments: Sequence[str]) -> int:
         server.stop()
 
 
-def _prepare(images: Path) -> None:
+def _prepare(images: Path, kubelet: Path) -> None:
     shutil.copytree(images, REGISTRY, dirs_exist_ok=True)
     FOLDER.mkdir()
+    # The suite looks for it beside itself.
+    (FOLDER / kubelet.name).symlink_to(kubelet)
     (FOLDER / "kubelet.json").write_text(json.dumps(KUBELET))
     for name in OF_SYSTEMD:
         # No file that can be run is no program in PATH.

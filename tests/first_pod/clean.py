@@ -57,7 +57,9 @@ RestartSec=10
 [Install]
 WantedBy=multi-user.target
 """
-VERSION = programs.VERSION.removeprefix("v")
+# The one that the page has its reader install.
+KUBERNETES = programs.RELEASES["1.36"]
+VERSION = KUBERNETES.version
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def provided(package: Path) -> Iterator[image.Image]:
     """The image of a Debian with ``package``, our .deb, in root's home. It is made when anything in it has changed."""
     archive = _system()
     registry = supplies.provide("28")
-    kubelet, crictl = programs.provide("kubelet"), cri_tools.provide() / "crictl"
+    kubelet, crictl = KUBERNETES.provide("kubelet"), cri_tools.provide() / "crictl"
     parts = (archive.parent.name, registry.registry.name, kubelet.parent.name, crictl.parent.name)
     content = repr(parts).encode() + Path(__file__).read_bytes() + package.read_bytes()
 

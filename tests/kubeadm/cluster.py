@@ -15,12 +15,13 @@ from typing import Any, Final, Self
 
 from tests.kubernetes.client import Client, ClusterError, end
 from tests.kubernetes.interface import ADDRESS, interface
-from tests.kubernetes.programs import VERSION
 from tests.node.inside import REGISTRY
 
-#: Variables: the folders of kubeadm, kubelet and kubectl, as in PATH; the storage folders of registries, likewise.
+#: Variables: the folders of kubeadm, kubelet and kubectl, as in PATH; the storage folders of registries, likewise; and
+#: the version of Kubernetes, as 1.37.2.
 PROGRAMS: Final = "KUBEADM_PROGRAMS"
 IMAGES: Final = "KUBEADM_IMAGES"
+VERSION: Final = "KUBEADM_VERSION"
 FOLDER: Final = Path("/run/kubeadm-test")
 KUBELET: Final = Path("/var/lib/kubelet")
 KUBELET_FLAGS: Final = KUBELET / "kubeadm-flags.env"
@@ -57,7 +58,7 @@ def _configuration(runtime: str) -> str:
         {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
             "kind": "ClusterConfiguration",
-            "kubernetesVersion": VERSION,
+            "kubernetesVersion": f"v{os.environ[VERSION]}",
             "networking": {"podSubnet": "10.88.0.0/16", "serviceSubnet": "10.96.0.0/16", "dnsDomain": DOMAIN},
             "controllerManager": {"extraArgs": [{"name": "flex-volume-plugin-dir", "value": PLUGINS}]},
         },

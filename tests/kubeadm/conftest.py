@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.kubeadm.cluster import IMAGES, PROGRAMS
+from tests.kubeadm.cluster import IMAGES, PROGRAMS, VERSION
 
-if os.environ.get("TEST_NODE") != "1" or not {IMAGES, PROGRAMS} <= os.environ.keys():
+if os.environ.get("TEST_NODE") != "1" or not {IMAGES, PROGRAMS, VERSION} <= os.environ.keys():
     pytest.exit("tests/kubeadm runs by: make kubeadm ENGINE=20 (or 28, 29, 29-overlay2)", returncode=2)

@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.kubernetes import programs, registry
 from tests.node.image_files import Entry, Image, Layers, folders, libraries, program
+from tests.node.packages import run
 from tests.node.supplies import BOOKWORM
 
 # kube-proxy's. Of the same release as the machine's, so that each reads the rules of the other.
@@ -17,13 +18,15 @@ TOOLS: Final = ("usr/sbin/conntrack", "usr/sbin/nft", "usr/sbin/xtables-nft-mult
 IPTABLES: Final = tuple(
     f"usr/sbin/{family}tables{suffix}" for family in ("ip", "ip6") for suffix in ("", "-restore", "-save")
 )
-COMMANDS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-BUILT: Final = (*COMMANDS, "coredns", "etcd", "kube-proxy")
+OF_RELEASE: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
 
 
-def provide() -> Path:
-    """The storage folder of a registry that has the images, made once."""
-    return registry.provide("kubeadm", __file__, IMAGES, _layers, suite=BOOKWORM, packages=PACKAGES, built=BUILT)
+def provide(release: programs.Release) -> Path:
+    """The storage folder of a registry that has a release's images, made once."""
+    built = {**{name: release.provide(name) for name in OF_RELEASE}, "coredns": programs.provide("coredns")}
+    return registry.provide(
+        "kubeadm", __file__, _images(release), _layers, suite=BOOKWORM, packages=PACKAGES, built=built
+    )
 
 
 def _layers(source: Path, built: Mapping[str, Path]) -> Layers:
@@ -46,14 +49,16 @@ def _iptables(source: Path) -> Iterator[Entry]:
     yield from libraries(source, *TOOLS, *extensions)
 
 
-def _image(repository: str, tag: str, *layers: str, command: str = "") -> Image:
-    return Image((f"{repository}:{tag}",), layers, {"Entrypoint": [command]} if command else {})
+def _images(release: programs.Release) -> tuple[Image, ...]:
+    """Those that kubeadm asks for, of which a test node has the pause image from elsewhere."""
+    listed = run(release.provide("kubeadm"), "config", "images", "list", f"--kubernetes-version={release.version}")
+    names = (line.partition("/")[2] for line in listed.split())
+    return tuple(_image(name) for name in names if not name.startswith("pause:"))
 
 
-# The names are those that `kubeadm config images list` prints. kubeadm gives all but CoreDNS their command.
-IMAGES: Final = (
-    *(_image(name, programs.VERSION, name) for name in COMMANDS),
-    _image("kube-proxy", programs.VERSION, "iptables", "kube-proxy"),
-    _image("etcd", "3.6.8-0", "etcd"),
-    _image("coredns/coredns", "v1.14.2", "coredns", command="/usr/local/bin/coredns"),
-)
+def _image(name: str) -> Image:
+    holds = name.partition(":")[0].rpartition("/")[2]
+    layers = ("iptables", holds) if holds == "kube-proxy" else (holds,)
+    # kubeadm gives all others their command.
+    config = {"Entrypoint": [f"/usr/local/bin/{holds}"]} if holds == "coredns" else {}
+    return Image((name,), layers, config)

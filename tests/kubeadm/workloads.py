@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.kubeadm.cluster import DOMAIN, KubeadmCluster
 
-IMAGE: Final = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+IMAGE: Final = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 PORT: Final = 8080
 
 

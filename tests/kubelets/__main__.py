@@ -55,7 +55,7 @@ def _failed(minor: str, seen: dict[str, Outcomes]) -> list[str]:
 def _live(minor: str) -> Outcomes:
     """What became of the tests with this kubelet; none if the node did not start."""
     try:
-        program = programs.provide_kubelet(minor)
+        program = programs.RELEASES[minor].provide("kubelet")
     except SetupError as error:
         sys.exit(f"kubelets: {error}")
     REPORTS.mkdir(parents=True, exist_ok=True)

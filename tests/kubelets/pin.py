@@ -1,4 +1,4 @@
-"""`python -m tests.kubelets.pin 1.33.13`: write go.mod and go.sum of that kubelet, in place of its minor version's.
+"""`python -m tests.kubelets.pin 1.33.13`: write go.mod and go.sum of that release, in place of its minor version's.
 
 What Kubernetes' own go.mod replaces by folders of its repository are modules of their own on a proxy: v0.33.13 there.
 """
@@ -26,7 +26,7 @@ def go_mod(own: str, version: str) -> str:
         f"\t{name} => {name} v0.{version.partition('.')[2]}" for name in _IN_ITS_REPOSITORY.findall(own)
     )
     return f"""\
-module dockershim/tests/kubernetes/kubelets/{minor}
+module dockershim/tests/kubernetes/releases/{minor}
 
 {settings}
 
@@ -39,14 +39,22 @@ replace (
 
 
 def pin(version: str) -> None:
-    module = programs.OLDER / version.rpartition(".")[0]
+    minor = version.rpartition(".")[0]
+    module = programs.MODULES / minor
     with tempfile.TemporaryDirectory() as outside:
         found = _go("mod", "download", "-json", f"{programs.KUBERNETES}@v{version}", folder=Path(outside))
     module.mkdir(exist_ok=True)
     (module / "go.mod").write_text(go_mod(Path(json.loads(found)["GoMod"]).read_text(), version))
     (module / "go.sum").unlink(missing_ok=True)
-    # It writes the sums of all that the kubelet needs.
-    _go("list", "-mod=mod", "-deps", f"{programs.KUBERNETES}/cmd/kubelet", folder=module)
+    # It writes the sums of all that the programs need; `-test` for the suites, which are tests to Go.
+    _go("list", "-mod=mod", "-deps", "-test", *_packages(minor), folder=module)
+
+
+def _packages(minor: str) -> list[str]:
+    """What is built of a release: all, if its suites are run."""
+    with_suites = sorted({*programs.RELEASES, minor}, key=programs.numbers)[-len(programs.SUITES) :]
+    names = programs.PROGRAMS if minor in with_suites else ("kubelet",)
+    return [programs.PROGRAMS[name][1] for name in names]
 
 
 def _go(*words: str, folder: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from tests.kubernetes import programs
 
 #: The whole version of each, by its minor version.
-VERSIONS: Final[Mapping[str, str]] = programs.kubelets()
+VERSIONS: Final[Mapping[str, str]] = {minor: release.version for minor, release in programs.RELEASES.items()}
 #: The first that refuses a node with cgroup v1 unless it is told not to.
 FAILS_ON_CGROUP_V1: Final = "1.35"
 #: The first that resizes static pods.
@@ -22,8 +22,4 @@ def settings(minor: str) -> dict[str, object]:
 
 def since(first: str, minor: str) -> bool:
     """Whether a minor version is ``first`` or later."""
-    return _numbers(minor) >= _numbers(first)
-
-
-def _numbers(minor: str) -> tuple[int, ...]:
-    return tuple(map(int, minor.split(".")))
+    return programs.numbers(minor) >= programs.numbers(first)

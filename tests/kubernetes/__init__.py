@@ -1,1 +1,1 @@
-"""Programs of Kubernetes, built from the Go module of this folder into the cache."""
+"""Programs of Kubernetes, built from the Go modules of this folder into the cache."""

@@ -1,5 +1,7 @@
 # Kubernetes' own suites. They are built from source for some ten minutes once, so they are not part of `make test`.
 
+# KUBERNETES=1.37 takes suites and programs of another release; those that there are stand in releases.
+KUBERNETES ?=
 # So many specs of e2e_node run at the same time.
 SPECS ?= 6
 # Of the suite that runs on a cluster fewer: etcd and its control plane are on the same node.
@@ -11,14 +13,15 @@ SERIAL ?=
 # FEATURES=regex runs specs of features, which no conformant node need have, instead of the conformance specs.
 FEATURES ?=
 export FEATURES
-E2E_NODE = $(BIN)/python -m tests.e2e_node $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \
+OF_KUBERNETES = $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
+E2E_NODE = $(BIN)/python -m tests.e2e_node $(OF_KUBERNETES) $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \
   $(if $(FEATURES),--features "$$FEATURES") \
   $(if $(SERIAL),--serial) --processes $(SPECS) --engine
 
 ##@ Test
 
 .PHONY: e2e-node
-e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite: 27 minutes, builds for ten before once (ENGINE=20|28|29|29-overlay2, FOCUS=regular expression, SPECS=6)
+e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite: 27 minutes, builds for ten before once (ENGINE=20|28|29|29-overlay2, KUBERNETES=1.37, FOCUS=regular expression, SPECS=6)
 
 .PHONY: $(EVERY_ENGINE:%=e2e-node-%)
 $(EVERY_ENGINE:%=e2e-node-%): e2e-node-%: install
@@ -26,11 +29,11 @@ $(EVERY_ENGINE:%=e2e-node-%): e2e-node-%: install
 
 # ONLY=tests leaves the suite out, ONLY=suite all else.
 ONLY ?=
-KUBEADM = $(BIN)/python -m tests.kubeadm $(if $(FOCUS),--focus "$$FOCUS") $(if $(ONLY),--$(ONLY)) \
+KUBEADM = $(BIN)/python -m tests.kubeadm $(OF_KUBERNETES) $(if $(FOCUS),--focus "$$FOCUS") $(if $(ONLY),--$(ONLY)) \
   --processes $(CLUSTER_SPECS) --engine
 
 .PHONY: kubeadm
-kubeadm: kubeadm-$(ENGINE) ## Make clusters with kubeadm and run Kubernetes' conformance specs on one: 26 minutes (ENGINE=, FOCUS=, ONLY=tests|suite)
+kubeadm: kubeadm-$(ENGINE) ## Make clusters with kubeadm and run Kubernetes' conformance specs on one: 26 minutes (ENGINE=, KUBERNETES=1.37, FOCUS=, ONLY=tests|suite)
 
 .PHONY: $(EVERY_ENGINE:%=kubeadm-%)
 $(EVERY_ENGINE:%=kubeadm-%): kubeadm-%: install

@@ -1,6 +1,7 @@
 """The images that Kubernetes' own suites ask for, made of Debian packages and of Kubernetes' own programs.
 
-They are those of k8s.io/kubernetes 1.36 (test/utils/image/manifest.go). The reason stands beside the odd ones.
+They are those of test/utils/image/manifest.go in k8s.io/kubernetes. An image has the tags of all releases whose suites
+are run: it is made of the programs of the one that asks. The reason stands beside the odd ones.
 """
 
 from __future__ import annotations
@@ -48,16 +49,19 @@ FAKE_REGISTRY: Final = "var/registry/pause"
 # In the program of busybox: the format of the shell's line numbers, and none.
 LINE: Final = b"\0line %d: \0"
 NO_LINE: Final = b"\0\0ine %d: \0"
-PROGRAMS: Final = ("agnhost", "nmeter", "nonewprivs", "pause")
 
 
-def provide() -> Path:
-    """The storage folder of a registry that has the images, made once."""
-    return registry.provide("e2e-node", __file__, IMAGES, _layers, suite=FORKY, packages=PACKAGES, built=PROGRAMS)
+def provide(release: programs.Release) -> Path:
+    """The storage folder of a registry that has the images for a release's suites, made once."""
+    built = {
+        **{name: release.provide(name) for name in ("agnhost", "nonewprivs")},
+        **{name: programs.provide(name) for name in ("nmeter", "pause")},
+    }
+    layers = partial(_layers, release.sources())
+    return registry.provide("e2e-node", __file__, IMAGES, layers, suite=FORKY, packages=PACKAGES, built=built)
 
 
-def _layers(source: Path, built: Mapping[str, Path]) -> Layers:
-    kubernetes = programs.sources()
+def _layers(kubernetes: Path, source: Path, built: Mapping[str, Path]) -> Layers:
     made: Layers = {
         "busybox": partial(_busybox, source),
         "nmeter": lambda: [_built(built["nmeter"], "bin/nmeter")],
@@ -131,21 +135,22 @@ def _agnhost(agnhost: Path, kubernetes: Path, layers: Layers) -> Iterator[Entry]
 
 
 AGNHOST: Final = {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}
+NGINX: Final = {"Cmd": NGINX_COMMAND}
 PAUSE: Final = Image(("pause:3.10.2",), ("pause",), {"Entrypoint": ["/pause"]})
 # Specs replace one image by another and look which one runs: those have to differ.
-DIFFERENT: Final = ("agnhost-2.55", "busybox-1.29", "busybox-1.36", "nginx-1.27")
+DIFFERENT: Final = ("agnhost-2.55", "busybox-1.29", "busybox-1.36", "nginx-new")
 PICTURES: Final = ("kitten", "nautilus")
 SUITE: Final = "e2e-test-images"
 IMAGES: Final = (
     PAUSE,
-    Image((f"{SUITE}/agnhost:2.63.0",), ("busybox", "nmeter", "tools", "agnhost"), AGNHOST),
+    Image((f"{SUITE}/agnhost:2.63.0", f"{SUITE}/agnhost:2.66.1"), ("busybox", "nmeter", "tools", "agnhost"), AGNHOST),
     Image((f"{SUITE}/agnhost:2.55",), ("busybox", "nmeter", "tools", "agnhost", "agnhost-2.55"), AGNHOST),
-    Image((f"{SUITE}/busybox:1.37.0-1",), ("busybox", "nmeter")),
+    Image((f"{SUITE}/busybox:1.37.0-1", f"{SUITE}/busybox:1.37.0-2"), ("busybox", "nmeter")),
     Image((f"{SUITE}/busybox:1.36.1-1",), ("busybox", "nmeter", "busybox-1.36")),
     Image((f"{SUITE}/busybox:1.29-2",), ("busybox", "nmeter", "busybox-1.29")),
-    Image((f"{SUITE}/glibc-dns-testing:2.0.0",), ("busybox", "tools")),
-    Image((f"{SUITE}/nginx:1.15-4",), ("busybox", "nginx"), {"Cmd": NGINX_COMMAND}),
-    Image((f"{SUITE}/nginx:1.27-0",), ("busybox", "nginx", "nginx-1.27"), {"Cmd": NGINX_COMMAND}),
+    Image((f"{SUITE}/glibc-dns-testing:2.0.0", f"{SUITE}/glibc-dns-testing:2.1.1"), ("busybox", "tools")),
+    Image((f"{SUITE}/nginx:1.15-4", f"{SUITE}/nginx:1.27.0-2"), ("busybox", "nginx"), NGINX),
+    Image((f"{SUITE}/nginx:1.27-0", f"{SUITE}/nginx:1.28.0-2"), ("busybox", "nginx", "nginx-new"), NGINX),
     Image((f"{SUITE}/nonewprivs:1.4",), ("busybox", "nonewprivs"), {"Cmd": ["/usr/local/bin/nnp"]}),
     Image((f"{SUITE}/nonroot:1.5",), ("busybox",), SHELL | {"User": "1234"}),
     Image((f"{SUITE}/ipc-utils:1.4",), ("busybox", "tools")),

@@ -73,7 +73,7 @@ class GuestKubelet(StaticPods):
 
     def install(self) -> None:
         """Build it if need be, put it into the guest, and start it."""
-        self.guest.copy(programs.provide_newest("kubelet"), "/usr/local/bin/kubelet")
+        self.guest.copy(programs.NEWEST.provide("kubelet"), "/usr/local/bin/kubelet")
         for path, content in ((f"{ROOT}/config.yaml", json.dumps(_CONFIGURATION)), (UNIT, _UNIT)):
             self.guest.sh(f"mkdir -p $(dirname {path}); cat >{path}", input=content)
         self.guest.sh(_INSTALL, timeout=240)

@@ -14,7 +14,7 @@ import yaml
 
 import cni
 from dockershim.server import config
-from tests.first_pod import page
+from tests.first_pod import clean, page
 
 FILES = page.files()
 
@@ -52,6 +52,10 @@ def test_the_network_is_one_that_the_server_reads_and_docker_lets_through() -> N
 def test_the_drop_in_has_keys_that_the_server_takes() -> None:
     settings = tomllib.loads(FILES["/etc/dockershim/config.toml.d/cni.toml"])
     assert settings.keys() <= {key for option in config.OPTIONS for key in option.keys}
+
+
+def test_the_kubelet_is_of_the_release_that_the_page_is_run_with() -> None:
+    assert set(re.findall(r"/core:/stable:/v([\d.]+)/deb/", page.PAGE.read_text())) == {clean.KUBERNETES.minor}
 
 
 def test_the_kubelet_is_pointed_at_our_socket_and_at_the_folder_of_the_pod() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import tools
 from tests.kubelets import pin, table
 from tests.kubelets.versions import VERSIONS
 from tests.kubernetes import programs
@@ -32,17 +33,17 @@ def test_the_table_names_exactly_the_kubelets_of_the_list() -> None:
 def test_the_list_has_each_minor_version_once() -> None:
     assert list(VERSIONS) == [f"1.{number}" for number in range(29, 29 + len(VERSIONS))]
     assert list(VERSIONS)[-1] == "1.37"
-    folders = {module.name for module in programs.OLDER.iterdir()}
-    assert folders == set(VERSIONS) - {"1.37"}
 
 
-@pytest.mark.parametrize("module", sorted(programs.OLDER.iterdir()), ids=lambda path: path.name)
-def test_each_module_of_a_kubelet_is_of_one_release(module: Path) -> None:
-    text = (module / "go.mod").read_text()
-    version = VERSIONS[module.name]
-    assert re.findall(r"k8s\.io/kubernetes v(\S+)", text) == [version]
-    assert set(re.findall(r" => \S+ v(\S+)", text)) == {f"0.{version.partition('.')[2]}"}
-    assert text.startswith(f"module dockershim/tests/kubernetes/kubelets/{module.name}\n")
+@pytest.mark.parametrize("release", programs.RELEASES.values(), ids=lambda release: release.minor)
+def test_each_module_is_of_one_release(release: programs.Release) -> None:
+    text = (release.module / "go.mod").read_text()
+    assert re.findall(r"k8s\.io/kubernetes v(\S+)", text) == [release.version]
+    assert release.version.startswith(f"{release.minor}.")
+    assert set(re.findall(r" => \S+ v(\S+)", text)) == {f"0.{release.version.partition('.')[2]}"}
+    assert text.startswith(f"module dockershim/tests/kubernetes/releases/{release.minor}\n")
+    # The module of a release whose suites are run pins their ginkgo too.
+    assert (f"{tools.GINKGO} v" in text) == (release.minor in programs.SUITES)
 
 
 def test_each_column_is_of_a_test() -> None:
@@ -110,7 +111,7 @@ replace (
     assert (
         pin.go_mod(own, "1.32.13")
         == """\
-module dockershim/tests/kubernetes/kubelets/1.32
+module dockershim/tests/kubernetes/releases/1.32
 
 go 1.23.0
 

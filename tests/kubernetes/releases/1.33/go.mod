@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.33
+module dockershim/tests/kubernetes/releases/1.33
 
 go 1.24.0
 

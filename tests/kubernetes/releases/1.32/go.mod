@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.32
+module dockershim/tests/kubernetes/releases/1.32
 
 go 1.23.0
 

@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.31
+module dockershim/tests/kubernetes/releases/1.31
 
 go 1.22.0
 

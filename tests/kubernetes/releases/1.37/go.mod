@@ -1,8 +1,13 @@
-module dockershim/tests/kubernetes/newest
+module dockershim/tests/kubernetes/releases/1.37
 
 go 1.26.0
 
 require k8s.io/kubernetes v1.37.2
+
+require (
+	github.com/onsi/ginkgo/v2 v2.32.0 // indirect
+	go.etcd.io/etcd/server/v3 v3.7.0 // indirect
+)
 
 replace (
 	k8s.io/api => k8s.io/api v0.37.2

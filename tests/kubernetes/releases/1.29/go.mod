@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.29
+module dockershim/tests/kubernetes/releases/1.29
 
 go 1.21
 

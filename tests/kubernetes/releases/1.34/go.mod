@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.34
+module dockershim/tests/kubernetes/releases/1.34
 
 go 1.24.0
 

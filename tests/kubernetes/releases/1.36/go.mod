@@ -1,10 +1,15 @@
-module dockershim/tests/kubernetes/kubelets/1.36
+module dockershim/tests/kubernetes/releases/1.36
 
 go 1.26.0
 
 godebug default=go1.26
 
 require k8s.io/kubernetes v1.36.3
+
+require (
+	github.com/onsi/ginkgo/v2 v2.28.1 // indirect
+	go.etcd.io/etcd/server/v3 v3.6.8 // indirect
+)
 
 replace (
 	k8s.io/api => k8s.io/api v0.36.3

@@ -1,4 +1,4 @@
-module dockershim/tests/kubernetes/kubelets/1.35
+module dockershim/tests/kubernetes/releases/1.35
 
 go 1.25.0
 

@@ -47,10 +47,10 @@ def pin(version: str) -> None:
     (module / "go.mod").write_text(go_mod(Path(json.loads(found)["GoMod"]).read_text(), version))
     (module / "go.sum").unlink(missing_ok=True)
     # It writes the sums of all that the programs need; `-test` for the suites, which are tests to Go.
-    _go("list", "-mod=mod", "-deps", "-test", *_packages(minor), folder=module)
+    _go("list", "-mod=mod", "-deps", "-test", *packages(minor), folder=module)
 
 
-def _packages(minor: str) -> list[str]:
+def packages(minor: str) -> list[str]:
     """What is built of a release: all, if its suites are run."""
     with_suites = sorted({*programs.RELEASES, minor}, key=programs.numbers)[-len(programs.SUITES) :]
     names = programs.PROGRAMS if minor in with_suites else ("kubelet",)

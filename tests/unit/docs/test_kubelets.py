@@ -125,3 +125,19 @@ replace (
 )
 """
     )
+
+
+@pytest.mark.parametrize(
+    ("minor", "suites"),
+    [
+        pytest.param("1.35", False, id="of an older one the kubelet"),
+        pytest.param("1.36", True, id="of the second newest all"),
+        pytest.param("1.37", True, id="of the newest all"),
+        pytest.param("1.38", True, id="of a new one all"),
+    ],
+)
+def test_a_module_has_the_sums_of_what_is_built_of_it(minor: str, suites: bool) -> None:
+    packages = pin.packages(minor)
+    assert "k8s.io/kubernetes/cmd/kubelet" in packages
+    assert ("k8s.io/kubernetes/test/e2e_node" in packages) is suites
+    assert (len(packages) > 1) is suites

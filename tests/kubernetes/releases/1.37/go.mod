@@ -2,6 +2,8 @@ module dockershim/tests/kubernetes/releases/1.37
 
 go 1.26.0
 
+godebug default=go1.26
+
 require k8s.io/kubernetes v1.37.2
 
 require (

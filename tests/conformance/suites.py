@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.verdict import Difference, Expectation, Spec, compare, picked, read_report
+from tests.conformance.verdict import Difference, Expectation, Spec, compare, key, picked, read_report
 from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
 
@@ -61,8 +61,8 @@ class Run:
         """
         if not whole:
             specs = picked(specs)
-            ran = {spec.name for spec in specs}
-            expected = [expectation for expectation in expected if expectation.name in ran]
+            ran = {key(spec.name) for spec in specs}
+            expected = [expectation for expectation in expected if key(expectation.name) in ran]
         differences = compare(specs, expected)
         sys.stdout.write(self._summary(specs, differences))
         return 1 if differences else 0

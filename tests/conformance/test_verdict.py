@@ -105,6 +105,19 @@ def test_comparison(outcome: Outcome, expected: Expected | None, differs: bool) 
     assert [found.name for found in compare([Spec("a", outcome)], expectations)] == (["a"] if differs else [])
 
 
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        pytest.param("[It] [sig-node] Pod [Serial] runs [Slow] [sig-node, Serial]", True, id="tags in other places"),
+        pytest.param("[It] [sig-node] Pod runs [Slow] [sig-node, Serial]", False, id="a tag less"),
+        pytest.param("[It] [sig-node] Pod ends [Slow] [Serial] [sig-node, Serial]", False, id="another text"),
+    ],
+)
+def test_a_spec_is_the_same_wherever_its_tags_stand(name: str, same: bool) -> None:
+    expectations = [Expectation("[It] [sig-node] Pod runs [Slow] [Serial] [sig-node, Serial]", "failed", "why")]
+    assert (compare([Spec(name, "failed")], expectations) == []) is same
+
+
 def test_an_expectation_of_a_spec_that_is_gone_is_a_difference() -> None:
     assert [found.name for found in compare([], [Expectation("gone", "failed", "why")])] == ["gone"]
 

@@ -7,10 +7,12 @@ import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 Outcome = Literal["passed", "failed", "skipped"]
 Expected = Literal["failed", "skipped"]
+
+_TAG: Final = re.compile(r"\[[^]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +84,22 @@ def compare(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[
 
     A spec that passes though the list says otherwise is a difference too, so that the list only shrinks.
     """
-    expected = {expectation.name: expectation for expectation in expectations}
+    expected = {key(expectation.name): expectation for expectation in expectations}
     found: list[Difference] = []
-    names: set[str] = set()
+    keys: set[tuple[str, ...]] = set()
     for spec in specs:
-        names.add(spec.name)
-        outcome = expected[spec.name].outcome if spec.name in expected else "passed"
+        keys.add(own := key(spec.name))
+        outcome = expected[own].outcome if own in expected else "passed"
         if outcome != spec.outcome:
             message = f": {spec.message.splitlines()[0]}" if spec.message else ""
             found.append(Difference(spec.name, f"{spec.outcome}, expected {outcome}: {spec.name}{message}"))
-    gone = (name for name in expected if name not in names)
+    gone = (expectation.name for own, expectation in expected.items() if own not in keys)
     return found + [Difference(name, f"in the list, but the suite has no such spec: {name}") for name in gone]
+
+
+def key(name: str) -> tuple[str, ...]:
+    """What names are compared by: releases of a suite put the same tags, as [Serial], into other places."""
+    return (" ".join(_TAG.sub(" ", name).split()), *sorted(_TAG.findall(name)))
 
 
 def unexpected_failures(specs: Iterable[Spec], expectations: Iterable[Expectation]) -> list[str]:

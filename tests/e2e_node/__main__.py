@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """0 when every spec did what is expected of it, 1 when one did not, SystemExit when the suite could not run."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e_node", description=__doc__)
     parser.add_argument("--engine", choices=sorted(ENGINES), default="28", help="version of the Docker Engine")
-    parser.add_argument("--kubernetes", choices=programs.SUITES, default=programs.SUITES[0], help="of the suite")
+    parser.add_argument("--kubernetes", choices=programs.SUITES, default=programs.NEWEST.minor, help="of the suite")
     parser.add_argument("--focus", metavar="REGEX", help="of the conformance specs run only those whose name matches")
     parser.add_argument("--features", metavar="REGEX", help="run specs of features whose name matches, instead")
     parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")

@@ -1,6 +1,7 @@
 # Kubernetes' own suites. They are built from source for some ten minutes once, so they are not part of `make test`.
 
-# KUBERNETES=1.37 takes suites and programs of another release; those that there are stand in releases.
+# KUBERNETES=1.36 or 1.37 takes the suites and programs of that release. By default e2e_node is of the newest one, and
+# kubeadm's clusters of the one before.
 KUBERNETES ?=
 # So many specs of e2e_node run at the same time.
 SPECS ?= 6
@@ -21,7 +22,7 @@ E2E_NODE = $(BIN)/python -m tests.e2e_node $(OF_KUBERNETES) $(if $(FOCUS),--focu
 ##@ Test
 
 .PHONY: e2e-node
-e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite: 27 minutes, builds for ten before once (ENGINE=20|28|29|29-overlay2, KUBERNETES=1.37, FOCUS=regular expression, SPECS=6)
+e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite: 27 minutes, builds for ten before once (ENGINE=20|28|29|29-overlay2, KUBERNETES=1.36, FOCUS=regular expression, SPECS=6)
 
 .PHONY: $(EVERY_ENGINE:%=e2e-node-%)
 $(EVERY_ENGINE:%=e2e-node-%): e2e-node-%: install

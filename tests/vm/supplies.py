@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         with provided():
-            programs.provide_newest("kubelet")
+            programs.NEWEST.provide("kubelet")
             if given.guest == UML.name:
                 kernel.provide()
     except SetupError as error:

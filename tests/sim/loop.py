@@ -174,7 +174,7 @@ class Simulation:
                 return main.result()
             finally:
                 asyncio._set_running_loop(None)
-                self._end()
+                self.end()
 
     def kill_processes(self) -> None:
         """Kill all of them, as a power cut does."""
@@ -288,7 +288,8 @@ class Simulation:
         if loop is not None and not loop.is_dead:
             loop.create_task(generator.aclose())
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Close what there is of it, also if it never ran. A run ends with this."""
         for loop in self._loops:
             self.kill(loop)
         self._drop_dead_tasks()

@@ -17,4 +17,6 @@ _MEMORY = Path("/dev/shm")
 def node() -> Iterator[SimNode]:
     """Its disk is in memory: the server syncs what it writes."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        yield SimNode(Path(folder))
+        made = SimNode(Path(folder))
+        yield made
+        made.simulation.end()

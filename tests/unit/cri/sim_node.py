@@ -151,15 +151,20 @@ class SteppedEngine(EngineModel):
         self.asked.append(action)
         if (first := self.before.get(action)) is not None:
             await first()
-        under_way = self._begin_request(carry_out)
         if action == "start" and not self.answers:
+            self._begin_request(functools.partial(self._carry_out_late, carry_out))
             raise lost()
-        reply = await asyncio.shield(under_way)
+        reply = await asyncio.shield(self._begin_request(carry_out))
         await self._steps.answer()
         return reply
 
     def _begin_request(self, carry_out: Callable[[], Coroutine[Any, Any, Reply]]) -> asyncio.Task[Reply]:
         return self.world.engine_loop.create_task(carry_out(), name="request")
+
+    async def _carry_out_late(self, carry_out: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
+        # Its caller's next request may overtake it.
+        await self._steps.step()
+        return await carry_out()
 
     async def make_process(self) -> None:
         await self._steps.step()
@@ -227,8 +232,12 @@ class Server:
 
     def part(self, kind: type[T]) -> T:
         """The only part of this type."""
-        [found] = Inside(self.process._services).of(kind)
+        [found] = self._parts.of(kind)
         return found
+
+    @functools.cached_property
+    def _parts(self) -> Inside:
+        return Inside(self.process._services)
 
     async def inside(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something in the server's process."""

@@ -23,9 +23,10 @@ from tests.unit.cri.plugins import Recorder, connect
 from tests.unit.cri.sim_node import Server, SimNode, simulated
 
 
-@pytest.fixture(autouse=True)
-def with_nri(node: SimNode) -> None:
+@pytest.fixture
+def node(node: SimNode) -> SimNode:
     node.options["nri"] = True
+    return node
 
 
 #: What must not come after what, of one container or pod.

@@ -33,7 +33,7 @@ _LOOK: Final = 60.0
 #: Seconds in which an event arrives.
 _ON_ITS_WAY: Final = 1.0
 #: Files that stay: the lock of the root directory, and what belongs to the node.
-_STAYS: Final = ("lock", ".lock")
+STAYS: Final = ("lock", ".lock")
 
 
 @dataclass(slots=True)
@@ -431,7 +431,7 @@ class Invariants:
             for path in sorted(folder.rglob("*")):
                 if "cni-cache" in path.parts and self._power_was_cut:
                     continue  # a result that was not synced is damaged: it may be another runtime's (cni/runtime.py)
-                if path.is_file() and path.name not in _STAYS:
+                if path.is_file() and path.name not in STAYS:
                     self.fail(f"file {path.relative_to(folder.parent)} is left")
 
     def check_server(self, services: Any) -> None:

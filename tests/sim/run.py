@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from dockershim.nri.plugin import Timeouts
 from dockershim.server.config import Config
 from tests.sim import engine as engine_model
 from tests.sim import plugins as plugin_models
+from tests.sim.disk import memory_folder
 from tests.sim.engine import EngineFaults, EngineModel
 from tests.sim.invariants import Call, Inside, Invariants, kind_of
 from tests.sim.kubelet import CallError, Habits, Kubelet
@@ -44,7 +44,7 @@ from tests.sim.plugins import (
     PluginFaults,
     join,
 )
-from tests.sim.server import SimServer, sim_config
+from tests.sim.server import SimServer, sim_config, write_network
 from tests.sim.world import SimWorld
 
 #: Lines of the trace that are kept; the last ones are shown.
@@ -239,11 +239,14 @@ def _folder(seed: int) -> Iterator[Path]:
 
     So two processes run one seed one after the other.
     """
-    folder = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir(), f"dockershim-sim-{seed}")
+    folder = memory_folder() / f"dockershim-sim-{seed}"
     descriptor = _lock(folder)
     try:
         for left in folder.iterdir():  # of a process that was killed
-            shutil.rmtree(left)
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -256,7 +259,7 @@ def _lock(folder: Path) -> int:
         # The one who has it removes the folder.
         with contextlib.suppress(FileNotFoundError):
             folder.mkdir(exist_ok=True)
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
                 return descriptor
@@ -320,12 +323,9 @@ class _Run:
     def _config(self) -> Config:
         folder = self.folder
         config = sim_config(folder, nri=self.profile.nri is not None, nri_disable_connections=True)
-        for path in (config.cni_conf_dir, config.cni_bin_dir[0], config.runtime_hooks_dir, config.nri_plugin_dir):
+        for path in (config.runtime_hooks_dir, config.nri_plugin_dir):
             path.mkdir()
-        (config.cni_conf_dir / "10-sim.conflist").write_text(NETWORK)
-        for name in CNI_PLUGINS:
-            (config.cni_bin_dir[0] / name).write_text("")
-            (config.cni_bin_dir[0] / name).chmod(0o755)
+        write_network(config, NETWORK, *CNI_PLUGINS)
         if self.profile.hooks is not None:
             (config.runtime_hooks_dir / "sim.json").write_text(HOOK_SERVER)
         return config

@@ -52,6 +52,17 @@ def sim_config(folder: Path, **options: Any) -> Config:
     return Config(**defaults | options)
 
 
+def write_network(config: Config, network: str, *plugins: str) -> None:
+    """Make the folders of CNI, with this configuration and programs of these names, which are never run."""
+    config.cni_conf_dir.mkdir()
+    (config.cni_conf_dir / "10-sim.conflist").write_text(network)
+    config.cni_bin_dir[0].mkdir()
+    for name in plugins:
+        program = config.cni_bin_dir[0] / name
+        program.touch()
+        program.chmod(0o755)
+
+
 class SimServer:
     """One life of a server."""
 

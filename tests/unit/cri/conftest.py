@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.disk import memory_folder
 from tests.unit.cri.sim_node import SimNode
-
-_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
 def node() -> Iterator[SimNode]:
-    """Its disk is in memory: the server syncs what it writes."""
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+    """Its disk is in memory."""
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         made = SimNode(Path(folder))
         yield made
         made.simulation.end()

@@ -25,10 +25,10 @@ from dockershim.cri.sandbox_stop import SandboxEnd
 from dockershim.state.pods import Pods
 from dockershim.stats.tree import measure
 from tests.sim.engine import Container, EngineModel, Failed
-from tests.sim.invariants import Inside, left_in_memory
+from tests.sim.invariants import STAYS, Inside, left_in_memory
 from tests.sim.loop import Job, SimLoop, Simulation, Temper, across
 from tests.sim.plugins import CNIPlugins, PluginFaults
-from tests.sim.server import SimServer, sim_config
+from tests.sim.server import SimServer, sim_config, write_network
 from tests.sim.world import Reply, SimWorld, lost
 from tests.unit.translate.kubelet import container_config, sandbox_config
 
@@ -41,8 +41,6 @@ _MOMENT, _MOMENTS = 0.1, 100
 #: Before there is one.
 UNKNOWN: Final = "f" * 64
 _RUNC: Final = "/usr/bin/dockershim-runc"
-#: Files that stay when no pod is left.
-_STAYS: Final = ("lock", ".lock")
 
 
 class Steps:
@@ -329,17 +327,8 @@ class SimNode:
         self.current: Server | None = None
         self.pod = self.container = UNKNOWN
         self.engine.on_change.append(self._note)
-        self._configure(sim_config(folder))
-
-    @staticmethod
-    def _configure(config: Any) -> None:
-        config.cni_conf_dir.mkdir()
         network = {"cniVersion": "1.1.0", "name": "sim", "plugins": [{"type": "sim-bridge"}]}
-        (config.cni_conf_dir / "10-sim.conflist").write_text(json.dumps(network))
-        config.cni_bin_dir[0].mkdir()
-        plugin = config.cni_bin_dir[0] / "sim-bridge"
-        plugin.touch()
-        plugin.chmod(0o755)
+        write_network(sim_config(folder), json.dumps(network), "sim-bridge")
 
     def _note(self, action: str, container: Container) -> None:
         if action in ("create", "rename") and container.is_pods:
@@ -434,7 +423,7 @@ class SimNode:
     def left(self) -> list[str]:
         """Everything of pods that is on the node."""
         files = [path for top in ("root", "run", "cni-cache") for path in (self.folder / top).rglob("*")]
-        paths = [path for path in files if path.is_file() and path.name not in _STAYS]
+        paths = [path for path in files if path.is_file() and path.name not in STAYS]
         return [*self.engine.containers, *self.plugins.attached, *map(str, (*self.pins(), *paths))]
 
     async def clear_away(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import cni
 from dockershim.server.config import Config
-from tests.sim.server import sim_config
+from tests.sim.server import sim_config, write_network
 from tests.sim.world import JSON, Reply, SimWorld
 
 INFO = {
@@ -177,11 +177,6 @@ class PlainPlugins:
 def plain_config(folder: Path) -> Config:
     """A configuration with a CNI network whose plugin is there."""
     config = sim_config(folder, pod_infra_container_image="busybox:1", disk_usage_interval=3600.0)
-    config.cni_conf_dir.mkdir()
     network = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "plain"}]}
-    (config.cni_conf_dir / "10-pods.conflist").write_text(json.dumps(network))
-    config.cni_bin_dir[0].mkdir()
-    plugin = config.cni_bin_dir[0] / "plain"
-    plugin.touch()
-    plugin.chmod(0o755)
+    write_network(config, json.dumps(network), "plain")
     return config

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.table import REPOSITORY
+from tests.sim import run as run_module
 from tests.sim.mutants import OLD_RACES
 from tests.sim.run import _OutOfPatience, _patience
+
+# Two of these run processes of a simulation one after the other: of ten seconds a busy machine makes more than sixty.
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,6 +43,32 @@ def test_a_seed_is_the_same_run_again_beside_itself() -> None:
 def test_a_seed_is_the_same_run_in_another_process() -> None:
     alone, beside = (run("tests.sim", "--seeds", "4", "--digests", *more) for more in ((), ("--processes", "2")))
     assert sorted(alone.stdout.splitlines()[:-1]) == sorted(beside.stdout.splitlines()[:-1]), beside.stderr[-2000:]
+
+
+def test_a_folder_is_empty_whatever_a_killed_run_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets and links, too; and what a link leads to stays."""
+    monkeypatch.setattr(run_module, "memory_folder", lambda: tmp_path)
+    with run_module._folder(1) as folder:
+        pass
+    (tmp_path / "other").mkdir()
+    (folder / "below").mkdir(parents=True)
+    (folder / "nri.sock").touch()
+    (folder / "link").symlink_to(tmp_path / "other")
+    with run_module._folder(1) as again:
+        assert again == folder
+        assert list(again.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "other"]
+
+
+def test_a_link_in_the_place_of_its_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a shell on the machine can make one there, and the simulation empties the folder."""
+    monkeypatch.setattr(run_module, "memory_folder", lambda: tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").touch()
+    (tmp_path / "dockershim-sim-1").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="dockershim-sim-1"), run_module._folder(1):
+        pass
+    assert (tmp_path / "other" / "precious").exists()
 
 
 def test_a_run_that_is_stuck_in_a_line_ends() -> None:

@@ -36,7 +36,7 @@ from tests.engine.pods import (
 from tests.engine.web_pods import fetch
 from tests.node.server import Server
 from tests.node.state import Snapshot
-from tests.waiting import answer, eventually, until
+from tests.waiting import answer, until
 
 PAUSE = "registry.k8s.io/pause:3.9"
 CNI_CACHE = Path("/var/lib/cni/cache/results")
@@ -300,14 +300,14 @@ async def test_a_pod_that_the_engine_loses_before_or_after_it_is_taken_over(
         if when == "after":
             await until(lambda: any(one.endswith(made.sandbox) for one in snapshot().namespaces))
             await asyncio.to_thread(lose)
-        listed = await answer(
-            lambda: sandboxes(cri),
-            lambda listed: made.sandbox in listed and listed[made.sandbox].state == api.SANDBOX_NOTREADY,
-        )
-        shown = listed[made.sandbox]
+            await answer(
+                lambda: sandboxes(cri),
+                lambda listed: made.sandbox in listed and listed[made.sandbox].state == api.SANDBOX_NOTREADY,
+            )
+        shown = (await sandboxes(cri))[made.sandbox]
         assert (shown.state, shown.metadata.name, shown.metadata.namespace) == (api.SANDBOX_NOTREADY, "web", "tests")
         assert (await sandbox_status(cri, made.sandbox)).state == api.SANDBOX_NOTREADY
-        await eventually(lambda: containers(cri), {})
+        assert not await containers(cri)
         for _ in range(2):
             await remove_pod(cri, made.sandbox)
         assert made.sandbox not in await sandboxes(cri)

@@ -342,7 +342,7 @@ async def test_a_dead_engine_is_told_of_and_so_is_its_return(cri: CRI, engine: E
     await asyncio.to_thread(engine.kill)
     await eventually(lambda: is_ready(cri), False, timeout=5)
     assert "the engine" in (await ready(cri))[1]
-    await answer(lambda: ready(cri), lambda condition: "cannot connect to the engine" in condition[1])
+    await answer(lambda: ready(cri), lambda condition: "cannot connect to the engine" in condition[1], timeout=5)
     await asyncio.to_thread(engine.start)
     await eventually(lambda: is_ready(cri), True, timeout=5)
 

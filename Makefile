@@ -112,7 +112,7 @@ test-fast: lint assemblers ## Run what takes a minute: lint, and the tests that 
 test-pythons: install ## Run the unit tests with Python 3.13 and 3.14 of Debian (PYTHONS="3.14 /path/to/python"): five minutes each
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-# It takes ten minutes of two cores, so it is not part of `make test`.
+# It takes 23 minutes of two cores, so it is not part of `make test`.
 .PHONY: mutants
 mutants: install ## Put mistakes into copies of the code, one by one, and see which no unit test notices (FOCUS=package, or text)
 	$(BIN)/python -m tests.mutants $(if $(FOCUS),--focus "$$FOCUS")

@@ -136,6 +136,10 @@ def main(folder: Path, orders: Orders) -> int:
     _isolate(folder, Path(orders.registry), Path(orders.cni))
     with IPRoute() as routes:
         routes.link("set", index=routes.link_lookup(ifname="lo")[0], state="up")
+    # The kernel copies the machine's settings to a new netns. Docker sets the FORWARD policy to DROP only if it is
+    # the one that enables forwarding.
+    for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+        Path("/proc/sys/net", setting).write_text("0")
     _configure()
     programs = f"{_own_programs(folder, orders)}:{orders.path}:{os.environ['PATH']}"
     environment = _environment(orders, programs, _storage_driver(folder))

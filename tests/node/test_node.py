@@ -74,6 +74,13 @@ def test_engine_runs_a_container_from_the_registry(engine: str, version: str) ->
     assert "uid=0(root) gid=0(root)" in ran.stdout
 
 
+@pytest.mark.parametrize("engine", ["20", "28"])
+def test_the_engine_drops_what_no_plugin_accepts_on_every_machine(engine: str) -> None:
+    """A machine on which an engine has run forwards packets already, and the kernel copies that to a new netns."""
+    ran = run("iptables", "-S", "FORWARD", engine=engine)
+    assert ran.stdout.startswith("-P FORWARD DROP\n"), (ran.stdout, ran.stderr)
+
+
 def test_nothing_of_the_node_is_seen_outside() -> None:
     script = "touch /etc/mark /run/mark /var/lib/docker/mark /opt/cni/mark && hostname && ip -o link | wc -l"
     before = Path("/proc/self/mountinfo").read_bytes()

@@ -301,6 +301,7 @@ def read_sandbox_summary(item: Mapping[str, Any], image_labels: Mapping[str, str
         id=item["Id"],
         name=name,
         running=item.get("State") == "running",
+        never_ran=item.get("State") == "created",
         created_at=int(item.get("Created") or 0) * 10**9,
         labels=plain,
         annotations=annotations,
@@ -337,7 +338,6 @@ def read_sandbox(inspect: Mapping[str, Any], image_labels: Mapping[str, str] = N
         netns_path=network.get("SandboxKey") or "",
         resolv_conf_path=inspect.get("ResolvConfPath") or "",
         pid=int(state.get("Pid") or 0),
-        never_ran=state.get("Status") == "created",
         addresses=_engine_addresses(network),
         user_namespace=read_user_namespace(host_config)[0],
     )

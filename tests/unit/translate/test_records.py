@@ -141,6 +141,14 @@ def test_a_list_and_an_inspect_agree() -> None:
     assert found == known
 
 
+@pytest.mark.parametrize(("status", "expected"), [("created", True), ("running", False), ("exited", False)])
+def test_a_list_tells_of_a_sandbox_that_never_ran(status: str, expected: bool) -> None:
+    """An engine that is busy with its start answers no inspect, and a stop has to wait for the start."""
+    listed = read_sandbox_summary(summary_of(sandbox_inspect(), status))
+    assert listed is not None
+    assert listed.never_ran is expected
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -63,7 +63,8 @@ class CachedAttachment:
 
     ``attachment.netns`` is the path at the time of ADD. If it is ``/proc/<pid>/ns/net``, that pid may belong to another
     process now. ``result`` is None if the result in the file is damaged. ``finished`` is false if ADD failed or was cut
-    off between its plugins; then ``result`` is that of the last plugin that succeeded.
+    off between its plugins; then ``result`` is that of the last plugin that succeeded. It is false, too, once a DEL has
+    begun: some plugins may have done their part.
     """
 
     network: NetworkList
@@ -155,6 +156,19 @@ class ResultCache:
             self._unfinished(path).unlink(missing_ok=True)
         except OSError as error:
             raise CacheError(f"cannot remove {path}: {error}") from error
+
+    def begin_removal(self, network_name: str, attachment: Attachment) -> None:
+        """Mark the entry, if there is one, as unfinished. Raises :class:`CacheError`."""
+        path = self.path(network_name, attachment)
+        try:
+            raw = _json.decode_object(_read(path))
+            # Files of the older form have no place for it.
+            if raw.get("kind") == KIND and not raw.get("unfinished"):
+                _files.replace(path, _json.encode({**raw, "unfinished": True}), unfinished=self._unfinished(path))
+        except FileNotFoundError:
+            return
+        except (OSError, TypeError, ValueError) as error:
+            raise CacheError(f"cannot write {path}: {error}") from error
 
     def result(self, network: NetworkList, attachment: Attachment) -> Result | None:
         """The cached result of ADD; None if there is no entry. Raises :class:`CacheError`."""

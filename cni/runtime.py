@@ -224,7 +224,7 @@ class Runtime:
         return _Operation(self._executor, self._bin_dirs, environment, self._timeout, level)
 
     async def _delete(self, network: NetworkList, attachment: Attachment, operation: _Operation) -> None:
-        previous = await self._previous(network, attachment)
+        previous = await self._in_thread(self._begin_removal, network, attachment)
         failures: list[CNIError] = []
         for left in range(len(network.plugins), 0, -1):
             plugin = network.plugins[left - 1]
@@ -246,12 +246,19 @@ class Runtime:
         except CacheError as error:
             log.warning("network %s: %s", network.name, error)
 
-    async def _previous(self, network: NetworkList, attachment: Attachment) -> Mapping[str, Any] | None:
-        """The prevResult of a DEL. Plugins get it since 0.4.0, and must work without it if there is none."""
+    def _begin_removal(self, network: NetworkList, attachment: Attachment) -> Mapping[str, Any] | None:
+        """Note in the cache that a DEL begins. Returns its prevResult. Blocks on the file system.
+
+        Plugins get a prevResult since 0.4.0, and must work without it if there is none.
+        """
+        try:
+            self._cache.begin_removal(network.name, attachment)
+        except CacheError as error:
+            log.warning("network %s: cannot note that a DEL has begun: %s", network.name, error)
         if not versions.at_least(network.version, "0.4.0"):
             return None
         try:
-            result = await self._in_thread(self._cache.result, network, attachment)
+            result = self._cache.result(network, attachment)
         except CacheError as error:
             log.warning("calling DEL without the cached result: %s", error)
             return None

@@ -92,6 +92,33 @@ def test_older_form_has_a_result_and_nothing_for_a_del(store: cache.ResultCache,
     assert "there is no configuration" in str(skipped)
 
 
+@pytest.mark.parametrize("sample", ["libcni-1.3-full", "libcni-1.3-loopback"])
+def test_the_begin_of_a_del_is_noted_and_all_else_stays(store: cache.ResultCache, tmp_path: Path, sample: str) -> None:
+    raw = json.loads((SAMPLES / f"{sample}.json").read_bytes())
+    path = file(tmp_path, f"{raw['networkName']}-{raw['containerId']}-{raw['ifName']}")
+    path.write_text(json.dumps(raw))
+    [before], _ = store.attachments()
+    for _ in range(2):
+        store.begin_removal(raw["networkName"], before.attachment)
+        assert json.loads(path.read_bytes()) == {**raw, "unfinished": True}
+    assert store.attachments() == ([dataclasses.replace(before, finished=False)], [])
+    assert store.result(before.network, before.attachment) == before.result
+
+
+def test_no_begin_of_a_del_is_noted_without_an_entry_or_in_the_older_form(
+    store: cache.ResultCache, tmp_path: Path
+) -> None:
+    path = file(tmp_path)
+    store.begin_removal("podnet", ATTACHMENT)
+    assert not path.exists()
+    path.write_text(json.dumps(result()))
+    store.begin_removal("podnet", ATTACHMENT)
+    assert json.loads(path.read_bytes()) == result()
+    path.write_text("{")
+    with pytest.raises(cni.CacheError, match="invalid JSON"):
+        store.begin_removal("podnet", ATTACHMENT)
+
+
 def test_result_is_none_when_nothing_is_cached(store: cache.ResultCache) -> None:
     assert store.result(network("bridge"), ATTACHMENT) is None
     assert store.attachments() == ([], [])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
+import os
 import shlex
 import subprocess
 import threading
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 import cni
-from cni import cache
+from cni import _files, cache
 from tests.unit.cni.fakes import CONTAINER, NETNS, Recorder, failure, install, network, result
 
 ATTACHMENT = cni.Attachment(
@@ -204,7 +206,21 @@ class TestDelete:
         assert [type(one) for one in caught.value.failures] == [cni.PluginError, cni.PluginNotFound, cni.PluginTimeout]
         for part in ("iptables", "plugin portmap not found", "late", CONTAINER):
             assert part in str(caught.value)
-        assert cached(tmp_path) == [f"podnet-{CONTAINER}-eth0"]
+        [entry] = runtime.cached_attachments()
+        assert (entry.attachment.container_id, entry.finished) == (CONTAINER, False)
+
+    async def test_a_full_disk_is_no_obstacle(
+        self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await runtime.add(network("bridge"), ATTACHMENT)
+
+        def no_room(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(_files, "replace", no_room)
+        await runtime.delete(network("bridge"), ATTACHMENT)
+        assert "prevResult" in recorder.configs[1]
+        assert cached(tmp_path) == []
 
     async def test_unknown_container_means_nothing_to_clean_up(
         self, runtime: cni.Runtime, recorder: Recorder, tmp_path: Path

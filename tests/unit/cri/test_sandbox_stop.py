@@ -109,3 +109,17 @@ async def test_plugins_are_not_told_of_a_stop_while_a_container_runs(node: SimNo
     assert node.pod not in node.plugins.attached
     await server.stop()
     assert plugin.methods.count("StopPodSandbox") == 1
+
+
+@simulated
+async def test_a_pod_that_may_lack_a_part_of_its_network_is_not_ready(node: SimNode) -> None:
+    """A stop that fails leaves its infra container, and plugins may have removed what they could."""
+    server = await node.with_pod(container=False)
+    node.engine.fail.add("kill")
+    node.plugins.fail.add("DEL")
+    with pytest.raises(ShimError):
+        await server.stop()
+    assert node.pod in node.engine.ids(running=True)
+    assert [pod.state for pod in await server.listed()] == [cri.SANDBOX_NOTREADY]
+    server = await node.server()
+    assert [pod.state for pod in await server.listed()] == [cri.SANDBOX_NOTREADY]

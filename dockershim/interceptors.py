@@ -86,8 +86,8 @@ class Interceptor:
     async def pod_runs(self, pod: Pod, undo: Rollback) -> None:
         """The pod runs with its network, and its lock is held. ``undo`` runs, with the lock, if the call fails."""
 
-    def pod_was_returned(self, sandbox_id: str) -> None:
-        """The call has succeeded."""
+    def after_run_pod(self, sandbox_id: str) -> None:
+        """The call is over: it returns the pod, or it has failed, and what it did is undone as far as that works."""
 
     # -- UpdatePodSandboxResources
 
@@ -203,9 +203,9 @@ class Snapshot:
         for one in self.members:
             await one.pod_runs(pod, undo)
 
-    def pod_was_returned(self, sandbox_id: str) -> None:
+    def after_run_pod(self, sandbox_id: str) -> None:
         for one in self.members:
-            one.pod_was_returned(sandbox_id)
+            one.after_run_pod(sandbox_id)
 
     async def before_update_pod(
         self, pod: Pod, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources

@@ -28,7 +28,7 @@ from dockershim.errors import (
     disk_error,
 )
 from dockershim.host_paths.server_side import HostPaths
-from dockershim.interceptors import Chain
+from dockershim.interceptors import Chain, Snapshot
 from dockershim.network.pod_network import HOST_NETWORK, NodeNetwork, PodNetwork
 from dockershim.state.engine_info import EngineInfo
 from dockershim.state.inventory import Inventory
@@ -95,7 +95,7 @@ class SandboxStart:
             body = await self._infra_container(request, features, early)
             begun: list[str] = []
             # The last one to run: until its container is gone, the pod is not ready, whatever it needs for that.
-            undo.push("remove the sandbox", lambda: self._give_up(begun))
+            undo.push("remove the sandbox", lambda: self._give_up(chain, begun))
             sandbox_id = await self._create(name, body, undo)
             begun.append(sandbox_id)
             self.pods.begin(sandbox_id)
@@ -105,12 +105,13 @@ class SandboxStart:
                 await self._bring_up(sandbox_id, request, early, undo)
                 await chain.pod_runs(self.pods.peek(sandbox_id), undo)
             self.pods.returned(sandbox_id)
-            chain.pod_was_returned(sandbox_id)
+            chain.after_run_pod(sandbox_id)
         return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
-    async def _give_up(self, begun: Sequence[str]) -> None:
+    async def _give_up(self, chain: Snapshot, begun: Sequence[str]) -> None:
         for sandbox_id in begun:
             self.pods.give_up(sandbox_id)
+            chain.after_run_pod(sandbox_id)
 
     async def _check(self, features: Capabilities, request: cri.RunPodSandboxRequest) -> None:
         """Check a request that was changed. Raises ShimError."""

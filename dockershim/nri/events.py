@@ -24,7 +24,7 @@ from dockershim.nri.to_nri import Node
 from dockershim.nri.validator import Rules, validate
 from dockershim.nri.view import GonePlugin, NRIPlugins
 from dockershim.state.inventory import Inventory, Record
-from dockershim.state.pods import Phase, Pod, Pods
+from dockershim.state.pods import Phase, Pod, Pods, remember
 from dockershim.translate.records import ContainerRecord, SandboxRecord
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,9 @@ class Events:
         #: Pods and containers of whose end plugins were told, and containers of whose removal; by the engine's id.
         self._stopped: set[str] = set()
         self._removed: set[str] = set()
+        #: Pods of whose end plugins were told, and that are gone, the last one last. A tear-down that fails after the
+        #: engine has lost its pod makes the pod known again.
+        self._stopped_and_gone: dict[str, None] = {}
         self._background = background.Tasks("nri")
         #: Containers that are being evicted.
         self._evicted: set[str] = set()
@@ -185,9 +188,12 @@ class Events:
             for plugin in self._active():
                 await self._ask(plugin, api.RUN_POD_SANDBOX, request, api.RunPodSandboxResponse)
 
-    def pod_was_returned(self, sandbox_id: str) -> None:
+    def after_run_pod(self, sandbox_id: str) -> None:
         """RunPodSandbox is over, whatever came of it."""
         self._started_pods.discard(sandbox_id)
+        if self._pods.peek(sandbox_id).phase is Phase.REMOVED:
+            # The engine may have lost it before the undo, while it had its checkpoint.
+            self.forget_pod(sandbox_id)
 
     async def update_pod_sandbox(
         self, pod: Pod, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources
@@ -210,11 +216,11 @@ class Events:
 
     async def stop_pod_sandbox(self, pod: Pod) -> None:
         """The pod's containers have ended, and its network is still there. Plugins are told once."""
-        if self._quiet() or pod.id in self._stopped:
+        if self._quiet() or self._was_told(pod.id):
             return
         for container in self._inventory.peek_containers(pod.id):
             await self.stop_container(container)
-        if pod.id in self._stopped or not self._pods.peek(pod.id).exists:
+        if self._was_told(pod.id) or not self._pods.peek(pod.id).exists:
             return  # told, or removed since the caller has read it
         self._stopped.add(pod.id)
         request = api.StopPodSandboxRequest(pod=await self._describe(pod))
@@ -232,7 +238,13 @@ class Events:
     def forget_pod(self, sandbox_id: str) -> None:
         """The pod was removed; its id is never used again."""
         self._started_pods.discard(sandbox_id)
-        self._stopped.discard(sandbox_id)
+        if sandbox_id in self._stopped:
+            self._stopped.discard(sandbox_id)
+            remember(self._stopped_and_gone, sandbox_id)
+
+    def _was_told(self, sandbox_id: str) -> bool:
+        """Whether plugins were told of the end of the pod."""
+        return sandbox_id in self._stopped or sandbox_id in self._stopped_and_gone
 
     async def undo_pod_sandbox(self, pod: Pod) -> None:
         """RunPodSandbox has failed after plugins were told of the pod."""

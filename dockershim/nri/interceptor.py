@@ -55,8 +55,8 @@ class NRI(Interceptor):
         with step("call NRI plugins"):
             await self.events.run_pod_sandbox(pod)
 
-    def pod_was_returned(self, sandbox_id: str) -> None:
-        self.events.pod_was_returned(sandbox_id)
+    def after_run_pod(self, sandbox_id: str) -> None:
+        self.events.after_run_pod(sandbox_id)
 
     async def before_update_pod(
         self, pod: Pod, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources

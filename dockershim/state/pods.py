@@ -163,7 +163,7 @@ class Pods:
 
     def give_up(self, sandbox_id: str) -> None:
         """RunPodSandbox has failed, and will not return the pod. It is listed as not ready until it is removed."""
-        _remember(self._failed, sandbox_id)
+        remember(self._failed, sandbox_id)
         self._drop_marks(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
@@ -186,12 +186,12 @@ class Pods:
         if self.peek(sandbox_id).exists if is_sandbox else self.peek_container(stopped_id) is not None:
             self._marks_of(sandbox_id).stopped.add(stopped_id)
         else:
-            _remember(self._stopped_and_gone, stopped_id)
+            remember(self._stopped_and_gone, stopped_id)
         return True
 
     def _drop_marks(self, sandbox_id: str) -> None:
         for stopped_id in self._marks.pop(sandbox_id, _NO_MARKS).stopped:
-            _remember(self._stopped_and_gone, stopped_id)
+            remember(self._stopped_and_gone, stopped_id)
 
     def _marks_of(self, sandbox_id: str) -> _Marks:
         return self._marks.setdefault(sandbox_id, _Marks())
@@ -213,13 +213,13 @@ class Pods:
         if (marks := self._marks.get(sandbox_id)) is not None:
             if record_id in marks.stopped:
                 marks.stopped.remove(record_id)
-                _remember(self._stopped_and_gone, record_id)
+                remember(self._stopped_and_gone, record_id)
             # A stop that is under way drops them at its end: it has to know that it has torn down the network.
             if not marks.stopping and self.peek(sandbox_id).phase is Phase.REMOVED:
                 self._drop_marks(sandbox_id)
 
 
-def _remember(ids: dict[str, None], one: str) -> None:
+def remember(ids: dict[str, None], one: str) -> None:
     """Add an id to those that are remembered, and forget the oldest of too many."""
     ids[one] = None
     while len(ids) > _MOST_GONE:

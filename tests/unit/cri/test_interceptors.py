@@ -78,9 +78,7 @@ async def create(server: Server) -> None:
 
 #: A call, the state of the pod before it, what fails or refuses, and all that happens.
 CALLS = [
-    pytest.param(
-        run_pod, "nothing", "", "before_run_pod create start ADD pod_runs* pod_was_returned", id="RunPodSandbox"
-    ),
+    pytest.param(run_pod, "nothing", "", "before_run_pod create start ADD pod_runs* after_run_pod", id="RunPodSandbox"),
     pytest.param(run_pod, "nothing", "before_run_pod", "before_run_pod", id="RunPodSandbox, refused"),
     pytest.param(
         run_pod,

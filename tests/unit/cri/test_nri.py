@@ -157,6 +157,17 @@ async def test_a_pod_that_a_plugin_refuses_leaves_nothing(node: SimNode) -> None
 
 
 @simulated
+async def test_a_pod_that_the_engine_loses_in_the_undo_of_its_run_is_forgotten(node: SimNode) -> None:
+    """It has its checkpoint when it is lost, and no event tells when that goes. ``run`` looks at the memory."""
+    server = await node.server()
+    await connect(server, Recorder(refuses="RunPodSandbox"))
+    node.plugins.before["DEL"] = node.lose_data
+    with pytest.raises(HookFailure):
+        await server.run_pod()
+    assert node.left() == []
+
+
+@simulated
 async def test_a_container_whose_plugins_change_nothing_keeps_the_id_they_know(node: SimNode) -> None:
     server = await node.with_pod(container=False)
     plugin = await connect(server, Recorder())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
 from dockershim.errors import FailedPrecondition, HookFailure, NotFound
@@ -395,3 +396,14 @@ async def test_a_plugin_that_ended_while_it_was_told_is_not_taken(world: World) 
     with pytest.raises(Rejected, match="gone"):
         await world.events.add(plugin)
     assert not world.events.asks
+
+
+async def test_the_end_of_a_pod_that_is_gone_and_known_again_is_told_once(world: World) -> None:
+    """The engine loses it during its tear-down, which fails, and leaves a checkpoint."""
+    plugin = FakePlugin("10-a")
+    events = await world.joined(plugin)
+    await events.stop_pod_sandbox(world.pods.peek(POD.id))
+    world.known.change(POD.id, None)
+    await world.pods.peek(POD.id).write_checkpoint(Checkpoint(sandbox_id=POD.id, name="pod", namespace="default"))
+    await events.stop_pod_sandbox(world.pods.peek(POD.id))
+    assert plugin.told.count("StopPodSandbox") == 1

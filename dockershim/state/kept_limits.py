@@ -23,7 +23,7 @@ class KeptLimits:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known = dict(_load(folder))
+        self._known = dict(read_kept_limits(folder))
         self._writing = asyncio.Lock()
 
     def of(self, container_id: str) -> Mapping[str, str]:
@@ -58,7 +58,8 @@ class KeptLimits:
         temporary.replace(self._folder / container_id)
 
 
-def _load(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def read_kept_limits(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The limits in the files of a folder, by container. Removes what is no such file."""
     for path in folder.iterdir() if folder.is_dir() else ():
         try:
             # A name with a dot is that of a write that was cut short.

@@ -61,6 +61,8 @@ class EngineFaults:
     failing: float = 0.0
     #: Kills that answer 500 after ten seconds, although the container's end still comes.
     late_ends: float = 0.0
+    #: Removals that have no end until ``end_removals``.
+    hanging_removals: float = 0.0
     failing_starts: float = 0.0
     #: Starts that take up to four seconds more.
     slow_starts: float = 0.0
@@ -198,6 +200,7 @@ class EngineModel:
         self._readers: list[_Reader] = []
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._hangs_until = 0.0
+        self._removals_hang = True
         #: The container of each process that was started and that the engine has not ended, by pid.
         self._processes: dict[int, Container] = {}
         for tag, (digits, user) in IMAGES.items():
@@ -209,6 +212,10 @@ class EngineModel:
         """Let every request that comes, and each that is under way, wait for so long; 0 ends a hang."""
         self._record("fault", f"the engine hangs for {seconds:.1f} s")
         self._hangs_until = self._now() + seconds
+
+    def end_removals(self) -> None:
+        """Let removals that hang come to their end."""
+        self._removals_hang = False
 
     async def restart(self, seconds: float, *, lose_data: bool = False) -> None:
         """Die, be away for so long, and come back. Containers run on if the engine has live-restore."""
@@ -590,6 +597,10 @@ class EngineModel:
                 await self._kill_and_wait(container)
             async with self._turn(container.id):
                 await self._work()
+                if self._random.random() < self.faults.hanging_removals:
+                    self._record("fault", f"the removal of {_short(container)} hangs")
+                    while self._removals_hang:  # noqa: ASYNC110  # events belong to a loop, which a restart replaces
+                        await asyncio.sleep(5)
                 self.containers.pop(container.id, None)
                 self._tell("destroy", container)
                 self._changed("destroy", container)

@@ -19,6 +19,7 @@ from dockershim.cri.limits import Limits
 from dockershim.cri.logs import LogKeeper
 from dockershim.nri.events import Events
 from dockershim.state.inventory import Inventory
+from dockershim.state.kept_limits import KeptLimits, read_kept_limits
 from dockershim.state.pods import Pods
 from tests.sim.engine import Container, EngineModel
 from tests.sim.plugins import CNIPlugins, HookServers, NRIPlugins, Session, Told
@@ -72,13 +73,18 @@ class _Known:
 class Invariants:
     """Checks a run. ``problems`` are the violations, in the order in which they were seen."""
 
-    def __init__(self, engine: EngineModel, cni: CNIPlugins, record: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, engine: EngineModel, cni: CNIPlugins, nri: NRIPlugins, record: Callable[[str, str], None]
+    ) -> None:
         self.problems: list[str] = []
         self.calls: Counter[str] = Counter()
         #: Whether nothing keeps a call that fails from undoing what it did.
         self.undo_works = False
+        #: Whether the disk is full at times. What cannot be noted then, the next start of a server finds.
+        self.disk_is_full_at_times = False
         self._engine = engine
         self._cni = cni
+        self._nri = nri
         self._record = record
         self._known: dict[str, _Known] = {}
         #: When the engine last lost or ended something without being asked, by the id of the container.
@@ -175,8 +181,14 @@ class Invariants:
         container = self._engine.containers.get(sandbox_id)
         if container is None or not container.running:
             self.fail(f"RunPodSandbox returned {sandbox_id[:12]}, which does not run")
-        elif container.host_config.get("NetworkMode") == "none" and sandbox_id not in self._cni.attached:
-            self.fail(f"RunPodSandbox returned {sandbox_id[:12]} without a network")
+        elif not self._has_network(container):
+            self.fail(f"RunPodSandbox returned {sandbox_id[:12]} without its whole network")
+
+    def _has_network(self, infra: Container) -> bool:
+        """Whether all plugins have done their part, if they make the sandbox's network."""
+        if infra.host_config.get("NetworkMode") != "none":
+            return True
+        return infra.id in self._cni.attached and infra.id in self._cni.ports
 
     def _ok_create_container(self, call: Call) -> None:
         container_id, sandbox_id = call.response.container_id, call.request.pod_sandbox_id
@@ -211,6 +223,8 @@ class Invariants:
         running = [one for one in self._engine.running(told.pod) if one.sandbox_id]
         if told.event == "StopPodSandbox" and running:
             self.fail(f"NRI plugins are told of the end of {told.pod[:12]}, and {running[0].name} runs")
+        if told.event == "StartContainer" and told.container in self._nri.rejected:
+            self.fail(f"{told.container[:12]} is started, to which a validator has not agreed")
         container = self._engine.containers.get(told.container)
         if told.event == "RemoveContainer" and container is not None and container.running:
             self.fail(f"NRI plugins are told of the removal of {told.container[:12]}, which runs")
@@ -392,6 +406,11 @@ class Invariants:
                 self.fail(f"sandbox {container.id[:12]} is not listed")
             elif listed[container.id] == cri.SANDBOX_READY and not container.running:
                 self.fail(f"sandbox {container.id[:12]} is listed as ready and does not run")
+            elif listed[container.id] == cri.SANDBOX_READY and not self._has_network(container):
+                self.fail(f"sandbox {container.id[:12]} is listed as ready without its whole network")
+        for path, namespace in self._engine.world.kernel.mounts.items():
+            if namespace.is_stand_in:
+                self.fail(f"{path} is left of a tear-down, in the place of a lost namespace")
         states = {one.id: one.state for one in containers}
         there = {one.id: one for one in self._engine.pods_containers() if one.sandbox_id}
         for container_id in states.keys() ^ there.keys():
@@ -402,6 +421,15 @@ class Invariants:
             if (states[container_id] == cri.CONTAINER_RUNNING) is not there[container_id].running:
                 state = cri.ContainerState.Name(states[container_id])
                 self.fail(f"container {container_id[:12]} is {state}, and {there[container_id].status} in the engine")
+
+    def check_kept_limits(self, services: Any) -> None:
+        """Nothing has happened for a while: the disk and the kernel have the limits of the last update."""
+        if self.disk_is_full_at_times:
+            return
+        for kept in Inside(services).of(KeptLimits):
+            written = dict(read_kept_limits(kept._folder))
+            if written != kept._known:
+                self.fail(f"limits {written} are on the disk, and those of the last updates are {kept._known}")
 
     def check_images(self, images: Iterable[cri.Image]) -> None:
         """Nothing has happened for a while: the list says what the engine has."""
@@ -422,6 +450,8 @@ class Invariants:
             self.fail(f"address {address} of {sandbox_id[:12]} is left")
         for sandbox_id in self._cni.ports:
             self.fail(f"published ports of {sandbox_id[:12]} are left")
+        for sandbox_id in self._cni.masqueraded:
+            self.fail(f"masquerade rules of {sandbox_id[:12]} are left")
         for problem in self._cni.problems:
             self.fail(problem)
         lost = {f"/var/run/docker/netns/{one.id[:12]}" for one in self._engine.processes.values()}
@@ -431,6 +461,8 @@ class Invariants:
             for path in sorted(folder.rglob("*")):
                 if "cni-cache" in path.parts and self._power_was_cut:
                     continue  # a result that was not synced is damaged: it may be another runtime's (cni/runtime.py)
+                if path.parent.name == "cni" and self.disk_is_full_at_times:
+                    continue
                 if path.is_file() and path.name not in STAYS:
                     self.fail(f"file {path.relative_to(folder.parent)} is left")
 
@@ -445,9 +477,9 @@ class Invariants:
         for name in more:
             self.fail(f"task {name!r} is left")
 
-    def check_nri(self, plugins: NRIPlugins, servers: int) -> None:
+    def check_nri(self, servers: int) -> None:
         """Plugins saw each begin and end once and in order; those that stayed saw all of them."""
-        for session in plugins.sessions:
+        for session in self._nri.sessions:
             _check_session(session, self.fail, self._is_sure, whole=session.end is None and session.server == servers)
 
     def _is_sure(self, container_id: str) -> bool:

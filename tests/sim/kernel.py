@@ -29,6 +29,8 @@ class Namespace:
     number: int
     interfaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
+    #: Whether it was made in the place of one that was lost, for plugins to find their rules by.
+    is_stand_in: bool = False
 
 
 class SimKernel:
@@ -149,6 +151,7 @@ class SimPins(Pins):
     def pin_stand_in(self, sandbox_id: str, interface: str, addresses: Sequence[str]) -> Path:
         made = self._kernel.namespace()
         made.interfaces[interface] = tuple(addresses)
+        made.is_stand_in = True
         return self._pin(sandbox_id, made)
 
     def unpin(self, sandbox_id: str) -> None:

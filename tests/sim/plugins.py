@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from dockershim.errors import HookFailure
 from dockershim.hooks.config import Hook
 from dockershim.nri.connection import CLOSED, Lost, Refused
 from dockershim.nri.plugin import Plugin, Rejected, Timeouts, Update
+from tests.sim.kernel import SimKernel
 from tests.sim.world import rpc_error
 
 M = TypeVar("M", bound=Message)
@@ -29,12 +31,15 @@ M = TypeVar("M", bound=Message)
 Record = Callable[[str, str], None]
 
 #: The plugins of the network, in their order, and the file names that a server looks for.
-CNI_PLUGINS: Final = ("sim-bridge", "sim-portmap")
+CNI_PLUGINS: Final = ("bridge", "portmap")
 NETWORK: Final = json.dumps(
     {
         "cniVersion": "1.1.0",
         "name": "sim",
-        "plugins": [{"type": CNI_PLUGINS[0]}, {"type": CNI_PLUGINS[1], "capabilities": {"portMappings": True}}],
+        "plugins": [
+            {"type": "bridge", "ipMasq": True},
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
     }
 )
 #: Seconds for which an operation waits for a plugin that a killed server has left.
@@ -61,15 +66,21 @@ CALM: Final = PluginFaults()
 class CNIPlugins:
     """What runs CNI plugins: an ``Executor`` whose plugins are in memory.
 
-    ``attached`` are the addresses of sandboxes, ``ports`` those sandboxes whose ports are published: both are taken
-    until a DEL. ``problems`` are what no runtime may do.
+    ``attached`` are the addresses of sandboxes, ``ports`` those sandboxes whose ports are published, ``masqueraded``
+    those with rules for their addresses: all are taken until a DEL. ``problems`` are what no runtime may do.
     """
+
+    #: Where the namespaces are; set before the first run.
+    kernel: SimKernel
 
     def __init__(self, random: Random, *, record: Record = lambda kind, text: None) -> None:
         self.faults = CALM
         self.attached: dict[str, str] = {}
         self.ports: set[str] = set()
+        self.masqueraded: set[str] = set()
         self.problems: list[str] = []
+        #: Whether servers can lock against the plugins of a killed one. They do without on a full disk.
+        self.can_lock = True
         #: What was done, in order: command, plugin and sandbox id.
         self.told: list[tuple[str, str, str]] = []
         #: The runs under way, by sandbox id, also those that a killed server has begun.
@@ -103,14 +114,18 @@ class CNIPlugins:
         environment: Mapping[str, str],
         faults: PluginFaults,
     ) -> Completion:
+        mine = command, asyncio.get_running_loop().time()
         if sandbox_id:
             other, since = self.running.get(sandbox_id, ("", 0.0))
             # A runtime waits for the plugin of a killed server, but not for ever (cni/fence.py).
-            if other and asyncio.get_running_loop().time() - since < _FENCE:
+            if self.can_lock and other and mine[1] - since < _FENCE:
                 self.problems.append(f"{command} of {sandbox_id[:12]} runs beside {other}")
-            self.running[sandbox_id] = command, asyncio.get_running_loop().time()
+            self.running[sandbox_id] = mine
         try:
             await self._pause(faults)
+            if sandbox_id and self.running.get(sandbox_id) is not mine:
+                # It hung for so long that a runtime waits for it no more. What it would make now, nobody would remove.
+                return self._fail(command, kind, sandbox_id, "after others have begun")
             if self._random.random() < faults.fails:
                 return self._fail(command, kind, sandbox_id, "before its work")
             answer = self._do(command, kind, sandbox_id, config, environment)
@@ -119,8 +134,8 @@ class CNIPlugins:
                 return self._fail(command, kind, sandbox_id, "after its work")
             return answer
         finally:
-            if sandbox_id:
-                self.running.pop(sandbox_id, None)
+            if sandbox_id and self.running.get(sandbox_id) is mine:
+                del self.running[sandbox_id]
 
     async def _pause(self, faults: PluginFaults) -> None:
         await asyncio.sleep(self._random.uniform(0.001, 0.05))
@@ -139,13 +154,18 @@ class CNIPlugins:
     ) -> Completion:
         self.told.append((command, kind, sandbox_id))
         match command, kind:
-            case "ADD", "sim-bridge":
+            case "ADD", "bridge":
                 if sandbox_id in self.attached:
                     self.problems.append(f"a second ADD of {sandbox_id[:12]} without a DEL")
                 if not environment.get("CNI_NETNS"):
                     self.problems.append(f"ADD of {sandbox_id[:12]} without a namespace")
                 self.attached[sandbox_id] = address = f"10.88.{self._next >> 8}.{self._next & 255}/16"
                 self._next += 1
+                interfaces = self._interfaces(environment)
+                if interfaces is not None:
+                    interfaces[environment["CNI_IFNAME"]] = (address,)
+                if config.get("ipMasq"):
+                    self.masqueraded.add(sandbox_id)
                 return _done(
                     {
                         "cniVersion": "1.1.0",
@@ -153,25 +173,36 @@ class CNIPlugins:
                         "ips": [{"address": address, "interface": 0}],
                     }
                 )
-            case "ADD", "sim-portmap":
+            case "ADD", "portmap":
                 self.ports.add(sandbox_id)
                 return _done(config["prevResult"])
-            case "DEL", "sim-bridge":
+            case "DEL", "bridge":
                 self.attached.pop(sandbox_id, None)
-            case "DEL", "sim-portmap":
-                # As plugins do it that find their rules by the interface: without a namespace they leave them.
-                if environment.get("CNI_NETNS"):
-                    self.ports.discard(sandbox_id)
+                # It finds its rules by the addresses of the interface. Without it they stay, and that is no error.
+                interfaces = self._interfaces(environment) or {}
+                if interfaces.pop(environment["CNI_IFNAME"], None) and config.get("ipMasq"):
+                    if sandbox_id not in self.masqueraded:
+                        return self._fail(command, kind, sandbox_id, "as its rules are gone")
+                    self.masqueraded.discard(sandbox_id)
+            case "DEL", "portmap":
+                self.ports.discard(sandbox_id)
             case "GC", _:
                 valid = {one["containerID"] for one in config.get("cni.dev/valid-attachments") or ()}
                 for stale in self.attached.keys() - valid:
                     del self.attached[stale]
                 self.ports &= valid
+                self.masqueraded &= valid
         return Completion(0, b"", b"")
+
+    def _interfaces(self, environment: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
+        """Those of the namespace that a plugin was given; None if there is none."""
+        namespace = self.kernel.mounts.get(Path(environment.get("CNI_NETNS", "")))
+        return None if namespace is None else namespace.interfaces
 
     def reboot(self) -> None:
         """The node has lost its power: no rule is left. Addresses are, on the plugins' disk."""
         self.ports.clear()
+        self.masqueraded.clear()
         self.running.clear()
 
 
@@ -303,6 +334,8 @@ class NRIPlugins:
         self.sessions: list[Session] = []
         #: Whether plugins change what they are asked about: a share of the containers.
         self.adjusts = 0.0
+        #: Containers to which a validator has not agreed, by the ids that plugins know.
+        self.rejected: set[str] = set()
         #: Called with what a plugin is told, at this very moment.
         self.on_told: Callable[[Told], None] = lambda told: None
         self._random = random
@@ -327,18 +360,25 @@ class NRIPlugins:
             await asyncio.sleep(random.uniform(0.05, faults.seconds))
         if random.random() < faults.hangs:
             self._record("fault", f"the NRI plugin {session.plugin} hangs in {method}")
+            self._note_rejected(method, request)
             await asyncio.sleep(3600)
         if random.random() < faults.lost:
+            self._note_rejected(method, request)
             self._record("fault", f"the NRI plugin {session.plugin} goes away in {method}")
             connection.close(CLOSED)
             await asyncio.sleep(3600)
         if random.random() < faults.fails and method != "Synchronize":
             self._record("fault", f"the NRI plugin {session.plugin} refuses {method}")
+            self._note_rejected(method, request)
             raise Refused(2, "the plugin refuses, as the seed says")
         if method == "CreateContainer" and random.random() < self.adjusts:
             adjust = api.ContainerAdjustment(env=[api.KeyValue(key="SIM", value="1")])
             return api.CreateContainerResponse(adjust=adjust)
         return None
+
+    def _note_rejected(self, method: str, request: Any) -> None:
+        if method == "ValidateContainerAdjustment":
+            self.rejected.add(request.container.id)
 
     def _note(self, session: Session, method: str, request: Any) -> None:
         now = asyncio.get_running_loop().time()

@@ -91,8 +91,8 @@ class Profile:
         """Whether nothing can keep a call that fails from undoing what it did, so that nothing of it is left."""
         engine, cni = self.engine, self.cni
         of_node = (self.hangs, self.restarts, self.losses, self.power_cuts, self.full_disks)
-        of_calls = (engine.lost, engine.unanswered, engine.failing, engine.late_ends, cni.fails, cni.hangs)
-        return not any(of_node) and not any(of_calls) and engine.seconds * engine.slow < 1
+        of_calls = (engine.lost, engine.unanswered, engine.failing, engine.late_ends, engine.hanging_removals)
+        return not any((*of_node, *of_calls, cni.fails, cni.hangs)) and engine.seconds * engine.slow < 1
 
     @classmethod
     def drawn(cls, random: Random) -> Profile:
@@ -148,6 +148,7 @@ class Profile:
             full_disks=share(0.0, 0.0, 0.0, 0.1),
             sharp=share(0.0, 1.0),
         )
+        drawn = replace(drawn, engine=replace(engine, hanging_removals=share(0.0, 0.0, 0.0, 0.1)))
         if not is_calm:
             return drawn
         calm = PluginFaults()
@@ -297,9 +298,10 @@ class _Run:
         )
         self.cni = CNIPlugins(self.random, record=self.record)
         self.world = self.engine.world = SimWorld(simulation, self.folder, self.engine, self.cni)
+        self.cni.kernel = self.world.kernel
         self.hooks = self.world.hook_servers[HOOK_SOCKET] = HookServers(self.random, record=self.record)
         self.nri = NRIPlugins(self.random, record=self.record)
-        self.invariants = Invariants(self.engine, self.cni, self.record)
+        self.invariants = Invariants(self.engine, self.cni, self.nri, self.record)
         self.nri.on_told = self.invariants.nri_was_told
         self.config = self._config()
         self.server: SimServer | None = None
@@ -346,6 +348,7 @@ class _Run:
         self.record("run", "the faults have ended")
         await self._have_server()
         await self._wait_for_calls()
+        self.engine.end_removals()
         await asyncio.sleep(_QUIET)
         await self._check_lists()
         for failure in await kubelet.remove_all(_CLEARING):
@@ -384,6 +387,8 @@ class _Run:
             self.invariants.fail(f"nothing fails any more, and lists do: {error}")
             return
         self.invariants.check_lists(sandboxes, containers)
+        assert self.server is not None
+        self.invariants.check_kept_limits(self.server._services)
         self.invariants.check_images(images)
 
     async def _check_end(self, usual: list[str]) -> None:
@@ -394,7 +399,7 @@ class _Run:
         assert self.server is not None
         invariants.check_server(self.server._services)
         invariants.check_tasks(asyncio.all_tasks(self.server.loop), usual)
-        invariants.check_nri(self.nri, self.servers)
+        invariants.check_nri(self.servers)
         invariants.check_hooks(self.hooks)
 
     # -- faults ------------------------------------------------------------------------------------------------
@@ -403,7 +408,9 @@ class _Run:
         profile = self.profile
         self.engine.faults = self.engine.faults_of_run = profile.engine
         self.cni.faults = profile.cni
+        self.cni.can_lock = not profile.full_disks
         self.invariants.undo_works = profile.undo_works
+        self.invariants.disk_is_full_at_times = bool(profile.full_disks)
         self.hooks.faults = profile.hooks or plugin_models.CALM
         self.nri.faults = profile.nri or plugin_models.CALM
         self.nri.adjusts = 0.3

@@ -318,7 +318,7 @@ class SimNode:
         self.engine = SteppedEngine(self.simulation, folder / "engine", self.steps)
         self.plugins = SteppedPlugins(self.simulation.random, self.steps)
         self.world = self.engine.world = SimWorld(self.simulation, folder, self.engine, self.plugins)
-        self.kernel = self.world.kernel
+        self.kernel = self.plugins.kernel = self.world.kernel
         self.options: dict[str, Any] = {
             "pod_infra_container_image": "other:1",
             "disk_usage_interval": 3600.0,
@@ -327,8 +327,8 @@ class SimNode:
         self.current: Server | None = None
         self.pod = self.container = UNKNOWN
         self.engine.on_change.append(self._note)
-        network = {"cniVersion": "1.1.0", "name": "sim", "plugins": [{"type": "sim-bridge"}]}
-        write_network(sim_config(folder), json.dumps(network), "sim-bridge")
+        network = {"cniVersion": "1.1.0", "name": "sim", "plugins": [{"type": "bridge"}]}
+        write_network(sim_config(folder), json.dumps(network), "bridge")
 
     def _note(self, action: str, container: Container) -> None:
         if action in ("create", "rename") and container.is_pods:

@@ -14,7 +14,7 @@ async def test_nothing_is_remembered_of_a_pod_of_which_only_a_network_is_left(no
     (node.folder / "root" / "sandbox" / node.pod).unlink()
     node.plugins.fail.add("DEL")
     server = await node.server()
-    assert ("DEL", "sim-bridge", node.pod) in node.plugins.told
+    assert ("DEL", "bridge", node.pod) in node.plugins.told
     assert list(left_in_memory(server.process._services, node.simulation.now)) == []
     node.plugins.fail.clear()
     await server.reconcile()

@@ -147,11 +147,26 @@ class Invariants:
         call.is_done = True
         if failed and call.method == "RunPodSandbox":
             self._failed_runs[call.server, _name_of(call)] = call.begun
+        if call.method in ("StopPodSandbox", "RemovePodSandbox"):
+            self._check_stand_ins(call)
         # A container that was made when its caller went stays: the next call with the same metadata removes it.
         if failed and self.undo_works and not (cancelled and call.method == "CreateContainer"):
             self._check_failed(call)
         if call.deadline is not None and (took := self._now() - call.begun) > call.deadline + _AFTER_DEADLINE:
             self.fail(f"{call.method} went on for {took:.0f} s, with a deadline of {call.deadline:g} s")
+
+    def _check_stand_ins(self, call: Call) -> None:
+        """What a tear-down makes in the place of a lost namespace goes with it, even if it fails."""
+        for sandbox_id in call.subjects:
+            at_work = any(sandbox_id in other.subjects and not other.is_done for other in self._working())
+            for path, namespace in self._engine.world.kernel.mounts.items():
+                if namespace.is_stand_in and path.name.endswith(sandbox_id) and not at_work:
+                    self.fail(f"{call.method} of {sandbox_id[:12]} leaves {path}, in the place of a lost namespace")
+
+    def _working(self) -> Iterator[Call]:
+        """The calls that may still be at work, whether or not their callers have gone."""
+        yield from self._under_way
+        yield from self._recent
 
     def _check_failed(self, call: Call) -> None:
         """A call that has failed, or whose caller has gone, leaves nothing behind, and does not stop half-way."""
@@ -169,7 +184,7 @@ class Invariants:
 
     def _of_same_name(self, call: Call) -> bool:
         """Whether another call makes the same."""
-        others = (one for one in (*self._under_way, *self._recent) if one is not call and one.method == call.method)
+        others = (one for one in self._working() if one is not call and one.method == call.method)
         return any(_name_of(one) == _name_of(call) and (not one.ended or one.ended >= call.begun) for one in others)
 
     def _ok_run_pod_sandbox(self, call: Call) -> None:
@@ -312,7 +327,7 @@ class Invariants:
         """Whether another call changes images, or has since this one began; or what it began goes on."""
         return any(self._engine.pulls.values()) or any(
             other.method in _CHANGES_IMAGES and other is not call and (not other.is_done or other.ended >= call.begun)
-            for other in (*self._under_way, *self._recent)
+            for other in self._working()
         )
 
     def _check_list(self, call: Call, items: Iterable[Any], wanted: Any, runs: int) -> None:
@@ -349,7 +364,7 @@ class Invariants:
         """Whether such a call for the same subject is under way, or was since this one began."""
         return any(
             other.method in methods and other is not call and other.subjects & call.subjects
-            for other in (*self._under_way, *self._recent)
+            for other in self._working()
             if not other.ended or other.ended >= call.begun
         )
 
@@ -357,7 +372,7 @@ class Invariants:
         """Whether somebody has begun to stop or remove it."""
         return any(
             subject.startswith(tuple(_begins(other.request)))
-            for other in (*self._under_way, *self._recent)
+            for other in self._working()
             if other.method.startswith(("Stop", "Remove")) and (not other.ended or other.ended >= call.begun)
         )
 
@@ -408,9 +423,6 @@ class Invariants:
                 self.fail(f"sandbox {container.id[:12]} is listed as ready and does not run")
             elif listed[container.id] == cri.SANDBOX_READY and not self._has_network(container):
                 self.fail(f"sandbox {container.id[:12]} is listed as ready without its whole network")
-        for path, namespace in self._engine.world.kernel.mounts.items():
-            if namespace.is_stand_in:
-                self.fail(f"{path} is left of a tear-down, in the place of a lost namespace")
         states = {one.id: one.state for one in containers}
         there = {one.id: one for one in self._engine.pods_containers() if one.sandbox_id}
         for container_id in states.keys() ^ there.keys():

@@ -8,6 +8,7 @@ with the right parameters in the time that is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -76,6 +77,9 @@ class Runtime:
         self._timeout = timeout
         self._executor: Executor = executor or SubprocessExecutor()
         self._turns = Turns()
+        # Held by a garbage collection and its plugins. libcni reads only a folder below.
+        self._gc_lock = cache_dir / ".lock"
+        self._may_be_collected = True
         # Own threads, as other work of this process may block all default threads for long.
         self._threads = ThreadPoolExecutor(_CACHE_THREADS, thread_name_prefix="CNI cache")
 
@@ -134,12 +138,17 @@ class Runtime:
         if network.disable_gc:
             return
         operation = self._operation(_NOT_ATTACHED)
-        async with operation.in_time(self._turns.alone()):
+        with contextlib.suppress(OSError):
+            self._gc_lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with (
+            operation.in_time(self._turns.alone()),
+            fenced(self._gc_lock, operation.time_left() * _FENCE_SHARE) as operation.fence,
+        ):
             cached = await self._in_thread(self.cached_attachments)
             keep = set(valid(cached))
-            failures = await self._delete_stale(network, cached, keep)
+            failures = await self._delete_stale(network, cached, keep, operation.fence)
             if has_gc(network):
-                failures += await self._collect(network, keep)
+                failures += await self._collect(network, keep, operation.fence)
         if failures:
             raise OperationFailed(f"GC of network {network.name}", failures)
 
@@ -214,11 +223,17 @@ class Runtime:
     @asynccontextmanager
     async def _on(self, attachment: Attachment, level: int = logging.WARNING) -> AsyncIterator[_Operation]:
         operation = self._operation(_environment(attachment), level)
-        async with (
-            operation.in_time(self._turns.container(attachment.container_id)),
-            fenced(attachment.lock_path, operation.time_left() * _FENCE_SHARE) as operation.fence,
-        ):
-            yield operation
+        async with operation.in_time(self._turns.container(attachment.container_id)):
+            await self._wait_for_earlier_gc(operation.time_left() * _FENCE_SHARE)
+            async with fenced(attachment.lock_path, operation.time_left() * _FENCE_SHARE) as operation.fence:
+                yield operation
+
+    async def _wait_for_earlier_gc(self, patience: float) -> None:
+        """Wait for plugins of a killed process's garbage collection: to them, each new attachment is not valid."""
+        if self._may_be_collected and self._gc_lock.exists():
+            async with fenced(self._gc_lock, patience):
+                pass
+        self._may_be_collected = False
 
     def _operation(self, environment: Mapping[str, str], level: int = logging.WARNING) -> _Operation:
         return _Operation(self._executor, self._bin_dirs, environment, self._timeout, level)
@@ -265,7 +280,7 @@ class Runtime:
         return None if result is None else result.as_json(network.version)
 
     async def _delete_stale(
-        self, network: NetworkList, cached: Sequence[CachedAttachment], keep: set[tuple[str, str]]
+        self, network: NetworkList, cached: Sequence[CachedAttachment], keep: set[tuple[str, str]], fence: Fence
     ) -> list[CNIError]:
         failures: list[CNIError] = []
         for item in cached:
@@ -275,17 +290,20 @@ class Runtime:
             # The attachment is not valid, so its process has ended, and another process may have the pid now.
             if attachment.netns and attachment.netns.startswith("/proc/"):
                 attachment = dataclasses.replace(attachment, netns=None)
+            operation = self._operation(_environment(attachment))
+            operation.fence = fence
             try:
-                await self._delete(item.network, attachment, self._operation(_environment(attachment)))
+                await self._delete(item.network, attachment, operation)
             except CNIError as error:
                 failures.append(error)
         return failures
 
-    async def _collect(self, network: NetworkList, keep: set[tuple[str, str]]) -> list[CNIError]:
+    async def _collect(self, network: NetworkList, keep: set[tuple[str, str]], fence: Fence) -> list[CNIError]:
         attachments = [{"containerID": container_id, "ifname": ifname} for container_id, ifname in sorted(keep)]
         # The second key is the one in the first edition of version 1.1.0; libcni sends both.
         keys = {"cni.dev/valid-attachments": attachments, "cni.dev/attachments": attachments}
         operation = self._operation(_NOT_ATTACHED)
+        operation.fence = fence
         failures: list[CNIError] = []
         for plugin in network.plugins:
             try:

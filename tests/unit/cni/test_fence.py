@@ -75,6 +75,30 @@ async def test_delete_waits_for_the_plugin_of_a_killed_runtime(tmp_path: Path) -
     assert not runs(orphan)
 
 
+async def test_nothing_is_attached_beside_the_garbage_collection_of_a_killed_runtime(tmp_path: Path) -> None:
+    """It does not know of new attachments, and would remove them."""
+    install_steered(tmp_path / "bin", "bridge", announce=str(tmp_path / "adding"))
+    (tmp_path / "cache").mkdir()
+    ours = runtime(tmp_path)
+    with held(tmp_path / "cache/.lock"):
+        adding = asyncio.create_task(ours.add(network("bridge"), attachment(tmp_path)))
+        await asyncio.sleep(0.1)
+        assert not (tmp_path / "adding").exists()
+    await adding
+    # There is no earlier one any more.
+    with held(tmp_path / "cache/.lock"):
+        await asyncio.wait_for(ours.delete(network("bridge"), attachment(tmp_path)), 1.0)
+
+
+async def test_the_lock_of_a_garbage_collection_is_held_while_its_plugins_run_and_no_longer(tmp_path: Path) -> None:
+    install_steered(tmp_path / "bin", "bridge", sleep=0.3, announce=str(tmp_path / "running"))
+    collecting = asyncio.create_task(runtime(tmp_path).gc(network("bridge", version="1.1.0"), lambda _: []))
+    await announced(tmp_path / "running")
+    assert locked(tmp_path / "cache/.lock")
+    await collecting
+    assert not locked(tmp_path / "cache/.lock")
+
+
 async def test_a_plugin_holds_the_lock_while_it_runs_and_no_longer(tmp_path: Path) -> None:
     install_steered(tmp_path / "bin", "bridge", sleep=0.3, announce=str(tmp_path / "running"))
     add = asyncio.create_task(runtime(tmp_path).add(network("bridge"), attachment(tmp_path)))

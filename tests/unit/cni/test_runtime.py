@@ -291,6 +291,7 @@ class TestGC:
     ) -> None:
         await runtime.gc(network("bridge", "portmap", version=version), lambda _: [("valid", "eth0")])
         assert recorder.calls == commands
+        assert all(len(one.pass_fds) == 1 for one in recorder.invocations), "each holds the lock"
         assert recorder.invocations[0].environment["CNI_CONTAINERID"] == "stale"
         assert recorder.invocations[0].environment["CNI_NETNS"] == NETNS
         assert cached(tmp_path) == ["other-of-other-eth0", "podnet-valid-eth0"]

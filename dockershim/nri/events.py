@@ -161,7 +161,7 @@ class Events:
         for record in self._inventory.snapshot():
             if isinstance(record, SandboxRecord):
                 pod = self._pods.peek(record.id)
-                if pod.phase is Phase.RUNNING or record.id in self._started_pods:
+                if (pod.phase is Phase.RUNNING and not pod.has_failed) or record.id in self._started_pods:
                     yield pod
 
     def _containers(self) -> Iterable[api.Container]:

@@ -373,6 +373,11 @@ class Pod:
         return self._marks.was_stopped
 
     @property
+    def has_failed(self) -> bool:
+        """Whether its RunPodSandbox has failed, and could not remove it."""
+        return self.id in self._pods._failed
+
+    @property
     def was_returned(self) -> bool:
         """Whether RunPodSandbox of this process returned it to its caller."""
         return self._marks.returned
@@ -396,7 +401,7 @@ class Pod:
             return "its infra container is not running"
         if marks.starting:
             return "RunPodSandbox has not returned it yet"
-        if self.id in self._pods._failed:
+        if self.has_failed:
             return "RunPodSandbox has failed, and could not remove it"
         if marks.torn_down:
             return "its network is torn down"
@@ -411,7 +416,7 @@ class Pod:
             raise NotFound(f"sandbox {self.id!r} does not exist")
         if self.phase is Phase.STARTING:
             raise FailedPrecondition(f"sandbox {self.id} is not ready: RunPodSandbox has not returned it yet")
-        if self.id in self._pods._failed:
+        if self.has_failed:
             raise FailedPrecondition(f"sandbox {self.id} is not ready: RunPodSandbox has failed; create a new sandbox")
         if not self.record.running:
             raise FailedPrecondition(f"sandbox {self.id} is not running; create a new sandbox")

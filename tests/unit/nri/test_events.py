@@ -407,3 +407,12 @@ async def test_the_end_of_a_pod_that_is_gone_and_known_again_is_told_once(world:
     await world.pods.peek(POD.id).write_checkpoint(Checkpoint(sandbox_id=POD.id, name="pod", namespace="default"))
     await events.stop_pod_sandbox(world.pods.peek(POD.id))
     assert plugin.told.count("StopPodSandbox") == 1
+
+
+async def test_a_plugin_that_connects_is_not_told_of_a_pod_whose_run_has_failed(world: World) -> None:
+    """It could not be removed, and may run on; those who were there before have heard of its end."""
+    world.pods.give_up(POD.id)
+    plugin: Any = FakePlugin("10-a")
+    await world.events.add(plugin)
+    [(pods, _)] = plugin.asked
+    assert pods == []

@@ -33,6 +33,8 @@ _AFTER_DEADLINE: Final = 900.0
 _LOOK: Final = 60.0
 #: Seconds in which an event arrives.
 _ON_ITS_WAY: Final = 1.0
+#: Seconds for which a start waits for the server's own NRI plugins.
+_FIRST_SYNCHRONIZE: Final = 10.0
 #: Files that stay: the lock of the root directory, and what belongs to the node.
 STAYS: Final = ("lock", ".lock")
 
@@ -233,6 +235,13 @@ class Invariants:
         if not container.paused and "memory.high" not in has:
             self.fail(f"{container.name} ({container.id[:12]}) runs without its limits")
 
+    def check_installed(self, server: int, took: float) -> None:
+        """A server serves calls: its own NRI plugins know what runs, unless that takes too long."""
+        for session in self._nri.sessions:
+            is_out = session.server == server and session.is_installed and not session.is_synchronized
+            if is_out and session.end is None and took < _FIRST_SYNCHRONIZE:
+                self.fail(f"server {server} serves calls, and its NRI plugin {session.plugin} does not know what runs")
+
     def nri_was_told(self, told: Told) -> None:
         """A plugin is told something, at this very moment."""
         running = [one for one in self._engine.running(told.pod) if one.sandbox_id]
@@ -381,10 +390,12 @@ class Invariants:
 
     def _is_unknown(self, sandbox_id: str) -> bool:
         """Whether a server may not know it yet: no call has told of it, and its event is on its way."""
-        container, faults = self._engine.containers.get(sandbox_id), self._engine.faults
+        container, faults = self._engine.containers.get(sandbox_id), self._engine.faults_of_run
         if container is None or self._of(sandbox_id).made:
             return False
-        return bool(faults.lost_events or faults.late_events) or self._now() - container.asked < _ON_ITS_WAY
+        # The inspect that follows the event may be slow, too.
+        on_its_way = _ON_ITS_WAY + (faults.seconds if faults.slow else 0.0)
+        return bool(faults.lost_events or faults.late_events) or self._now() - container.asked < on_its_way
 
     def _is_lost(self, sandbox_id: str) -> bool:
         """Whether the engine has lost the sandbox without being asked."""

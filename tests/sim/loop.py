@@ -29,12 +29,13 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from asyncinotify import Inotify
@@ -100,6 +101,11 @@ class Temper:
 _BEGIN_OF_CLOCK: Final = 100.0
 
 
+#: What a program says on its standard output before it ends; or, of one that goes on, what starts it. That gets the
+#: options of ``subprocess_exec``, takes what descriptors it is to have, and returns what it does.
+Program = bytes | Callable[[Mapping[str, Any]], Callable[[], Coroutine[Any, Any, None]]]
+
+
 class Simulation:
     """One run. ``temper`` is drawn from the seed by default."""
 
@@ -129,8 +135,8 @@ class Simulation:
         self._generators: dict[int, SimLoop] = {}
         #: Who waits until nothing is ready.
         self._settled: list[asyncio.Future[None]] = []
-        #: The programs of the machine, by path, and what each says on its standard output before it ends.
-        self.programs: dict[str, bytes] = {}
+        #: The programs of the machine, by path.
+        self.programs: dict[str, Program] = {}
         #: The loop of all that no process of the simulation does.
         self.world = self.process("world")
 
@@ -390,7 +396,9 @@ class SimLoop(asyncio.SelectorEventLoop):
     def look_at_sockets(self) -> bool:
         """Take what the kernel has for this loop. Returns whether it had something."""
         events = self._selector.select(0)  # type: ignore[attr-defined]
-        events.sort(key=lambda event: event[0].fd)
+        # Descriptors have other numbers in another process.
+        order = {fd: number for number, fd in enumerate(self._selector.get_map())}  # type: ignore[attr-defined]
+        events.sort(key=lambda event: order[event[0].fd])
         self._process_events(events)  # type: ignore[attr-defined]
         return bool(events)
 
@@ -407,14 +415,16 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     # -- programs ----------------------------------------------------------------------------------------------
 
-    async def subprocess_exec(self, protocol_factory: Any, program: Any, *_: Any, **__: Any) -> Any:
-        """Start a program, which says what it has to say and ends."""
-        if (said := self.simulation.programs.get(str(program))) is None:
+    async def subprocess_exec(self, protocol_factory: Any, program: Any, *_: Any, **options: Any) -> Any:
+        """Start a program."""
+        if (found := self.simulation.programs.get(str(program))) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
         protocol = protocol_factory()
+        if not isinstance(found, bytes):
+            return _Running(self.simulation, found(options), Path(program).name), protocol
         transport = _Program()
         protocol.connection_made(transport)
-        protocol.pipe_data_received(1, said)
+        protocol.pipe_data_received(1, found)
         for pipe in (1, 2):
             protocol.pipe_connection_lost(pipe, None)
         protocol.process_exited()
@@ -453,6 +463,27 @@ class _Program(asyncio.SubprocessTransport):
 
     def close(self) -> None:
         return
+
+
+class _Running(asyncio.SubprocessTransport):
+    """A program that goes on, until its work ends or it is killed. It has no pipes."""
+
+    def __init__(self, simulation: Simulation, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        super().__init__()
+        self._task, self._end = begin(simulation.world, work, name, outlives=True)
+        self._end.add_done_callback(lambda end: end.exception())
+
+    def get_pid(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        if self._end.done():
+            raise ProcessLookupError
+        self._task.cancel()
+
+    async def _wait(self) -> int:
+        await asyncio.wait([self._end])
+        return 0
 
 
 class _Future(asyncio.Future[T]):

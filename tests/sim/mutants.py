@@ -89,7 +89,7 @@ OLD_RACES: Final = (
     Mistake(
         "race-failed-run",
         "dockershim/state/pods.py",
-        "if self.id in self._pods._failed:\n            return",
+        "if self.has_failed:\n            return",
         "if False:\n            return",
         "a sandbox whose RunPodSandbox has failed, and that could not be removed, is ready",
     ),

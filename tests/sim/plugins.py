@@ -6,9 +6,13 @@ Each keeps what it was told. What they hold outlives every server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -23,6 +27,7 @@ from dockershim.errors import HookFailure
 from dockershim.hooks.config import Hook
 from dockershim.nri.connection import CLOSED, Lost, Refused
 from dockershim.nri.plugin import Plugin, Rejected, Timeouts, Update
+from tests import nri_plugin
 from tests.sim.kernel import SimKernel
 from tests.sim.world import rpc_error
 
@@ -273,10 +278,15 @@ def _named(hook: Hook, request: bytes) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Session:
-    """One connection of a plugin, from its registration to its end. ``synchronized`` are the ids that it found."""
+    """One connection of a plugin, from its registration to its end. ``pods`` and ``containers`` are those it knows of.
+
+    ``is_installed`` is true for a program that the server has started.
+    """
 
     plugin: str
     server: int
+    is_installed: bool = False
+    is_synchronized: bool = False
     pods: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
     told: list[Told] = field(default_factory=list)
@@ -336,10 +346,57 @@ class NRIPlugins:
         self.adjusts = 0.0
         #: Containers to which a validator has not agreed, by the ids that plugins know.
         self.rejected: set[str] = set()
+        #: The number of the server that starts programs now.
+        self.server = 0
+        #: The programs that run.
+        self.programs: set[asyncio.Task[Any]] = set()
         #: Called with what a plugin is told, at this very moment.
         self.on_told: Callable[[Told], None] = lambda told: None
         self._random = random
         self._record = record
+
+    def program(self, options: Mapping[str, Any]) -> Callable[[], Coroutine[Any, Any, None]]:
+        """The program of a plugin in the folder of plugins, which the server starts (``loop.Program``)."""
+        environment = options["env"]
+        name, index = environment["NRI_PLUGIN_NAME"], environment["NRI_PLUGIN_IDX"]
+        ours = socket.socket(fileno=os.dup(int(environment["NRI_PLUGIN_SOCKET"])))
+        ours.setblocking(False)
+        session = Session(f"{index}-{name}", self.server, is_installed=True)
+        return partial(self._run_program, ours, session, name, index)
+
+    async def _run_program(self, ours: socket.socket, session: Session, name: str, index: str) -> None:
+        self.sessions.append(session)
+        running = asyncio.current_task()
+        assert running is not None
+        self.programs.add(running)
+        connection = _Connection(self, session)
+
+        async def answer(method: str, payload: bytes) -> Message:
+            if method == "Configure":
+                return api.ConfigureResponse()
+            request = getattr(api, f"{method}Request").FromString(payload)
+            try:
+                found = await self.answer(connection, session, method, request)
+            except Refused as error:
+                raise nri_plugin.Error(error.code, str(error)) from error
+            return found or (api.SynchronizeResponse(more=request.more) if method == "Synchronize" else api.Empty())
+
+        try:
+            async with nri_plugin.over(ours, answer) as plugin:
+                with contextlib.suppress(nri_plugin.Error):  # the server may end before its registration
+                    await plugin.register(name, index)
+                closed, ended = asyncio.ensure_future(plugin.closed()), asyncio.ensure_future(connection.run())
+                await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
+                closed.cancel()
+                ended.cancel()
+        finally:
+            connection.close(CLOSED)
+            self.programs.discard(running)
+
+    def reboot(self) -> None:
+        """The node has lost its power."""
+        for program in self.programs:
+            program.cancel()
 
     def connect(self, name: str, server: int, timeouts: Callable[[], Timeouts], update: Update) -> Plugin:
         """A plugin that has registered by this name, as ``00-sim``. ``server`` is the number of the server."""
@@ -383,6 +440,7 @@ class NRIPlugins:
     def _note(self, session: Session, method: str, request: Any) -> None:
         now = asyncio.get_running_loop().time()
         if method == "Synchronize":
+            session.is_synchronized = True
             session.pods |= {pod.id for pod in request.pods}
             session.containers |= {container.id for container in request.containers}
             self._record("nri", f"{session.plugin} {method}: {len(request.pods)}, {len(request.containers)}")

@@ -74,6 +74,8 @@ class Profile:
     cni: PluginFaults
     hooks: PluginFaults | None
     nri: PluginFaults | None
+    #: Whether one of the NRI plugins is a program that the server starts.
+    nri_installed: bool
     live_restore: bool
     #: Shares of seconds in which the engine hangs, is restarted, or loses its data; the server is killed or stopped.
     hangs: float
@@ -139,6 +141,7 @@ class Profile:
             cni=plugin(),
             hooks=plugin() if random.random() < 0.4 else None,
             nri=plugin() if random.random() < 0.5 else None,
+            nri_installed=False,
             live_restore=random.random() < 0.5,
             hangs=share(0.0, 0.0, 0.05),
             restarts=share(0.0, 0.0, 0.05),
@@ -148,7 +151,8 @@ class Profile:
             full_disks=share(0.0, 0.0, 0.0, 0.1),
             sharp=share(0.0, 1.0),
         )
-        drawn = replace(drawn, engine=replace(engine, hanging_removals=share(0.0, 0.0, 0.0, 0.1)))
+        engine = replace(engine, hanging_removals=share(0.0, 0.0, 0.0, 0.1))
+        drawn = replace(drawn, engine=engine, nri_installed=drawn.nri is not None and random.random() < 0.5)
         if not is_calm:
             return drawn
         calm = PluginFaults()
@@ -328,6 +332,10 @@ class _Run:
         for path in (config.runtime_hooks_dir, config.nri_plugin_dir):
             path.mkdir()
         write_network(config, NETWORK, *CNI_PLUGINS)
+        if self.profile.nri_installed:
+            program = config.nri_plugin_dir / "10-own"
+            program.touch(0o755)
+            self.simulation.programs[str(program)] = self.nri.program
         if self.profile.hooks is not None:
             (config.runtime_hooks_dir / "sim.json").write_text(HOOK_SERVER)
         return config
@@ -458,11 +466,13 @@ class _Run:
     async def _start_server(self) -> None:
         """Start the next server, and have plugins connect to it; it may be killed meanwhile."""
         self.servers += 1
-        self.hooks.server = self.servers
+        self.hooks.server = self.nri.server = self.servers
         self.record("run", f"server {self.servers} starts")
         server = self.server = SimServer(self.world, self.config)
+        began = self.simulation.now
         with contextlib.suppress(Died):
             await server.start()
+            self.invariants.check_installed(self.servers, self.simulation.now - began)
             await across(server.loop, lambda: self._connect_plugins(server), "connect plugins")
 
     async def _connect_plugins(self, server: SimServer) -> None:
@@ -484,6 +494,7 @@ class _Run:
         self.world.power_cut()
         self.engine.reboot()
         self.cni.reboot()
+        self.nri.reboot()
         self.invariants.power_was_cut()
 
     def _kill(self) -> None:

@@ -135,7 +135,7 @@ class SimServer:
         self.world.simulation.kill(self.loop)
         _forget_process()
         self.world.children.leave(self.loop)
-        _close_files(self.world, self.config.state_directory / "cni")
+        _close_files(self.world, self.config.state_directory / "cni", self.config.cni_cache_dir)
         self._services = self._life = None
 
     async def call(self, name: str, request: Any) -> Any:
@@ -185,7 +185,7 @@ def _forget_process() -> None:
     timed._subscribers.update(dict.fromkeys(timed.Kind, ()))
 
 
-def _close_files(world: SimWorld, locks: Path) -> None:
+def _close_files(world: SimWorld, *locks: Path) -> None:
     """What the kernel does at the end of a process, for files of which no object knows.
 
     Locks of plugins that run on stay held.
@@ -195,7 +195,7 @@ def _close_files(world: SimWorld, locks: Path) -> None:
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
-            if path.startswith(f"{locks}/") and int(descriptor) not in held:
+            if path.startswith(tuple(f"{folder}/" for folder in locks)) and int(descriptor) not in held:
                 fcntl.flock(int(descriptor), fcntl.LOCK_UN)
             elif path.startswith(f"{_READ_AGAIN}/"):
                 os.close(int(descriptor))

@@ -84,7 +84,7 @@ CALLS = [
         run_pod,
         "nothing",
         "pod_runs",
-        "before_run_pod create start ADD pod_runs* DEL delete",
+        "before_run_pod create start ADD pod_runs* DEL delete after_run_pod*",
         id="RunPodSandbox, refused at its end",
     ),
     pytest.param(resize, "pod", "", "before_update_pod after_update_pod", id="UpdatePodSandboxResources"),

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -503,7 +503,8 @@ class Invariants:
     def check_nri(self, servers: int) -> None:
         """Plugins saw each begin and end once and in order; those that stayed saw all of them."""
         for session in self._nri.sessions:
-            _check_session(session, self.fail, self._is_sure, whole=session.end is None and session.server == servers)
+            whole = session.end is None and session.server == servers
+            _check_session(session, self._nri.refused, self.fail, self._is_sure, whole=whole)
 
     def _is_sure(self, container_id: str) -> bool:
         """Whether it has one end. One that was not made, and cannot be removed, may have another at its removal."""
@@ -530,6 +531,8 @@ _FOLLOWS: Final = (
     "suspicion",
 )
 _CHANGES_IMAGES: Final = ("PullImage", "RemoveImage")
+#: Of each container that may still be started a plugin hears when it is made, or when the plugin connects.
+_OF_KNOWN: Final = ("StartContainer", "PostStartContainer", "UpdateContainer", "PostUpdateContainer")
 #: What plugins are asked of a new container before the pod's lock is taken, and what follows if there is no pod then.
 _UNDER_NO_LOCK: Final = ("CreateContainer", "ValidateContainerAdjustment", "StopContainer", "RemoveContainer")
 #: What each part of the server keeps of pods and calls, which is empty when there are none.
@@ -593,8 +596,9 @@ def _due(value: Any, now: float) -> Any:
 
 
 def _check_session(
-    session: Session, fail: Callable[[str], None], is_sure: Callable[[str], bool], *, whole: bool
+    session: Session, refused: Set[str], fail: Callable[[str], None], is_sure: Callable[[str], bool], *, whole: bool
 ) -> None:
+    """``refused`` are containers whose start a plugin has refused: to those that connect later they have ended."""
     begun, started, ended, removed = set(session.containers), set[str](), set[str](), set[str]()
     pods, stopped, gone = set(session.pods), set[str](), set[str]()
     where = f"NRI plugin {session.plugin} of server {session.server}"
@@ -604,6 +608,8 @@ def _check_session(
             about = f"{told.event} of container {container[:12]}"
             if container in removed and is_sure(container):
                 fail(f"{where}: {about} after its removal")
+            if told.event in _OF_KNOWN and container not in begun | refused:
+                fail(f"{where}: {about}, of which it was not told before")
             match told.event:
                 case "CreateContainer":
                     if container in begun:

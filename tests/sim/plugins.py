@@ -346,6 +346,8 @@ class NRIPlugins:
         self.adjusts = 0.0
         #: Containers to which a validator has not agreed, by the ids that plugins know.
         self.rejected: set[str] = set()
+        #: Containers whose start a plugin has refused.
+        self.refused: set[str] = set()
         #: The number of the server that starts programs now.
         self.server = 0
         #: The programs that run.
@@ -417,25 +419,27 @@ class NRIPlugins:
             await asyncio.sleep(random.uniform(0.05, faults.seconds))
         if random.random() < faults.hangs:
             self._record("fault", f"the NRI plugin {session.plugin} hangs in {method}")
-            self._note_rejected(method, request)
+            self._note_refusal(method, request)
             await asyncio.sleep(3600)
         if random.random() < faults.lost:
-            self._note_rejected(method, request)
+            self._note_refusal(method, request)
             self._record("fault", f"the NRI plugin {session.plugin} goes away in {method}")
             connection.close(CLOSED)
             await asyncio.sleep(3600)
         if random.random() < faults.fails and method != "Synchronize":
             self._record("fault", f"the NRI plugin {session.plugin} refuses {method}")
-            self._note_rejected(method, request)
+            self._note_refusal(method, request)
             raise Refused(2, "the plugin refuses, as the seed says")
         if method == "CreateContainer" and random.random() < self.adjusts:
             adjust = api.ContainerAdjustment(env=[api.KeyValue(key="SIM", value="1")])
             return api.CreateContainerResponse(adjust=adjust)
         return None
 
-    def _note_rejected(self, method: str, request: Any) -> None:
+    def _note_refusal(self, method: str, request: Any) -> None:
         if method == "ValidateContainerAdjustment":
             self.rejected.add(request.container.id)
+        elif method == "StartContainer":
+            self.refused.add(request.container.id)
 
     def _note(self, session: Session, method: str, request: Any) -> None:
         now = asyncio.get_running_loop().time()

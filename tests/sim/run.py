@@ -490,7 +490,7 @@ class _Run:
         self.record("fault", "the node loses its power")
         if self.server is not None and not self.server.loop.is_dead:
             self.server.kill()
-        self._working.clear()
+        self._give_up_calls()
         self.world.power_cut()
         self.engine.reboot()
         self.cni.reboot()
@@ -500,8 +500,14 @@ class _Run:
     def _kill(self) -> None:
         if self.server is not None and not self.server.loop.is_dead and not self._is_over:
             self.record("fault", f"server {self.servers} is killed")
-            self._working.clear()
+            self._give_up_calls()
             self.server.kill()
+
+    def _give_up_calls(self) -> None:
+        """The server has gone, and with it what it worked on."""
+        for call in self._working:
+            call.is_done = True
+        self._working.clear()
 
     # -- calls (kubelet.Client) --------------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ def capture(engine: DockerClient) -> Snapshot:
         namespaces=_namespaces(),
         rules=_rules(),
         checkpoints=_files(Path("/var/lib/dockershim/sandbox")),
-        cni_cache=_files(Path("/var/lib/cni/cache")) | _files(Path("/var/lib/cni/results")),
+        # The lock of garbage collection belongs to the folder.
+        cni_cache=_files(Path("/var/lib/cni/cache"), leave_out=(".lock",)) | _files(Path("/var/lib/cni/results")),
     )
 
 

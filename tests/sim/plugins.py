@@ -51,6 +51,8 @@ NETWORK: Final = json.dumps(
 _FENCE: Final = 100.0
 _VERSIONS: Final = ["0.4.0", "1.0.0", "1.1.0"]
 _UNKNOWN, _TRY_AGAIN_LATER, _NOT_AVAILABLE = 0, 11, 50
+#: gRPC's.
+_RESOURCE_EXHAUSTED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +352,8 @@ class NRIPlugins:
         self.refused: set[str] = set()
         #: The number of the server that starts programs now.
         self.server = 0
+        #: What no server may do.
+        self.problems: list[str] = []
         #: The programs that run.
         self.programs: set[asyncio.Task[Any]] = set()
         #: Called with what a plugin is told, at this very moment.
@@ -387,13 +391,36 @@ class NRIPlugins:
             async with nri_plugin.over(ours, answer) as plugin:
                 with contextlib.suppress(nri_plugin.Error):  # the server may end before its registration
                     await plugin.register(name, index)
-                closed, ended = asyncio.ensure_future(plugin.closed()), asyncio.ensure_future(connection.run())
-                await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
-                closed.cancel()
-                ended.cancel()
+                parts = [plugin.closed(), connection.run(), self._ask_for_changes(plugin, session)]
+                tasks = [asyncio.ensure_future(part) for part in parts]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    task.cancel()
         finally:
             connection.close(CLOSED)
             self.programs.discard(running)
+
+    async def _ask_for_changes(self, plugin: nri_plugin.FakePlugin, session: Session) -> None:
+        """Ask for new limits of containers, and now and then for an eviction. Ends with the connection."""
+        random = self._random
+        while True:
+            await asyncio.sleep(random.expovariate(0.3))
+            known = sorted(session.containers | {told.container for told in session.told if told.container})
+            requests = [api.UpdateContainersRequest() for _ in range(2)]
+            for request in requests:
+                # It evicts nobody, and is a quarter of what a plugin may have under way.
+                request.evict.add(container_id="unknown", reason="x" * (1 << 20))
+                if known:
+                    update = request.update.add(container_id=random.choice(known), ignore_failure=True)
+                    update.linux.resources.cpu.shares.value = random.randrange(2, 1000)
+                if known and random.random() < 0.1:
+                    request.evict.add(container_id=random.choice(known), reason="the seed says so")
+            calls = [plugin.call("UpdateContainers", request) for request in requests]
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(answer, nri_plugin.Error) and answer.code == _RESOURCE_EXHAUSTED:
+                    self.problems.append(f"the NRI plugin {session.plugin} was refused: {answer}")
+                elif isinstance(answer, nri_plugin.Error) and not answer.code:
+                    return
 
     def reboot(self) -> None:
         """The node has lost its power."""

@@ -534,6 +534,9 @@ class Events:
     async def _evict_one(self, record: ContainerRecord) -> None:
         try:
             await self._actions.evict(record)
+        except ShimError as error:
+            # The plugin can ask for it again.
+            logger.warning("container %s cannot be evicted: %s", record.id, error)
         finally:
             self._evicted.discard(record.id)
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from checkpoints import Checkpoint
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.api.nri.v1alpha1 import api_pb2 as api
-from dockershim.errors import FailedPrecondition, HookFailure, NotFound
+from dockershim.errors import FailedPrecondition, HookFailure, NotFound, Unavailable
 from dockershim.nri import events as module
 from dockershim.nri.events import Actions, Events
 from dockershim.nri.plugin import Rejected
@@ -416,3 +416,17 @@ async def test_a_plugin_that_connects_is_not_told_of_a_pod_whose_run_has_failed(
     await world.events.add(plugin)
     [(pods, _)] = plugin.asked
     assert pods == []
+
+
+async def test_an_eviction_that_fails_is_a_line_in_the_log_and_can_be_asked_for_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin: Any = FakePlugin()
+    world.refuses = Unavailable("the engine is away")
+    wants = api.UpdateContainersRequest(evict=[api.ContainerEviction(container_id=MAIN.id, reason="bad")])
+    for _ in range(2):
+        await world.events.update_containers(plugin, wants)
+        await settle()
+    assert world.evicted == [MAIN.id] * 2
+    assert caplog.text.count("cannot be evicted: the engine is away") == 2
+    assert [one for one in caplog.records if one.exc_info] == []

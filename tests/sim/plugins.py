@@ -51,8 +51,6 @@ NETWORK: Final = json.dumps(
 _FENCE: Final = 100.0
 _VERSIONS: Final = ["0.4.0", "1.0.0", "1.1.0"]
 _UNKNOWN, _TRY_AGAIN_LATER, _NOT_AVAILABLE = 0, 11, 50
-#: gRPC's.
-_RESOURCE_EXHAUSTED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +350,6 @@ class NRIPlugins:
         self.refused: set[str] = set()
         #: The number of the server that starts programs now.
         self.server = 0
-        #: What no server may do.
-        self.problems: list[str] = []
         #: The programs that run.
         self.programs: set[asyncio.Task[Any]] = set()
         #: Called with what a plugin is told, at this very moment.
@@ -405,21 +401,20 @@ class NRIPlugins:
         random = self._random
         while True:
             await asyncio.sleep(random.expovariate(0.3))
-            known = sorted(session.containers | {told.container for told in session.told if told.container})
+            told = (one.container for one in session.told if one.container)
+            known = list(dict.fromkeys((*sorted(session.containers), *told)))
+            if not known:
+                continue
             requests = [api.UpdateContainersRequest() for _ in range(2)]
             for request in requests:
-                # It evicts nobody, and is a quarter of what a plugin may have under way.
-                request.evict.add(container_id="unknown", reason="x" * (1 << 20))
-                if known:
-                    update = request.update.add(container_id=random.choice(known), ignore_failure=True)
-                    update.linux.resources.cpu.shares.value = random.randrange(2, 1000)
-                if known and random.random() < 0.1:
+                update = request.update.add(container_id=random.choice(known[-2:]), ignore_failure=True)
+                update.linux.resources.cpu.shares.value = random.randrange(2, 1000)
+                update.linux.resources.unified["memory.high"] = str(random.randrange(1 << 20, 32 << 20, 4096))
+                if random.random() < 0.1:
                     request.evict.add(container_id=random.choice(known), reason="the seed says so")
             calls = [plugin.call("UpdateContainers", request) for request in requests]
             for answer in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(answer, nri_plugin.Error) and answer.code == _RESOURCE_EXHAUSTED:
-                    self.problems.append(f"the NRI plugin {session.plugin} was refused: {answer}")
-                elif isinstance(answer, nri_plugin.Error) and not answer.code:
+                if isinstance(answer, nri_plugin.Error) and not answer.code:
                     return
 
     def reboot(self) -> None:

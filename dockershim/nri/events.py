@@ -90,7 +90,7 @@ class Events:
         self._creations: dict[str, Creation] = {}
         #: Pods of which plugins were told, and that RunPodSandbox has not returned yet.
         self._started_pods: set[str] = set()
-        #: Pods and containers of whose end plugins were told, and containers of whose removal; by the engine's id.
+        #: Pods and containers of whose end plugins were told, and of whose removal; by the engine's id.
         self._stopped: set[str] = set()
         self._removed: set[str] = set()
         #: Pods of whose end plugins were told, and that are gone, the last one last. A tear-down that fails after the
@@ -229,15 +229,20 @@ class Events:
             self.forget_pod(pod.id)  # by somebody else, meanwhile
 
     async def remove_pod_sandbox(self, pod: Pod) -> None:
-        """The pod and its containers are about to be removed."""
-        if self._quiet() or not pod.exists:
+        """The pod and its containers are about to be removed. Plugins are told once."""
+        if self._quiet() or not pod.exists or pod.id in self._removed:
             return
-        request = api.RemovePodSandboxRequest(pod=await self._describe(pod))
+        self._removed.add(pod.id)
+        await self._note_removal(await self._describe(pod))
+
+    async def _note_removal(self, pod: api.PodSandbox) -> None:
+        request = api.RemovePodSandboxRequest(pod=pod)
         await self._note(api.REMOVE_POD_SANDBOX, request, api.RemovePodSandboxResponse)
 
     def forget_pod(self, sandbox_id: str) -> None:
         """The pod was removed; its id is never used again."""
         self._started_pods.discard(sandbox_id)
+        self._removed.discard(sandbox_id)
         if sandbox_id in self._stopped:
             self._stopped.discard(sandbox_id)
             remember(self._stopped_and_gone, sandbox_id)
@@ -456,7 +461,7 @@ class Events:
         """A container has ended by itself, or it was removed, perhaps by somebody else."""
         if isinstance(before, SandboxRecord):
             if after is None and not self._pods.peek(record_id).has_checkpoint:
-                self.forget_pod(record_id)
+                self._lose_pod(before)
             return
         if before is None:
             return
@@ -475,6 +480,23 @@ class Events:
             and not self._quiet()
         ):
             self._background.start(self.stop_container(after), f"tell NRI plugins of the end of {record_id}")
+
+    def _lose_pod(self, record: SandboxRecord) -> None:
+        """A pod is gone, and no caller will end it. That of a RunPodSandbox under way, or failed, ends in its undo."""
+        pod = self._pods.of(record)
+        if self._quiet() or pod.id in self._removed or pod.phase is Phase.STARTING or pod.has_failed:
+            self.forget_pod(pod.id)
+        else:
+            self._background.start(self._pod_removed_by_others(pod), f"tell NRI plugins of the removal of {pod.id}")
+
+    async def _pod_removed_by_others(self, pod: Pod) -> None:
+        described = await self._describe(pod)
+        if not self._was_told(pod.id):
+            self._stopped.add(pod.id)
+            request = api.StopPodSandboxRequest(pod=described)
+            await self._note(api.STOP_POD_SANDBOX, request, api.StopPodSandboxResponse)
+        await self._note_removal(described)
+        self.forget_pod(pod.id)
 
     async def _removed_by_others(self, record: ContainerRecord) -> None:
         await self._tell_removal(record)

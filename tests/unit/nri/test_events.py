@@ -430,3 +430,36 @@ async def test_an_eviction_that_fails_is_a_line_in_the_log_and_can_be_asked_for_
     assert world.evicted == [MAIN.id] * 2
     assert caplog.text.count("cannot be evicted: the engine is away") == 2
     assert [one for one in caplog.records if one.exc_info] == []
+
+
+@pytest.mark.parametrize("was_stopped", [False, True])
+async def test_the_end_of_a_pod_that_others_remove_is_told_once(world: World, was_stopped: bool) -> None:
+    """It has no checkpoint, so no StopPodSandbox comes for it."""
+    plugin: Any = FakePlugin()
+    events = await world.joined(plugin)
+    if was_stopped:
+        await events.stop_pod_sandbox(world.pods.peek(POD.id))
+    world.known.change(POD.id, None)
+    await settle()
+    assert [one for one in plugin.told if "Pod" in one] == ["StopPodSandbox", "RemovePodSandbox"]
+
+
+async def test_nothing_is_told_of_a_pod_that_is_gone_whose_run_has_failed(world: World) -> None:
+    """Its undo has told of the end to those who knew of it."""
+    plugin: Any = FakePlugin()
+    await world.joined(plugin)
+    world.pods.give_up(POD.id)
+    world.known.change(POD.id, None)
+    await settle()
+    assert plugin.told == []
+
+
+async def test_the_removal_of_a_pod_is_told_once(world: World) -> None:
+    """A removal that fails is tried again."""
+    plugin: Any = FakePlugin()
+    events = await world.joined(plugin)
+    for _ in range(2):
+        await events.remove_pod_sandbox(world.pods.peek(POD.id))
+    world.known.change(POD.id, None)
+    await settle()
+    assert plugin.told == ["RemovePodSandbox"]

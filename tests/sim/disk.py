@@ -58,8 +58,8 @@ class SimDisk:
 
     def power_cut(self, draw: random.Random) -> None:
         """Leave what was synced, and of the rest what is drawn."""
-        self._cut(self.folder, draw)
         self.is_full = False
+        self._cut(self.folder, draw)
         self.sync_all()
 
     @contextmanager

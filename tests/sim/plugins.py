@@ -292,6 +292,10 @@ class Session:
     told: list[Told] = field(default_factory=list)
     end: str | None = None
 
+    def knows(self, pod: str) -> bool:
+        """Whether the plugin was told of the pod."""
+        return pod in self.pods or any(told.pod == pod for told in self.told)
+
 
 class _Connection:
     """Stands where ``nri.connection.Connection`` stands, with the plugin at the other end in memory."""

@@ -447,6 +447,8 @@ class _Run:
                 self.invariants.disturb()
                 await self.engine.restart(random.choice((0.1, 2.0)), lose_data=True)
                 self.invariants.disturb()
+            if profile.power_cuts and random.random() < 0.2:
+                self.world.disk.sync_all()  # kernels write what is dirty by and by
             if random.random() < profile.power_cuts:
                 self._cut_power()
             if random.random() < profile.full_disks:

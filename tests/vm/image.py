@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,18 +27,25 @@ from tests.node.packages import run
 from tests.vm import debian
 
 DISK_SIZE = "8G"
-KEPT = 3  # so many disks, the last used ones, stay in the cache
+KEPT = 4  # so many disks, the last used ones, stay in the cache
 PYTHON = "3.13"  # Debian 13's
+PIP = (sys.executable, "-m", "pip", "-q")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 SERVER = ("dockershim", "background", "cni", "checkpoints", "loopio", "streaming", "pyproject.toml", "hatch_build.py")
 DEPLOYED = ("dockershim.service", "dockershim.socket", "dockershim.service.d/10-socket.conf")
 
 NAME = "guest"
+
+
+def hosts(*registries: str) -> str:
+    """Docker takes plain HTTP for what resolves to 127.0.0.0/8: the guest's own registry answers for all of these."""
+    return f"127.0.0.1 localhost {' '.join(registries)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n"
+
+
 #: What makes it a machine that ssh reaches.
 MACHINE_FILES = {
     "etc/hostname": f"{NAME}\n",
-    # Docker takes plain HTTP for what resolves to 127.0.0.0/8: the guest's own registry answers for all of them.
-    "etc/hosts": f"127.0.0.1 localhost {' '.join(REGISTRIES)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n",
+    "etc/hosts": hosts(*REGISTRIES),
     "etc/resolv.conf": "nameserver 127.0.0.1\nsearch node.test\n",
     "etc/machine-id": f"{hashlib.sha256(NAME.encode()).hexdigest()[:32]}\n",
     "etc/ssh/sshd_config.d/vm.conf": "HostKey /etc/ssh/ssh_host_ed25519_key\nMaxStartups 100\nUseDNS no\n",
@@ -96,13 +103,34 @@ class Image:
         return self.folder / "id_ed25519"
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a disk has besides the system and the server: paths in the guest have no first slash.
+
+    ``registries`` are storage folders whose images the guest's registry has, ``programs`` are files of the cache.
+    """
+
+    files: Mapping[str, str] = field(default_factory=lambda: FILES)
+    registries: tuple[Path, ...] = ()
+    programs: Mapping[str, Path] = field(default_factory=dict)
+    enabled: tuple[str, ...] = ENABLED
+
+    def __str__(self) -> str:
+        """All that it is made of: a folder of the cache has a name for what it holds."""
+        programs = {path: program.parent.name for path, program in self.programs.items()}
+        return repr((sorted(self.files.items()), [folder.name for folder in self.registries], programs, self.enabled))
+
+
 @contextmanager
-def provided() -> Iterator[Image]:
-    """The image of the server as it is in this checkout. While the block lasts, no other run removes it."""
+def provided(kind: Kind | None = None) -> Iterator[Image]:
+    """The image of the server as it is in this checkout. While the block lasts, no other run removes it.
+
+    Without a kind it has what the tests of the server need.
+    """
     archive = debian.provide()
-    registry = supplies.provide("28").registry
-    programs = cri_tools.provide()
-    with kept(_key(archive.parent, registry, programs), partial(_make, archive, registry, programs)) as image:
+    programs = {f"usr/local/bin/{path.name}": path for path in sorted(cri_tools.provide().iterdir())}
+    chosen = kind or Kind(registries=(supplies.provide("28").registry,), programs=programs)
+    with kept(_key(archive.parent.name, chosen), partial(_make, archive, chosen)) as image:
         yield image
 
 
@@ -122,8 +150,8 @@ def kept(name: str, make: Callable[[Path], None]) -> Iterator[Image]:
         os.close(held)
 
 
-def _key(*folders: Path) -> str:
-    digest = hashlib.sha256(" ".join(folder.name for folder in folders).encode())
+def _key(archive: str, kind: Kind) -> str:
+    digest = hashlib.sha256(f"{archive} {kind}".encode())
     parts = [REPOSITORY / name for name in SERVER] + [REPOSITORY / "deploy" / name for name in DEPLOYED]
     files = sorted(file for part in parts for file in (part.rglob("*") if part.is_dir() else [part]))
     for file in (Path(__file__), *files):
@@ -133,15 +161,17 @@ def _key(*folders: Path) -> str:
     return digest.hexdigest()[:8]
 
 
-def _make(archive: Path, registry: Path, programs: Path, made: Path) -> None:
+def _make(archive: Path, kind: Kind, made: Path) -> None:
     with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
         root = Path(scratch) / "root"
-        unpack(archive, root, FILES)
-        shutil.copytree(registry, root / "var/lib/docker-registry", dirs_exist_ok=True)
-        for program in programs.iterdir():
-            shutil.copy2(program, root / "usr/local/bin")
+        unpack(archive, root, kind.files)
+        for registry in kind.registries:
+            shutil.copytree(registry, root / "var/lib/docker-registry", dirs_exist_ok=True)
+        for path, program in kind.programs.items():
+            shutil.copy2(program, root / path)
+            (root / path).chmod(0o755)
         _install_server(root)
-        finish(made, root, ENABLED)
+        finish(made, root, kind.enabled)
 
 
 def unpack(archive: Path, root: Path, files: Mapping[str, str]) -> None:
@@ -172,14 +202,19 @@ def finish(made: Path, root: Path, enabled: Sequence[str]) -> None:
     run("mke2fs", "-q", "-t", "ext4", "-d", root, made / "disk.img", DISK_SIZE)
 
 
+def wheel(sources: Path, folder: Path) -> Path:
+    """A wheel of the server, in a folder that has none yet."""
+    run(*PIP, "wheel", "--no-deps", f"--wheel-dir={folder}", sources)
+    [made] = folder.glob("*.whl")
+    return made
+
+
 def _install_server(root: Path) -> None:
     """Do what README says, but with a wheel of this checkout: the guest's own pip has no way out."""
     wheels = root / "tmp/wheels"
-    pip = (sys.executable, "-m", "pip", "-q")
-    run(*pip, "wheel", "--no-deps", f"--wheel-dir={wheels}", REPOSITORY)
-    own = next(wheels.iterdir())
+    own = wheel(REPOSITORY, wheels)
     foreign = ("--only-binary=:all:", f"--python-version={PYTHON}", *(f"--platform={name}" for name in PLATFORMS))
-    run(*pip, "download", *foreign, f"--dest={wheels}", own)
+    run(*PIP, "download", *foreign, f"--dest={wheels}", own)
     run("chroot", root, "python3", "-m", "venv", "/opt/dockershim")
     guests_pip = ("/opt/dockershim/bin/pip", "-q", "install", "--no-index", "--find-links=/tmp/wheels")
     run("chroot", root, *guests_pip, f"/tmp/wheels/{own.name}")

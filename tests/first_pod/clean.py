@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.conformance import tools as cri_tools
-from tests.kubernetes import programs
+from tests.kubernetes import programs, units
 from tests.node import supplies
 from tests.node.cache import appearing, entry, locked, used
 from tests.node.inside import REGISTRY, REGISTRY_CONFIG
@@ -41,22 +41,6 @@ WantedBy=multi-user.target
 """,
 }
 ENABLED = ("systemd-networkd", "ssh", "docker-registry")
-# As Kubernetes' package has it: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubelet.
-KUBELET_UNIT = """\
-[Unit]
-Description=kubelet: The Kubernetes Node Agent
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-ExecStart=/usr/bin/kubelet
-Restart=always
-StartLimitInterval=0
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-"""
 # The one that the page has its reader install.
 KUBERNETES = programs.RELEASES["1.36"]
 VERSION = KUBERNETES.version
@@ -78,7 +62,7 @@ def provided(package: Path) -> Iterator[image.Image]:
             shutil.copytree(registry.registry, root / REGISTRY.relative_to("/"), dirs_exist_ok=True)
             shutil.copy2(registry.base / "usr/bin/docker-registry", root / "usr/local/bin")
             shutil.copy2(package, root / "root")
-            _add_package(root, "kubelet", {"usr/bin/kubelet": kubelet}, {"kubelet.service": KUBELET_UNIT})
+            _add_package(root, "kubelet", {"usr/bin/kubelet": kubelet}, {"kubelet.service": units.KUBELET})
             _add_package(root, "cri-tools", {"usr/bin/crictl": crictl}, {})
             (root / PACKAGES / "Packages").write_text(
                 run("dpkg-scanpackages", "--multiversion", ".", cwd=root / PACKAGES)

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from tests.kubernetes.client import Client, ClusterError, end
 from tests.kubernetes.interface import ADDRESS, interface
+from tests.kubernetes.workloads import DOMAIN
 from tests.node.inside import REGISTRY
 
 #: Variables: the folders of kubeadm, kubelet and kubectl, as in PATH; the storage folders of registries, likewise; and
@@ -37,7 +38,6 @@ exec kubelet --config={KUBELET_CONFIGS[0]} --kubeconfig=/etc/kubernetes/kubelet.
 PLUGINS: Final = str(KUBELET / "plugins")
 # A test node's machine may have cgroup v1, and swap.
 IGNORED: Final = "SystemVerification,Swap"
-DOMAIN: Final = "cluster.local"
 
 
 def _configuration(runtime: str) -> str:
@@ -152,16 +152,6 @@ class KubeadmCluster(Client):
         """Whether the API server says that the node is ready."""
         ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
         return self.kubectl("get", "nodes", "-o", f"jsonpath={ready}", check=False) == "True"
-
-    def pods(self, *selection: str) -> list[dict[str, Any]]:
-        """The pods that kubectl's `selection` names, as the API server has them."""
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "-o", "json", *selection))["items"]
-        return found
-
-    def runs_all(self, namespace: str = "kube-system") -> bool:
-        """Whether all containers of the namespace are ready."""
-        statuses = [pod["status"].get("containerStatuses", []) for pod in self.pods("-n", namespace)]
-        return bool(statuses) and all(found and all(one["ready"] for one in found) for found in statuses)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def provide(release: programs.Release) -> Path:
 
 def _layers(source: Path, built: Mapping[str, Path]) -> Layers:
     return {
-        "iptables": partial(_iptables, source),
+        "iptables": partial(iptables, source),
         **{name: partial(_program, name, path) for name, path in built.items()},
     }
 
@@ -41,7 +41,8 @@ def _program(name: str, path: Path) -> Iterator[Entry]:
     yield Entry(f"usr/local/bin/{name}", path.read_bytes(), 0o755)
 
 
-def _iptables(source: Path) -> Iterator[Entry]:
+def iptables(source: Path) -> Iterator[Entry]:
+    """What PACKAGES have to make rules with."""
     extensions = [str(path.relative_to(source)) for path in sorted(source.glob("usr/lib/*/xtables/*.so"))]
     yield from (program(source, path) for path in TOOLS)
     yield from (Entry(path, same_as="usr/sbin/xtables-nft-multi") for path in IPTABLES)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kubeadm.cluster import KubeadmCluster, cluster
-from tests.kubeadm.workloads import deploy, restarts
 from tests.kubernetes.leftovers import nothing_left
+from tests.kubernetes.workloads import deploy, restarts
 from tests.node.engine import Engine
 from tests.node.server import Server
 

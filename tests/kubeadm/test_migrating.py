@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.kubeadm.cluster import KUBELET_CONFIGS, KUBELET_FLAGS, PROGRAMS, KubeadmCluster, cluster
-from tests.kubeadm.workloads import Deployment, deploy, restarts
 from tests.kubernetes.client import find
 from tests.kubernetes.cri_dockerd import ENDPOINT, NAME, STATE, cri_dockerd, lenient_engine
 from tests.kubernetes.leftovers import nothing_left
+from tests.kubernetes.workloads import Deployment, deploy, restarts
 from tests.node.server import Server
 
 pytestmark = pytest.mark.timeout(600)

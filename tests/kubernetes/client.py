@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 class ClusterError(Exception):
@@ -21,19 +23,26 @@ class Client:
     """A cluster's administrator on its node.
 
     ``programs`` are folders as in PATH, kubectl's among them; ``connections`` is the file by which kubectl finds the
-    cluster; ``logs`` is the folder with the logs of what the tests have started.
+    cluster; ``logs`` is the folder with the logs of what the tests have started; ``pause`` is how many seconds a wait
+    lets pass between two looks, each of which costs the API server a connection.
     """
 
     programs: str
     connections: Path = field(kw_only=True)
     logs: Path = field(kw_only=True)
+    pause: float = field(default=0.25, kw_only=True)
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         """kubectl with these arguments, for those who run it themselves."""
         return [self.find("kubectl"), f"--kubeconfig={self.connections}", *arguments]
 
     def kubectl(
-        self, *arguments: str, check: bool = True, stdin: str = "", env: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        check: bool = True,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float = 90.0,
     ) -> str:
         """What kubectl prints; ``env`` is added to the environment. Raises ClusterError unless ``check`` is false."""
         done = subprocess.run(
@@ -41,20 +50,39 @@ class Client:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=timeout,
             env={**self.environment(), **(env or {})},
         )
         if check and done.returncode:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.returncode}: {done.stderr}")
         return done.stdout
 
+    def pods(self, *selection: str) -> list[dict[str, Any]]:
+        """The pods that kubectl's `selection` names, as the API server has them."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "-o", "json", *selection))["items"]
+        return found
+
+    def runs_all(self, namespace: str = "kube-system") -> bool:
+        """Whether all containers of the namespace are ready."""
+        statuses = [pod["status"].get("containerStatuses", []) for pod in self.pods("-n", namespace)]
+        return bool(statuses) and all(found and all(one["ready"] for one in found) for found in statuses)
+
     def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait until the condition holds. Raises ClusterError after ``seconds``."""
+        """Wait until the condition holds. Raises ClusterError after ``seconds``.
+
+        A condition that fails does not hold yet: an API server that starts again answers nothing.
+        """
         end = time.monotonic() + seconds
-        while not condition():
+        while True:
+            try:
+                if condition():
+                    return
+                said = ""
+            except ClusterError as error:
+                said = f" ({error})"
             if time.monotonic() > end:
-                raise ClusterError(f"{what} does not come within {seconds:g} s\n{self.log_ends()}")
-            time.sleep(0.25)
+                raise ClusterError(f"{what} does not come within {seconds:g} s{said}\n{self.log_ends()}")
+            time.sleep(self.pause)
 
     def log_ends(self, lines: int = 15) -> str:
         """The ends of all logs."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.kubeadm.cluster import DOMAIN, KubeadmCluster
+from tests.kubernetes.client import Client
 
+DOMAIN: Final = "cluster.local"
 IMAGE: Final = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 PORT: Final = 8080
 
@@ -16,7 +18,7 @@ PORT: Final = 8080
 class Deployment:
     """A Deployment whose pods tell their names by HTTP, and the Service of the same name before it."""
 
-    cluster: KubeadmCluster
+    cluster: Client
     name: str
 
     @property
@@ -35,8 +37,21 @@ class Deployment:
         return set(told.split())
 
 
-def deploy(cluster: KubeadmCluster, name: str, replicas: int) -> Deployment:
-    """Make it and wait until its pods are ready. Raises ClusterError."""
+def deploy(
+    cluster: Client,
+    name: str,
+    replicas: int,
+    *,
+    spec: Mapping[str, Any] | None = None,
+    service: Mapping[str, Any] | None = None,
+    host_port: int = 0,
+    seconds: float = 80.0,
+) -> Deployment:
+    """Make it and wait until its pods are ready. Raises ClusterError.
+
+    ``spec`` and ``service`` are added to the pods' specification and the Service's. With ``host_port`` each pod answers
+    at this port of its node, too.
+    """
     labels = {"app": name}
     probe = {"httpGet": {"path": "/hostname", "port": PORT}, "periodSeconds": 1}
     container = {
@@ -45,8 +60,12 @@ def deploy(cluster: KubeadmCluster, name: str, replicas: int) -> Deployment:
         "args": ["netexec", f"--http-port={PORT}"],
         "readinessProbe": probe,
         "resources": {"requests": {"cpu": "10m"}},
+        "ports": [{"containerPort": PORT, **({"hostPort": host_port} if host_port else {})}],
     }
-    pod = {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **(spec or {})},
+    }
     objects: list[dict[str, Any]] = [
         {
             "apiVersion": "apps/v1",
@@ -58,15 +77,16 @@ def deploy(cluster: KubeadmCluster, name: str, replicas: int) -> Deployment:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": name},
-            "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": PORT}]},
+            "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": PORT}], **(service or {})},
         },
     ]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    cluster.kubectl("rollout", "status", f"deployment/{name}", "--timeout=80s")
+    waited = ("rollout", "status", f"deployment/{name}", f"--timeout={seconds:.0f}s")
+    cluster.kubectl(*waited, timeout=seconds + 10)
     return Deployment(cluster, name)
 
 
-def restarts(cluster: KubeadmCluster) -> dict[str, int]:
+def restarts(cluster: Client) -> dict[str, int]:
     """How often each container of all pods was started again, by its id."""
     pods = cluster.pods("--all-namespaces")
     statuses = [status for pod in pods for status in pod["status"].get("containerStatuses", [])]

@@ -42,6 +42,10 @@ _NEIGHBOURS: Final[Mapping[str, tuple[Path, str]]] = {
     "pause": (MODULE, "./pause"),
     "coredns": (MODULE / "coredns", "github.com/coredns/coredns"),
     "cri-dockerd": (MODULE / "cri-dockerd", "github.com/Mirantis/cri-dockerd"),
+    "flannel-cni-plugin": (
+        MODULE / "flannel-cni-plugin",
+        "github.com/containernetworking/plugins/plugins/meta/flannel",
+    ),
 }
 
 

@@ -1,0 +1,173 @@
+"""A cluster of two guests, as its operator makes it: `kubeadm init`, a network of pods, `kubeadm join`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from tests.kubernetes import flannel
+from tests.kubernetes.client import Client, ClusterError
+from tests.kubernetes.programs import NEWEST
+from tests.node.cache import say
+from tests.vm.guest import CRI_SOCKET, Guest
+from tests.vm.network import Network
+from tests.vm.running import Site
+
+CONTROL: Final = "control"
+WORKER: Final = "worker"
+SOCKET: Final = f"unix://{CRI_SOCKET}"
+PODS: Final = "10.244.0.0/16"  # what flannel's manifest says
+CONFIG: Final = "/root/kubeadm.yaml"
+API: Final = "kubeadm.k8s.io/v1beta4"
+# How long kubeadm waits, and the startup probes of its pods: on a busy machine a guest has a tenth of a processor.
+TIMEOUTS: Final = dict.fromkeys(
+    ("controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "tlsBootstrap", "discovery"), "10m"
+)
+NODE: Final = {"criSocket": SOCKET}
+INIT: Final = (
+    {
+        "kind": "InitConfiguration",
+        # User Mode Linux has one processor.
+        "nodeRegistration": {**NODE, "ignorePreflightErrors": ["NumCPU"]},
+        "timeouts": TIMEOUTS,
+    },
+    {
+        "kind": "ClusterConfiguration",
+        "kubernetesVersion": f"v{NEWEST.version}",
+        "networking": {"podSubnet": PODS},
+    },
+)
+ADMIN: Final = "/etc/kubernetes/admin.conf"
+#: Seconds for one step of kubeadm, and for pods that have to be pulled and started.
+PATIENCE: Final = 600.0
+PAUSE: Final = 2.0
+# Reads an URL from where it runs.
+_GET: Final = """
+import sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
+    sys.stdout.buffer.write(answer.read())
+"""
+
+
+@dataclass(slots=True)
+class TwoNodes(Client):
+    """kubectl runs on this machine, on the network of the guests."""
+
+    network: Network
+    control: Guest
+    worker: Guest
+    #: How long each step of making it took.
+    took: dict[str, float] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def nodes(self) -> tuple[Guest, Guest]:
+        return self.control, self.worker
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        return list(map(str, self.network.inside(*Client.kubectl_command(self, *arguments))))
+
+    def get(self, url: str) -> str:
+        """What an URL answers to a machine next to the nodes. Raises ClusterError."""
+        words = self.network.inside(sys.executable, "-c", _GET, url)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ClusterError(f"{url}: {done.stderr.strip().rpartition(chr(10))[2]}")
+        return done.stdout
+
+    def ready(self) -> set[str]:
+        """The names of the nodes that are ready."""
+        shown = '{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
+        lines = self.kubectl("get", "nodes", "-o", f"jsonpath={shown}", check=False).split()
+        return {line.removesuffix("=True") for line in lines if line.endswith("=True")}
+
+    def wait_ready(self) -> None:
+        """Wait until both nodes are ready, and the pods of Kubernetes and of flannel on them."""
+        self.wait(lambda: self.ready() == {CONTROL, WORKER}, PATIENCE, "the nodes")
+        for namespace in ("kube-flannel", "kube-system"):
+            self.wait(partial(self.runs_all, namespace), PATIENCE, f"the pods of {namespace}")
+
+    def rolled_out(self, what: str, namespace: str = "default") -> None:
+        """Wait until all pods of a Deployment or DaemonSet are ready."""
+
+        def done() -> bool:
+            return "successfully" in self.kubectl("-n", namespace, "rollout", "status", "--watch=false", what)
+
+        self.wait(done, PATIENCE, what)
+
+    def timed(self, step: str, do: Callable[[], object]) -> None:
+        """Do a step, and tell how long it took."""
+        began = time.monotonic()
+        do()
+        self.took[step] = time.monotonic() - began
+        say(f"{step}: {self.took[step]:.0f} s")
+
+    def make(self) -> None:
+        """Make the cluster of two guests that are up."""
+        self.timed("kubeadm init", self._init)
+        self.timed("kubeadm join", self._join)
+        self.timed("flannel", self._add_network)
+        self.timed("both nodes ready", self.wait_ready)
+
+    def _init(self) -> None:
+        self._kubeadm(self.control, "init", *INIT)
+        self.control.fetch(ADMIN, self.connections)
+
+    def _add_network(self) -> None:
+        # It ends, and is started again after longer and longer pauses, while there are no Services.
+        self.rolled_out("daemonset/kube-proxy", "kube-system")
+        self.kubectl("apply", "-f", "-", stdin=flannel.manifest())
+
+    def _join(self) -> None:
+        told = self.control.run("kubeadm", "token", "create", "--print-join-command", timeout=PATIENCE).split()
+        token, pin = (told[told.index(option) + 1] for option in ("--token", "--discovery-token-ca-cert-hash"))
+        discovery = {"apiServerEndpoint": told[2], "token": token, "caCertHashes": [pin]}
+        self._kubeadm(
+            self.worker,
+            "join",
+            {
+                "kind": "JoinConfiguration",
+                "nodeRegistration": NODE,
+                "discovery": {"bootstrapToken": discovery},
+                "timeouts": TIMEOUTS,
+            },
+        )
+
+    def _kubeadm(self, guest: Guest, what: str, *configuration: Mapping[str, Any]) -> None:
+        """Run kubeadm with a configuration. Raises ClusterError with all that it said."""
+        # JSON is YAML.
+        text = "\n---\n".join(json.dumps({"apiVersion": API, **part}, indent=1) for part in configuration)
+        guest.sh(f"cat >{CONFIG}", input=text)
+        ended = guest.ended(f"kubeadm {what} --config={CONFIG}", timeout=2 * PATIENCE)
+        with (self.logs / f"kubeadm-{guest.name}.log").open("a") as log:
+            log.write(ended.output + ended.errors)
+        if ended.code:
+            raise ClusterError(f"kubeadm {what} ended with {ended.code}:\n{ended.output}{ended.errors}")
+
+
+@contextmanager
+def cluster(place: Site) -> Iterator[TwoNodes]:
+    """The cluster, of two new guests of the place."""
+    control, worker = place.add(CONTROL), place.add(WORKER)
+    folder = place.folder / "cluster"
+    folder.mkdir()
+    programs = str(NEWEST.provide("kubectl").parent)
+    made = TwoNodes(
+        programs, place.network, control, worker, connections=folder / "admin.conf", logs=folder, pause=PAUSE
+    )
+
+    def boot() -> None:
+        for guest in made.nodes:
+            guest.switch_on()
+        for guest in made.nodes:
+            guest.wait_up()
+
+    made.timed("boot", boot)
+    made.make()
+    yield made

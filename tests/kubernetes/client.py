@@ -67,6 +67,11 @@ class Client:
         statuses = [pod["status"].get("containerStatuses", []) for pod in self.pods("-n", namespace)]
         return bool(statuses) and all(found and all(one["ready"] for one in found) for found in statuses)
 
+    def rolled_out(self, what: str, seconds: float, namespace: str = "default") -> None:
+        """Wait until all pods of a Deployment or DaemonSet are ready. Raises ClusterError after ``seconds``."""
+        status = ("-n", namespace, "rollout", "status", "--watch=false", what)
+        self.wait(lambda: "successfully rolled out" in self.kubectl(*status), seconds, f"the pods of {what}")
+
     def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until the condition holds. Raises ClusterError after ``seconds``.
 

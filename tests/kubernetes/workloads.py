@@ -32,7 +32,7 @@ class Deployment:
 
     def answers(self, asked: Deployment, tries: int = 30) -> set[str]:
         """The names of the pods of another one that answered a pod of ours, which asked so many times."""
-        command = f"for i in $(seq {tries}); do curl -s -m 5 http://{asked.host}/hostname && echo; done"
+        command = f"for i in $(seq {tries}); do curl -s -m 15 http://{asked.host}/hostname && echo; done"
         told = self.cluster.kubectl("exec", f"deployment/{self.name}", "--", "sh", "-c", command)
         return set(told.split())
 
@@ -81,8 +81,7 @@ def deploy(
         },
     ]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    waited = ("rollout", "status", f"deployment/{name}", f"--timeout={seconds:.0f}s")
-    cluster.kubectl(*waited, timeout=seconds + 10)
+    cluster.rolled_out(f"deployment/{name}", seconds)
     return Deployment(cluster, name)
 
 

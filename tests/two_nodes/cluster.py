@@ -31,6 +31,8 @@ TIMEOUTS: Final = dict.fromkeys(
     ("controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "tlsBootstrap", "discovery"), "10m"
 )
 NODE: Final = {"criSocket": SOCKET}
+# There is one of each: a lease that one cannot renew in time on a busy machine would only end it.
+ALONE: Final = {"extraArgs": [{"name": "leader-elect", "value": "false"}]}
 INIT: Final = (
     {
         "kind": "InitConfiguration",
@@ -42,16 +44,20 @@ INIT: Final = (
         "kind": "ClusterConfiguration",
         "kubernetesVersion": f"v{NEWEST.version}",
         "networking": {"podSubnet": PODS},
+        "controllerManager": ALONE,
+        "scheduler": ALONE,
     },
 )
 ADMIN: Final = "/etc/kubernetes/admin.conf"
 #: Seconds for one step of kubeadm, and for pods that have to be pulled and started.
 PATIENCE: Final = 600.0
 PAUSE: Final = 2.0
+#: What kubectl says when the API server did not take its request in time, as one of a busy machine.
+UNHEARD: Final = ("TLS handshake timeout", "connection refused", "was refused", "i/o timeout", "unexpected EOF")
 # Reads an URL from where it runs.
 _GET: Final = """
 import sys, urllib.request
-with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
+with urllib.request.urlopen(sys.argv[1], timeout=50) as answer:
     sys.stdout.buffer.write(answer.read())
 """
 
@@ -73,6 +79,24 @@ class TwoNodes(Client):
     def kubectl_command(self, *arguments: str) -> list[str]:
         return list(map(str, self.network.inside(*Client.kubectl_command(self, *arguments))))
 
+    def kubectl(
+        self,
+        *arguments: str,
+        check: bool = True,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float = PATIENCE,
+    ) -> str:
+        """The same as any client's, but what the API server did not hear is said again."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                return Client.kubectl(self, *arguments, check=check, stdin=stdin, env=env, timeout=timeout)
+            except ClusterError as error:
+                if time.monotonic() > end or not any(words in str(error) for words in UNHEARD):
+                    raise
+            time.sleep(self.pause)
+
     def get(self, url: str) -> str:
         """What an URL answers to a machine next to the nodes. Raises ClusterError."""
         words = self.network.inside(sys.executable, "-c", _GET, url)
@@ -80,6 +104,10 @@ class TwoNodes(Client):
         if done.returncode:
             raise ClusterError(f"{url}: {done.stderr.strip().rpartition(chr(10))[2]}")
         return done.stdout
+
+    def hears(self, url: str, tries: int) -> set[str]:
+        """What an URL answered so many times."""
+        return {self.get(url) for _ in range(tries)}
 
     def ready(self) -> set[str]:
         """The names of the nodes that are ready."""
@@ -92,14 +120,6 @@ class TwoNodes(Client):
         self.wait(lambda: self.ready() == {CONTROL, WORKER}, PATIENCE, "the nodes")
         for namespace in ("kube-flannel", "kube-system"):
             self.wait(partial(self.runs_all, namespace), PATIENCE, f"the pods of {namespace}")
-
-    def rolled_out(self, what: str, namespace: str = "default") -> None:
-        """Wait until all pods of a Deployment or DaemonSet are ready."""
-
-        def done() -> bool:
-            return "successfully" in self.kubectl("-n", namespace, "rollout", "status", "--watch=false", what)
-
-        self.wait(done, PATIENCE, what)
 
     def timed(self, step: str, do: Callable[[], object]) -> None:
         """Do a step, and tell how long it took."""
@@ -121,7 +141,7 @@ class TwoNodes(Client):
 
     def _add_network(self) -> None:
         # It ends, and is started again after longer and longer pauses, while there are no Services.
-        self.rolled_out("daemonset/kube-proxy", "kube-system")
+        self.rolled_out("daemonset/kube-proxy", PATIENCE, "kube-system")
         self.kubectl("apply", "-f", "-", stdin=flannel.manifest())
 
     def _join(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.vm.guest import Guest
 
 NAME = "web"
 HOST_PORT = 8088
-TRIES = 30
+TRIES = 12
 MODES = ("iptables", "nftables")
 MUCH = 300_000  # bytes, which no packet holds
 #: One pod on each node, that of the control plane among them.
@@ -50,7 +51,7 @@ class Pod:
 
     def hears(self, url: str, tries: int = 1) -> set[str]:
         """The names that it is told at an URL."""
-        return set(self.run(f"for i in $(seq {tries}); do curl -s -m 5 {url}/hostname && echo; done").split())
+        return set(self.run(f"for i in $(seq {tries}); do curl -s -m 30 {url}/hostname && echo; done").split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,10 @@ class Web:
     def pods(self) -> tuple[Pod, Pod]:
         return self.here, self.there
 
-    @property
-    def names(self) -> set[str]:
-        return {self.here.name, self.there.name}
+    def wait_for_both(self, hear: Callable[[], set[str]], where: str) -> None:
+        """Wait until both answer: on a busy machine one may not have been ready a moment ago."""
+        both = {self.here.name, self.there.name}
+        self.cluster.wait(lambda: hear() == both, PATIENCE, f"an answer of both pods on {where}")
 
 
 def proxy_mode(guest: Guest) -> str:
@@ -85,7 +87,7 @@ def set_proxy_mode(made: TwoNodes, mode: str) -> None:
     config["data"]["config.conf"] = "\n".join(f"mode: {mode}" if line.startswith("mode:") else line for line in lines)
     made.kubectl("replace", "-f", "-", stdin=json.dumps(config))
     made.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/kube-proxy")
-    made.rolled_out("daemonset/kube-proxy", "kube-system")
+    made.rolled_out("daemonset/kube-proxy", PATIENCE, "kube-system")
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -103,7 +105,7 @@ def web(made: TwoNodes, request: pytest.FixtureRequest) -> Iterator[Web]:
     }
     spec = json.loads(made.kubectl("get", "service", NAME, "-o", "json"))["spec"]
     yield Web(made, found[CONTROL], found[WORKER], spec)
-    made.kubectl("delete", "deployment,service", NAME, "--cascade=foreground", "--wait", timeout=PATIENCE)
+    made.kubectl("delete", "deployment,service", NAME, "--ignore-not-found", "--cascade=foreground", "--wait")
 
 
 def test_both_nodes_are_ready_and_the_control_plane_runs_on_our_server(made: TwoNodes) -> None:
@@ -128,20 +130,20 @@ def test_pods_of_two_nodes_reach_each_other_by_address(web: Web) -> None:
     assert {pod.node for pod in web.pods} == {CONTROL, WORKER}
     for asking, asked in (web.pods, reversed(web.pods)):
         assert asking.hears(asked.url) == {asked.name}
-        much = f"curl -s -m 60 -G --data-urlencode 'cmd=head -c {MUCH} /dev/zero | tr \"\\0\" x' {asked.url}/shell"
+        much = f"curl -s -m 300 -G --data-urlencode 'cmd=head -c {MUCH} /dev/zero | tr \"\\0\" x' {asked.url}/shell"
         assert int(asking.run(f"{much} | wc -c")) > MUCH
 
 
 def test_the_service_answers_by_its_name_on_both_nodes_for_the_pods_of_both(web: Web) -> None:
     for pod in web.pods:
-        assert pod.hears(f"http://{NAME}.default.svc.cluster.local", TRIES) == web.names
+        web.wait_for_both(partial(pod.hears, f"http://{NAME}.default.svc.cluster.local", TRIES), pod.node)
 
 
 def test_the_service_answers_at_a_port_of_each_node(web: Web) -> None:
     [port] = web.service["ports"]
     for guest in web.cluster.nodes:
         url = f"http://{guest.port.address}:{port['nodePort']}/hostname"
-        assert {web.cluster.get(url) for _ in range(TRIES)} == web.names, guest.name
+        web.wait_for_both(partial(web.cluster.hears, url, TRIES), guest.name)
 
 
 def test_a_host_port_answers_for_the_pod_of_its_node(web: Web) -> None:

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.seed:
         outcomes: Iterable[Outcome] = (run_seed(seed, lines=10**6) for seed in given.seed)
     else:
-        known = list(known_seeds())
+        known = list(dict.fromkeys(known_seeds()))
         seeds = known + [seed for seed in range(given.first, given.first + given.seeds) if seed not in known]
         without = {int(seed) for seed in given.without.split(",") if seed}
         outcomes = _all([seed for seed in seeds if seed not in without], given.processes)

@@ -450,7 +450,7 @@ class Invariants:
                 self.fail(f"container {container_id[:12]} is {state}, and {there[container_id].status} in the engine")
 
     def check_kept_limits(self, services: Any) -> None:
-        """Nothing has happened for a while: the disk and the kernel have the limits of the last update."""
+        """Nothing has happened for a while: the disk has the limits of the last updates."""
         if self.disk_is_full_at_times:
             return
         for kept in Inside(services).of(KeptLimits):

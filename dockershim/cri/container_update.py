@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.own_files import with_own_thread
-from dockershim.common.rollback import run_to_completion
+from dockershim.common.rollback import Locks, run_to_completion
 from dockershim.cri.engine_containers import EngineContainers
 from dockershim.cri.limits import Limits
 from dockershim.errors import FailedPrecondition
@@ -37,6 +37,8 @@ class ContainerUpdate:
     info: EngineInfo
     chain: Chain
     limits: Limits
+    #: By container: the cgroup, the engine and the kept limits get the updates in the same order.
+    _updates: Locks = field(default_factory=Locks, init=False)
 
     async def update_container_resources(
         self, request: cri.UpdateContainerResourcesRequest
@@ -75,19 +77,20 @@ class ContainerUpdate:
         self, record: ContainerRecord, update: EngineUpdate, oom_score: int, features: Capabilities
     ) -> None:
         files = update.files
-        if update.fields:
-            kept: dict[str, str] = {}
-            if record.pid and (names := reset_files(update.fields, features)):
-                kept = await with_own_thread(self.limits.cgroups.read_files, record.pid, record.id, names)
-            await self.containers.update(record.id, update.fields)
-            files = {**kept, **files}
-        if record.pid and files:
-            await with_own_thread(self.limits.cgroups.apply_files, record.pid, record.id, files)
-        if record.pid and oom_score:
-            score = to_oom_score(oom_score, self.info.lowest_oom_score())
-            await with_own_thread(self.limits.cgroups.set_oom_score, record.pid, record.id, score)
-        await self.limits.keep(record, update.files)
-        await self.inventory.refresh_container(record.id)
+        async with self._updates.hold(record.id):
+            if update.fields:
+                kept: dict[str, str] = {}
+                if record.pid and (names := reset_files(update.fields, features)):
+                    kept = await with_own_thread(self.limits.cgroups.read_files, record.pid, record.id, names)
+                await self.containers.update(record.id, update.fields)
+                files = {**kept, **files}
+            if record.pid and files:
+                await with_own_thread(self.limits.cgroups.apply_files, record.pid, record.id, files)
+            if record.pid and oom_score:
+                score = to_oom_score(oom_score, self.info.lowest_oom_score())
+                await with_own_thread(self.limits.cgroups.set_oom_score, record.pid, record.id, score)
+            await self.limits.keep(record, update.files)
+            await self.inventory.refresh_container(record.id)
 
 
 async def _check_changed(

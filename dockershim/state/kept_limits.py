@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,6 @@ class KeptLimits:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known = dict(read_kept_limits(folder))
-        self._writing = asyncio.Lock()
 
     def of(self, container_id: str) -> Mapping[str, str]:
         """What all updates of the container gave it; empty if they gave nothing of the kind."""
@@ -35,15 +33,17 @@ class KeptLimits:
         return set(self._known)
 
     async def keep(self, container_id: str, files: Mapping[str, str]) -> None:
-        """Add what an update gives to a container. If it cannot be written, it is forgotten with this process."""
+        """Add what an update gives to a container, when those before it are kept.
+
+        If it cannot be written, it is forgotten with this process.
+        """
         if not files:
             return
         self._known[container_id] = {**self.of(container_id), **files}
-        async with self._writing:
-            try:
-                await with_own_files(self._write, container_id, self.of(container_id))
-            except OSError as error:
-                logger.warning("the new limits of container %s will be lost on restart: %s", container_id, error)
+        try:
+            await with_own_files(self._write, container_id, self.of(container_id))
+        except OSError as error:
+            logger.warning("the new limits of container %s will be lost on restart: %s", container_id, error)
 
     def forget(self, container_id: str) -> None:
         """The container was removed."""

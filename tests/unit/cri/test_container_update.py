@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.errors import FailedPrecondition
+from tests.unit.cri.orders import each_order
 from tests.unit.cri.sim_node import Server, SimNode, finish, simulated
 
 
@@ -27,6 +29,13 @@ async def resources(server: Server) -> tuple[dict[str, str], dict[str, int]]:
     """``unified`` and huge pages of the container's status."""
     found = (await server.container_status()).resources.linux
     return dict(found.unified), {limit.page_size: limit.limit for limit in found.hugepage_limits}
+
+
+async def running(server: Server) -> None:
+    """Have a running container."""
+    await server.run_pod()
+    await server.create()
+    await server.start_container()
 
 
 @simulated
@@ -86,6 +95,29 @@ async def test_the_status_tells_what_updates_gave_also_by_the_next_server(node: 
     assert (fields["Memory"], fields["MemorySwap"]) == (1 << 30, (1 << 30) + 16384)
     await next_one.remove_container()
     assert kept(node) == []
+
+
+@simulated
+async def test_two_updates_at_once_are_one_after_the_other_everywhere(node: SimNode) -> None:
+    """A kubelet and an NRI plugin may resize the same container: what is kept is what its cgroup has."""
+
+    async def one(server: Server) -> None:
+        await server.update_container(cpu_shares=512, unified={"memory.high": "65536"})
+
+    async def other(server: Server) -> None:
+        await server.update_container(cpu_shares=1024, unified={"memory.high": "131072"})
+
+    last = set()
+    async for server, results in each_order(node, one, other, begin=running):
+        assert results == [None, None]
+        [file] = kept(node)
+        now = limits(node)["memory.high"]
+        assert msgspec.json.decode(file.read_bytes())["memory.high"] == now
+        assert (await resources(server))[0]["memory.high"] == now
+        shares = node.engine.containers[node.container].host_config["CpuShares"]
+        assert (shares, now) in {(512, "65536"), (1024, "131072")}
+        last.add(now)
+    assert len(last) == 2
 
 
 @simulated

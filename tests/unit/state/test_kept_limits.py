@@ -1,17 +1,12 @@
-"""Limits of updates outlive the server, whole, and in the order of the updates."""
+"""Limits of updates outlive the server, whole."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dockershim.state import kept_limits
 from dockershim.state.kept_limits import KeptLimits
-from tests.unit.settle import settle
 
 ID = "c0" * 32
 
@@ -29,29 +24,6 @@ async def test_each_update_adds_to_those_before(folder: Path) -> None:
     for one in (kept, KeptLimits(folder)):
         assert one.of(ID) == {"memory.high": "2", "memory.low": "1"}
         assert one.ids() == {ID}
-
-
-async def test_the_last_update_is_written_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each write has a thread, and the threads run in any order."""
-    writes: list[asyncio.Event] = []
-
-    async def when_told(write: Callable[..., None], *arguments: Any) -> None:
-        writes.append(go_on := asyncio.Event())
-        await go_on.wait()
-        write(*arguments)
-
-    monkeypatch.setattr(kept_limits, "with_own_files", when_told)
-    kept = KeptLimits(folder)
-    updates = [asyncio.create_task(kept.keep(ID, {"memory.high": str(number)})) for number in range(3)]
-    for _ in updates:
-        await settle()
-        # The newest thread runs first.
-        writes[-1].set()
-    await settle()
-    for one in writes:
-        one.set()
-    await asyncio.gather(*updates)
-    assert kept.of(ID) == KeptLimits(folder).of(ID) == {"memory.high": "2"}
 
 
 async def test_a_write_that_was_cut_short_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

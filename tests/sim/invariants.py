@@ -449,14 +449,19 @@ class Invariants:
                 state = cri.ContainerState.Name(states[container_id])
                 self.fail(f"container {container_id[:12]} is {state}, and {there[container_id].status} in the engine")
 
-    def check_kept_limits(self, services: Any) -> None:
-        """Nothing has happened for a while: the disk has the limits of the last updates."""
-        if self.disk_is_full_at_times:
-            return
+    def check_kept_limits(self, services: Any, *, is_first: bool) -> None:
+        """Nothing has happened for a while: the disk has the limits of the last updates.
+
+        So has the cgroup, unless a server was killed in an update: ``is_first`` says that there was only one.
+        """
         for kept in Inside(services).of(KeptLimits):
             written = dict(read_kept_limits(kept._folder))
-            if written != kept._known:
+            if written != kept._known and not self.disk_is_full_at_times:
                 self.fail(f"limits {written} are on the disk, and those of the last updates are {kept._known}")
+            for container_id, files in kept._known.items() if is_first else ():
+                has = self._engine.world.kernel.cgroups.get(container_id, {})
+                if wrong := {name: value for name, value in has.items() if files.get(name, value) != value}:
+                    self.fail(f"{container_id[:12]} has {wrong} in its cgroup, and the last updates are {files}")
 
     def check_images(self, images: Iterable[cri.Image]) -> None:
         """Nothing has happened for a while: the list says what the engine has."""

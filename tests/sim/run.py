@@ -308,6 +308,8 @@ class _Run:
         self.invariants = Invariants(self.engine, self.cni, self.nri, self.record)
         self.nri.on_told = self.invariants.nri_was_told
         self.config = self._config()
+        #: Whether no NRI plugin connects beside the one that the server starts. It changes nothing else that is drawn.
+        self._is_alone = self.profile.nri_installed and Random(f"alone {simulation.seed}").random() < 0.4
         self.server: SimServer | None = None
         self.servers = 0
         #: The calls on which the server works now.
@@ -396,7 +398,7 @@ class _Run:
             return
         self.invariants.check_lists(sandboxes, containers)
         assert self.server is not None
-        self.invariants.check_kept_limits(self.server._services)
+        self.invariants.check_kept_limits(self.server._services, is_first=self.servers == 1)
         self.invariants.check_images(images)
 
     async def _check_end(self, usual: list[str]) -> None:
@@ -480,7 +482,7 @@ class _Run:
     async def _connect_plugins(self, server: SimServer) -> None:
         """In the server: put the models where NRI plugins connect."""
         for events in Inside(server._services).of(Events):
-            for name in ("00-one", "50-two"):
+            for name in () if self._is_alone else ("00-one", "50-two"):
                 joining = join(events, self.nri, name, self.servers, lambda: _NRI_TIMEOUTS)
                 server.loop.create_task(joining, name="NRI plugin")
 

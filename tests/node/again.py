@@ -2,8 +2,8 @@
 
 The options are `-p tests.node.again --again=COMMAND`; COMMAND starts a Python, in a node if the tests need one. A test
 that passes then is named as FLAKY behind the summary, is counted in the cache, and does not fail the run, as the
-machine may have been busy with something else. What a test leaves behind fails the run at once, and so do more failures
-than a busy machine makes.
+machine may have been busy with something else. What a test that passes leaves behind fails the run at once, and so do
+more failures than a busy machine makes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Generator
+from typing import Final
 
 import pytest
 
 from tests.node import flaky
 from tests.node.cache import say
+
+
+#: All but that of a crash.
+_PHASES: Final = {"setup", "call", "teardown"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,11 +47,11 @@ class _Again:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         result = yield
-        phases = set().union(*self._failed.values())
         if (
             session.exitstatus == pytest.ExitCode.TESTS_FAILED
             and 0 < len(self._causes()) <= flaky.MOST
-            and phases <= {"setup", "call"}
+            # One that fails on its way may leave something, which its end tells as a second failure.
+            and all(phases & {"setup", "call"} and phases <= _PHASES for phases in self._failed.values())
         ):
             self._run_again(session)
         return result

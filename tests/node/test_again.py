@@ -21,7 +21,13 @@ TESTS = """
 import os, pathlib, pytest
 MARK = pathlib.Path(__file__).parent / "mark"
 
-def test_flaky():
+@pytest.fixture
+def finds_what_is_left():
+    seen = MARK.exists()
+    yield
+    assert seen
+
+def test_flaky(finds_what_is_left):
     seen = MARK.exists()
     MARK.touch()
     assert seen

@@ -65,11 +65,14 @@ $(VENV)/.server: $(INSTALLED_FROM) $(IF_CUT_SHORT)
 $(VENV)/.installed: $(INSTALLED_FROM) $(IF_CUT_SHORT)
 	$(call pip_install,.[dev],$(VENV)/.server $@,the server and the tools$(COMMA) 240 MB in $(VENV)$(COMMA) in one to three minutes)
 
+# Where tests keep what they make once (tests/node/cache.py); what mypy keeps there is good for every clone.
+TESTS_CACHE := $(or $(TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dockershim-tests)
+
 .PHONY: lint
 lint: install ## Check style, types and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy --cache-dir '$(TESTS_CACHE)/mypy' $(SOURCES)
 	$(BIN)/lint-imports
 
 .PHONY: format
@@ -88,7 +91,7 @@ runc: assemblers ## Compile dockershim-runc, which gives pods user namespaces, f
 
 .PHONY: clean
 clean: ## Remove everything that was built in this clone (not ~/.cache/dockershim-tests, which all clones share)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f $(STUBS) $(STUBS:.py=.pyi)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -18,7 +18,6 @@ import pytest
 from tests.node import flaky
 from tests.node.cache import say
 
-
 #: All but that of a crash.
 _PHASES: Final = {"setup", "call", "teardown"}
 

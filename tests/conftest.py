@@ -27,6 +27,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture(autouse=True)
+def tasks_are_compared(request: pytest.FixtureRequest) -> None:
+    """Have ``no_task_left`` for what runs in a loop: to make one for each other test takes as long as most of them."""
+    if request.node.get_closest_marker("asyncio"):
+        request.getfixturevalue("no_task_left")
+
+
+@pytest.fixture
 async def no_task_left() -> AsyncIterator[None]:
     """Compare the tasks before and after; a loop that a whole session shares may have had some before."""
     before = asyncio.all_tasks()

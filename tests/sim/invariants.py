@@ -194,8 +194,8 @@ class Invariants:
         self._of(sandbox_id).made = True
         call.subjects = frozenset({sandbox_id})
         for session in self._nri.sessions:
-            is_there = session.server == call.server and session.is_synchronized and session.end is None
-            if is_there and not session.knows(sandbox_id):
+            answers = session.is_synchronized and session.end is None and not session.is_late
+            if session.server == call.server and answers and not session.knows(sandbox_id):
                 self.fail(f"NRI plugin {session.plugin} was not told of pod {sandbox_id[:12]}")
         if self._is_disturbed(sandbox_id, call) or self._ended_meanwhile(sandbox_id, call):
             return

@@ -290,6 +290,8 @@ class Session:
     pods: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
     told: list[Told] = field(default_factory=list)
+    #: It is late with an answer. The server may drop it for that, of which a program hears a moment later.
+    is_late: bool = False
     end: str | None = None
 
     def knows(self, pod: str) -> bool:
@@ -441,10 +443,16 @@ class NRIPlugins:
         faults, random = self.faults, self._random
         self._note(session, method, request)
         await asyncio.sleep(random.uniform(0.0005, 0.01))
+        if method == "Synchronize" and faults.slow:
+            # It looks at all that runs. Drawn apart, so that it changes nothing else that is drawn.
+            await asyncio.sleep(Random(f"{session.plugin} {session.server}").uniform(0.0, 1.5))
         if random.random() < faults.slow:
+            session.is_late = True
             await asyncio.sleep(random.uniform(0.05, faults.seconds))
+            session.is_late = False
         if random.random() < faults.hangs:
             self._record("fault", f"the NRI plugin {session.plugin} hangs in {method}")
+            session.is_late = True
             self._note_refusal(method, request)
             await asyncio.sleep(3600)
         if random.random() < faults.lost:

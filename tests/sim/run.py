@@ -308,8 +308,10 @@ class _Run:
         self.invariants = Invariants(self.engine, self.cni, self.nri, self.record)
         self.nri.on_told = self.invariants.nri_was_told
         self.config = self._config()
-        #: Whether no NRI plugin connects beside the one that the server starts. It changes nothing else that is drawn.
-        self._is_alone = self.profile.nri_installed and Random(f"alone {simulation.seed}").random() < 0.4
+        #: What is drawn from it changes nothing else that is drawn.
+        self._apart = Random(f"apart {simulation.seed}")
+        #: Whether no NRI plugin connects beside the one that the server starts.
+        self._is_alone = self.profile.nri_installed and self._apart.random() < 0.5
         self.server: SimServer | None = None
         self.servers = 0
         #: The calls on which the server works now.
@@ -474,6 +476,8 @@ class _Run:
         self.record("run", f"server {self.servers} starts")
         server = self.server = SimServer(self.world, self.config)
         began = self.simulation.now
+        if self.profile.hangs and not self._is_over and self._apart.random() < 0.5:
+            self.engine.hang(self._apart.choice((2.0, 15.0)))  # they may start together
         with contextlib.suppress(Died):
             await server.start()
             self.invariants.check_installed(self.servers, self.simulation.now - began)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import itertools
 import os
+import subprocess
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -13,10 +16,13 @@ from functools import partial
 from pathlib import Path
 
 import docker
+import grpc
 import pytest
 from docker import DockerClient
 from xdist import is_xdist_controller
 
+import deploy.cri
+from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.node.engine import Engine
 from tests.node.server import Server
@@ -24,6 +30,8 @@ from tests.node.state import Snapshot, capture
 
 TIMEOUT = 120  # seconds for one test, the start of the session's server included
 
+_NOTICED = 30.0  # seconds; a server of another engine never does
+_HAS_FAILED = pytest.StashKey[bool]()
 _servers: list[Server] = []
 _numbers = itertools.count(2)
 
@@ -77,10 +85,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the end of the servers' and the engine's logs with each failure."""
     report = yield
     if report.failed:
+        item.stash[_HAS_FAILED] = True
         report.sections.extend((f"log of {server.name}", server.log_end()) for server in _servers)
         report.sections.append(("log of dockerd", Engine().log_end(20)))
     return report
@@ -116,6 +125,23 @@ def server(nothing_left: None) -> Iterator[Server]:
     yield started
     _servers.remove(started)
     assert started.stop() == 0, f"the server did not end well:\n{started.log_end()}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Remove the pods that a test which fails leaves on the session's server: the next ones would fail by them."""
+    if "server" not in request.fixturenames:
+        yield
+        return
+    server: Server = request.getfixturevalue("server")
+    yield
+    if request.node.stash.get(_HAS_FAILED, False):
+        if not server.runs:
+            server.start()
+        with deploy.cri.CRI(server.target) as cri:
+            for sandbox in cri.call("ListPodSandbox", api.ListPodSandboxRequest()).items:
+                cri.call("StopPodSandbox", api.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
+                cri.call("RemovePodSandbox", api.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
 
 
 @contextmanager
@@ -159,10 +185,28 @@ async def cri(server: Server) -> AsyncIterator[CRI]:
         yield connection
 
 
+class _NoticedEngine(Engine):
+    """Its start waits for the servers to notice it, too. Plain ``Engine()`` is for tests about what they do before."""
+
+    def wait_ready(self, timeout: float = 60.0, started: subprocess.Popen[bytes] | None = None) -> None:
+        super().wait_ready(timeout, started)
+        deadline = time.monotonic() + _NOTICED
+        for server in _servers:
+            while server.runs and not _is_ready(server) and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+
+def _is_ready(server: Server) -> bool:
+    with deploy.cri.CRI(server.target) as cri, contextlib.suppress(grpc.RpcError):
+        answer = cri.call("Status", api.StatusRequest(), timeout=2)
+        return any(condition.type == "RuntimeReady" and condition.status for condition in answer.status.conditions)
+    return False
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """The node's engine, for tests that stop, kill or restart it; it runs again for the next test."""
-    handle = Engine()
+    handle = _NoticedEngine()
     yield handle
     if handle.pid is None:
         handle.start()

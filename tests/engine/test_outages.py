@@ -182,7 +182,7 @@ async def test_calls_without_an_engine_fail_soon_and_work_when_it_is_there(
             await asyncio.to_thread(end, engine)
             assert "the engine" in await not_ready(cri)
             await check_unavailable(cri, sandbox_id, container_id)
-            await asyncio.to_thread(engine.start)
+            await asyncio.to_thread(Engine().start)
             await works_again(cri, lambda: remove_pod(cri, sandbox_id), lambda: _comes_and_goes(cri))
 
 
@@ -243,7 +243,7 @@ async def test_containers_that_survive_an_engine_are_still_theirs(
         async with going_through(cri):
             await asyncio.to_thread(end, surviving)
             await not_ready(cri)
-            await asyncio.to_thread(surviving.start, "--live-restore")
+            await asyncio.to_thread(Engine().start, "--live-restore")
             await works_again(cri)
         assert snapshot().gained(before) == {}
 
@@ -266,7 +266,7 @@ async def test_pods_survive_the_replacement_of_the_engine_by_another_version(
         await asyncio.to_thread(surviving.start, "--live-restore", version=old)
         async with going_through(cri) as (sandbox_id, _):
             await asyncio.to_thread(surviving.stop)
-            await asyncio.to_thread(surviving.start, "--live-restore", version=new)
+            await asyncio.to_thread(Engine().start, "--live-restore", version=new)
             await works_again(cri, lambda: _comes_and_goes(cri))
             assert (await cri.runtime.Version(api.VersionRequest())).runtime_version.startswith(new[:2])
             assert (await sandbox_status(cri, sandbox_id)).state == api.SANDBOX_READY

@@ -45,6 +45,11 @@ class Server:
             raise ServerError(f"{self.name} is not running")
         return self.process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether its process, if it was started, has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def start(self, *flags: str, program: tuple[str, ...] = (), timeout: float = 30.0) -> None:
         """Start the server and wait until it answers Version.
 

@@ -44,6 +44,8 @@ class _Marks:
     stopping: bool = False
     #: Whether a stop has ever begun.
     was_stopped: bool = False
+    #: Whether a tear-down of its network has begun. The CNI cache tells the next server, unless the disk is full.
+    tear_down_begun: bool = False
     torn_down: bool = False
     #: The ids of the sandbox and its containers for which ``note_stop`` was called.
     stopped: set[str] = field(default_factory=set)
@@ -405,6 +407,8 @@ class Pod:
             return "RunPodSandbox has failed, and could not remove it"
         if marks.torn_down:
             return "its network is torn down"
+        if marks.tear_down_begun:
+            return "the tear-down of its network has begun"
         if not await self.network.is_set_up(self.record):
             return "its network was not set up"
         return None
@@ -490,7 +494,8 @@ class Pod:
 
         Never cut short: a plugin's DEL may not be able to undo a half-done ADD.
         """
-        self._pods._marks_of(self.id).torn_down = False
+        marks = self._pods._marks_of(self.id)
+        marks.tear_down_begun = marks.torn_down = False
         await run_to_completion(network.set_up(self.id, config, given), f"set up the network of {self.id}")
 
     async def tear_down(self) -> None:
@@ -504,6 +509,7 @@ class Pod:
             # If the infra container did not end, a retried stop has pinned the netns once more.
             self._pods._pins.unpin(self.id)
             return
+        marks.tear_down_begun = True
         ports = (self._checkpoint or _NOTHING).port_mappings
         published = [(port.protocol, port.container_port, port.host_port, port.host_ip) for port in ports]
         try:

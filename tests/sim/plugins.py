@@ -345,7 +345,9 @@ class _Connection:
 class NRIPlugins:
     """NRI plugins that connect again after each loss. ``sessions`` are all connections that there ever were."""
 
-    def __init__(self, random: Random, *, record: Record = lambda kind, text: None) -> None:
+    def __init__(
+        self, random: Random, *, apart: Random | None = None, record: Record = lambda kind, text: None
+    ) -> None:
         self.faults = CALM
         self.sessions: list[Session] = []
         #: Whether plugins change what they are asked about: a share of the containers.
@@ -361,6 +363,7 @@ class NRIPlugins:
         #: Called with what a plugin is told, at this very moment.
         self.on_told: Callable[[Told], None] = lambda told: None
         self._random = random
+        self._apart = apart
         self._record = record
 
     def program(self, options: Mapping[str, Any]) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -443,9 +446,9 @@ class NRIPlugins:
         faults, random = self.faults, self._random
         self._note(session, method, request)
         await asyncio.sleep(random.uniform(0.0005, 0.01))
-        if method == "Synchronize" and faults.slow:
-            # It looks at all that runs. Drawn apart, so that it changes nothing else that is drawn.
-            await asyncio.sleep(Random(f"{session.plugin} {session.server}").uniform(0.0, 1.5))
+        if method == "Synchronize" and self._apart is not None:
+            # It looks at all that runs, for nearly as long as it may.
+            await asyncio.sleep(self._apart.uniform(0.0, 1.9))
         if random.random() < faults.slow:
             session.is_late = True
             await asyncio.sleep(random.uniform(0.05, faults.seconds))

@@ -304,12 +304,12 @@ class _Run:
         self.world = self.engine.world = SimWorld(simulation, self.folder, self.engine, self.cni)
         self.cni.kernel = self.world.kernel
         self.hooks = self.world.hook_servers[HOOK_SOCKET] = HookServers(self.random, record=self.record)
-        self.nri = NRIPlugins(self.random, record=self.record)
+        #: What is drawn from it changes nothing else that is drawn.
+        self._apart = Random(f"apart {simulation.seed}")
+        self.nri = NRIPlugins(self.random, apart=self._apart, record=self.record)
         self.invariants = Invariants(self.engine, self.cni, self.nri, self.record)
         self.nri.on_told = self.invariants.nri_was_told
         self.config = self._config()
-        #: What is drawn from it changes nothing else that is drawn.
-        self._apart = Random(f"apart {simulation.seed}")
         #: Whether no NRI plugin connects beside the one that the server starts.
         self._is_alone = self.profile.nri_installed and self._apart.random() < 0.5
         self.server: SimServer | None = None
@@ -477,7 +477,8 @@ class _Run:
         server = self.server = SimServer(self.world, self.config)
         began = self.simulation.now
         if self.profile.hangs and not self._is_over and self._apart.random() < 0.5:
-            self.engine.hang(self._apart.choice((2.0, 15.0)))  # they may start together
+            # They may start together. In the longer one the server serves before its plugins know what runs.
+            self.engine.hang(15.0 if self._is_alone else self._apart.choice((2.0, 15.0)))
         with contextlib.suppress(Died):
             await server.start()
             self.invariants.check_installed(self.servers, self.simulation.now - began)

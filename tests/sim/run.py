@@ -474,6 +474,9 @@ class _Run:
         self.servers += 1
         self.hooks.server = self.nri.server = self.servers
         self.record("run", f"server {self.servers} starts")
+        for namespace in self.world.kernel.mounts.values():
+            # That of a killed server is to the next one the pod's own, until its tear-down succeeds.
+            namespace.is_stand_in = False
         server = self.server = SimServer(self.world, self.config)
         began = self.simulation.now
         if self.profile.hangs and not self._is_over and self._apart.random() < 0.5:

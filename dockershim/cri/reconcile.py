@@ -20,12 +20,21 @@ logger = logging.getLogger(__name__)
 
 #: Seconds. While plugins collect garbage no pod gets a network, so this must be short.
 _COLLECTION_DEADLINE: Final = 20.0
+#: Seconds until a failed repair is tried again, each time twice as many: of what is left of a pod that is gone, no
+#: kubelet knows.
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 3600.0
 
 
 async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
-    """Reconcile when the engine answers. Calls are served meanwhile."""
-    report = await when_answered(lambda: Reconciliation(pods, sandboxes, limits).run())
-    logger.info("reconciled: %s", str(report) or "found nothing to repair")
+    """Reconcile when the engine answers, and again while a repair fails. Calls are served meanwhile."""
+    pause = _FIRST_PAUSE
+    while True:
+        report = await when_answered(lambda: Reconciliation(pods, sandboxes, limits).run())
+        logger.info("reconciled: %s", str(report) or "found nothing to repair")
+        if not report.failed:
+            return
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Report:
     ``unfinished``: the infra container was never started, so no RunPodSandbox has returned the sandbox; it is removed.
     ``halfway``: the sandbox runs without its network and has no containers; it is stopped, and stays listed, because
     the kubelet may know it if a stop was cut short. ``orphaned``: the sandbox is gone and its network is not; the
-    network is torn down. ``failed``: the repair failed; the kubelet's RemovePodSandbox tries again.
+    network is torn down. ``failed``: the repair failed, and is tried again later.
 
     Nothing is done about ``lost`` sandboxes, which have a checkpoint and no container: the kubelet removes them. Nor
     about ``forgotten`` ones, which have a container and no checkpoint: that may be in another root directory.

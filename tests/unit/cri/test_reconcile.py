@@ -14,7 +14,14 @@ async def test_nothing_is_remembered_of_a_pod_of_which_only_a_network_is_left(no
     (node.folder / "root" / "sandbox" / node.pod).unlink()
     node.plugins.fail.add("DEL")
     server = await node.server()
-    assert ("DEL", "bridge", node.pod) in node.plugins.told
+    assert (torn_down := ("DEL", "bridge", node.pod)) in node.plugins.told
     assert list(left_in_memory(server.process._services, node.simulation.now)) == []
-    node.plugins.fail.clear()
-    await server.reconcile()
+    for fails in (True, False):
+        if not fails:
+            node.plugins.fail.clear()
+        node.plugins.told.clear()
+        await node.pass_time(61)
+        assert torn_down in node.plugins.told
+    node.plugins.told.clear()
+    await node.pass_time(4000)
+    assert torn_down not in node.plugins.told

@@ -77,7 +77,7 @@ def provide(engine: str) -> Supplies:
     if os.geteuid() != 0:
         raise SetupError("a test node needs root: namespaces, mounts and a Docker Engine of its own")
     suite, packages = ENGINES[engine]
-    built = (_build_moby(),) if engine in BUILT else ()
+    built = (build_moby(),) if engine in BUILT else ()
     with locked("supplies"):
         install((*MACHINE, *MACHINE_OF_29) if engine in BUILT else MACHINE)
         base = BOOKWORM.unpack(BASE, _folder("base", BASE))
@@ -99,7 +99,7 @@ def _unpack_criu() -> Path:
     return starter
 
 
-def _build_moby() -> Path:
+def build_moby() -> Path:
     """The folder with dockerd and docker-proxy, without btrfs, whose driver needs cgo."""
     tags = "netgo osusergo static_build exclude_graphdriver_btrfs"
     version = f"-X {MOBY_MODULE}/dockerversion.Version={MOBY_VERSION}"

@@ -17,9 +17,8 @@ from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
 from tests.two_nodes import disk
 from tests.two_nodes.cluster import cluster
-from tests.vm import kernel
+from tests.vm import image, kernel
 from tests.vm.guest import GuestError
-from tests.vm.image import provided
 from tests.vm.running import site
 
 
@@ -32,10 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         NEWEST.provide("kubectl")
         kernel.provide()
-        with provided(disk.kind()):
-            pass
         if given.shell:
             return _shell()
+        # What is made once is made before the tests, which have a time limit.
+        image.programs_of(disk.NEXT_ENGINE)
+        with image.provided(disk.kind(), disk.ENGINE):
+            pass
     except (SetupError, GuestError, ClusterError) as error:
         sys.exit(f"two nodes: {error}")
     focus = ["-k", given.focus] if given.focus else []
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _shell() -> int:
     """A shell on the network of the guests, from which kubectl and ssh reach them."""
-    with site(disk=provided(disk.kind())) as place, cluster(place) as made:
+    with site(disk=image.provided(disk.kind())) as place, cluster(place) as made:
         for guest in made.nodes:
             sys.stderr.write(f"{guest.name}: {guest.entrance}\n")
         environment = made.environment() | {"KUBECONFIG": str(made.connections)}

@@ -40,7 +40,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def made() -> Iterator[TwoNodes]:
     """The cluster, with both nodes ready."""
     memory = memory_files()
-    with site(disk=provided(disk.kind())) as place:
+    with site(disk=provided(disk.kind(), disk.ENGINE)) as place:
         namespace = place.network.namespace.readlink()
         _sites.append(place)
         with cluster(place) as running:

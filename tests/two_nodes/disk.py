@@ -16,8 +16,11 @@ from tests.vm.network import HOST
 _UNIT: Final = "etc/systemd/system/kubelet.service"
 # kubeadm waits for pods of flannel, which bring the network.
 _NO_NETWORK: Final = "etc/cni/net.d/10-test.conflist"
+#: Both nodes begin with the first engine; a test gives one of them the second.
+ENGINE, NEXT_ENGINE = reversed(image.ENGINES)
 FILES: Final = {path: content for path, content in image.FILES.items() if path != _NO_NETWORK} | {
     "etc/hosts": image.hosts(*REGISTRIES, flannel.REGISTRY),
+    "etc/docker/daemon.json": image.daemon(*REGISTRIES, flannel.REGISTRY),
     # CoreDNS asks the servers in it what it does not know, and ends if that is itself, as 127.0.0.1 is. There is none.
     "etc/resolv.conf": f"nameserver {HOST}\n",
     # flannel puts its plugin into the first folder, Debian's package has those that it calls in the second one.

@@ -1,4 +1,4 @@
-"""A node is drained, gets another server, has its engine started again, and comes back."""
+"""A node is drained, gets another server and another engine, and comes back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.kubernetes.workloads import deploy
 from tests.node.cache import REPOSITORY
+from tests.two_nodes import disk
 from tests.two_nodes.cluster import CONTROL, PATIENCE, WORKER, TwoNodes
 from tests.two_nodes.left import left
 from tests.vm import image
@@ -52,7 +53,7 @@ def on(node: str) -> dict[str, object]:
     }
 
 
-def test_a_drained_node_gets_another_server_and_comes_back(made: TwoNodes, tmp_path: Path) -> None:
+def test_a_drained_node_gets_another_server_and_engine_and_comes_back(made: TwoNodes, tmp_path: Path) -> None:
     steady = deploy(made, "steady", 1, spec=on(CONTROL), seconds=PATIENCE)
     moved = deploy(made, "moved", 1, spec=on(WORKER), seconds=PATIENCE)
     worker = made.worker
@@ -65,8 +66,9 @@ def test_a_drained_node_gets_another_server_and_comes_back(made: TwoNodes, tmp_p
     before = containers_on(made, CONTROL)
 
     made.timed("upgrade of the server", lambda: upgrade_server(worker, tmp_path))
-    made.timed("restart of the engine", lambda: worker.run("systemctl", "restart", "docker", timeout=PATIENCE))
+    made.timed(f"upgrade of the engine, {engine_version(worker)}", lambda: upgrade_engine(worker))
     assert worker.run("/opt/dockershim/bin/dockershim", "--version").split()[-1] == NEXT
+    assert engine_version(worker).startswith(disk.NEXT_ENGINE)
 
     made.kubectl("uncordon", WORKER)
     made.timed("the node's return", made.wait_ready)
@@ -84,3 +86,15 @@ def upgrade_server(guest: Guest, folder: Path) -> None:
     guest.copy(wheel, f"/tmp/{wheel.name}")
     guest.run(PIP, "-q", "install", "--no-index", "--no-deps", f"/tmp/{wheel.name}", timeout=300)
     guest.run("systemctl", "restart", "dockershim", timeout=300)
+
+
+def upgrade_engine(guest: Guest) -> None:
+    """As a package does: the programs are replaced while the old ones run, then the engine is restarted."""
+    for path, program in image.programs_of(disk.NEXT_ENGINE).items():
+        guest.copy(program, f"/{path}.new")
+        guest.sh(f"chmod 755 /{path}.new && mv /{path}.new /{path}")
+    guest.run("systemctl", "restart", "docker", timeout=PATIENCE)
+
+
+def engine_version(guest: Guest) -> str:
+    return guest.run("docker", "version", "--format={{.Server.Version}}", timeout=PATIENCE)

@@ -9,6 +9,7 @@ import pytest
 from tests.cri_client import CRI
 from tests.engine import pods
 from tests.vm.guest import Guest
+from tests.vm.image import ENGINES, provided
 from tests.vm.leftovers import left_by, memory_files
 from tests.vm.machines import MACHINES, QEMU, UML, Machine
 from tests.vm.running import Site, site
@@ -24,6 +25,7 @@ _LEFT_OUT = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--guest", choices=sorted(MACHINES), default=UML.name, help="what runs the guest")
+    parser.addoption("--guest-engine", choices=ENGINES, default=ENGINES[0], help="version of its Docker Engine")
 
 
 @pytest.hookimpl(trylast=True)  # what FOCUS and marks leave out has no reason of its own
@@ -73,10 +75,10 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 @pytest.fixture(scope="session")
-def place(machine: Machine) -> Iterator[Site]:
+def place(machine: Machine, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Where the guests of this session are. They leave nothing."""
     memory = memory_files()
-    with site(machine) as made:
+    with site(machine, provided(engine=request.config.getoption("--guest-engine"))) as made:
         namespace = made.network.namespace.readlink()
         _sites.append(made)
         yield made

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,17 @@ def hosts(*registries: str) -> str:
     return f"127.0.0.1 localhost {' '.join(registries)}\n127.0.1.1 {NAME}\n::1 localhost ip6-localhost\n"
 
 
+# The first is the default. Debian's packages are those of 28; of 29 the daemon is built, as for test nodes.
+ENGINES = ("29", "28")
+
+
+def daemon(*registries: str) -> str:
+    """The engine's daemon.json. Docker 29 takes no plain HTTP just because a name is the machine's own."""
+    # User Mode Linux has no time namespaces.
+    settings = {"insecure-registries": registries, "features": {"time-namespaces": False}}
+    return json.dumps(settings, indent=2)
+
+
 #: What makes it a machine that ssh reaches.
 MACHINE_FILES = {
     "etc/hostname": f"{NAME}\n",
@@ -54,6 +65,7 @@ MACHINE_FILES = {
 }
 FILES = {
     **MACHINE_FILES,
+    "etc/docker/daemon.json": daemon(*REGISTRIES),
     "etc/docker/registry/config.yml": REGISTRY_CONFIG,
     "etc/systemd/system/docker-registry.service.d/vm.conf": "[Service]\nUser=root\n",
     "etc/cni/net.d/10-test.conflist": json.dumps(CNI_CONFIG, indent=2),
@@ -122,16 +134,24 @@ class Kind:
 
 
 @contextmanager
-def provided(kind: Kind | None = None) -> Iterator[Image]:
+def provided(kind: Kind | None = None, engine: str = ENGINES[0]) -> Iterator[Image]:
     """The image of the server as it is in this checkout. While the block lasts, no other run removes it.
 
-    Without a kind it has what the tests of the server need.
+    Without a kind it has what the tests of the server need. The engine is one of ENGINES.
     """
     archive = debian.provide()
     programs = {f"usr/local/bin/{path.name}": path for path in sorted(cri_tools.provide().iterdir())}
     chosen = kind or Kind(registries=(supplies.provide("28").registry,), programs=programs)
+    chosen = replace(chosen, programs={**chosen.programs, **programs_of(engine)})
     with kept(_key(archive.parent.name, chosen), partial(_make, archive, chosen)) as image:
         yield image
+
+
+def programs_of(engine: str) -> dict[str, Path]:
+    """The programs of an engine, one of ENGINES, that Debian's packages do not have; by their paths in the guest."""
+    if engine not in supplies.BUILT:
+        return {}
+    return {f"usr/sbin/{path.name}": path for path in sorted(supplies.build_moby().iterdir())}
 
 
 @contextmanager

@@ -3,19 +3,20 @@
 # second takes several times as long.
 
 GUEST ?= uml
-VM_TESTS = $(BIN)/python -m pytest -p no:cacheprovider --guest=$(GUEST) $(if $(FOCUS),-k "$$FOCUS") tests/vm
+GUEST_ENGINE ?= 29
+VM_TESTS = $(BIN)/python -m pytest -p no:cacheprovider --guest=$(GUEST) --guest-engine=$(GUEST_ENGINE) $(if $(FOCUS),-k "$$FOCUS") tests/vm
 
 ##@ Test
 
 # A quarter of an hour with qemu, so it is not part of `make test`.
 .PHONY: vm
-vm: guest-supplies ## Run the server under systemd in a virtual machine: AppArmor, slices, units, reboot, power cut (GUEST=uml|qemu, FOCUS=name)
+vm: guest-supplies ## Run the server under systemd in a virtual machine: AppArmor, slices, units, reboot, power cut (GUEST=uml|qemu, GUEST_ENGINE=29|28, FOCUS=name)
 	$(VM_TESTS)
 
 # What is made once is made before the tests, which have a time limit.
 .PHONY: guest-supplies
 guest-supplies: install
-	$(BIN)/python -m tests.vm.supplies --guest=$(GUEST)
+	$(BIN)/python -m tests.vm.supplies --guest=$(GUEST) --engine=$(GUEST_ENGINE)
 
 # Those of them that have the mark `guest`.
 .PHONY: guest
@@ -30,4 +31,4 @@ guest-kernel: install ## Build the kernel of User Mode Linux once, and check tha
 
 .PHONY: vm-shell
 vm-shell: install ## Open a shell in such a virtual machine (GUEST=uml|qemu)
-	$(BIN)/python -m tests.vm --guest=$(GUEST)
+	$(BIN)/python -m tests.vm --guest=$(GUEST) --engine=$(GUEST_ENGINE)

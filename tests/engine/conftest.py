@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import itertools
 import os
-import subprocess
-import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import docker
-import grpc
 import pytest
 from docker import DockerClient
 from xdist import is_xdist_controller
@@ -24,15 +20,14 @@ from xdist import is_xdist_controller
 import deploy.cri
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
+from tests.engine.noticed import SERVERS, NoticedEngine
 from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot, capture
 
 TIMEOUT = 120  # seconds for one test, the start of the session's server included
 
-_NOTICED = 30.0  # seconds; a server of another engine never does
 _HAS_FAILED = pytest.StashKey[bool]()
-_servers: list[Server] = []
 _numbers = itertools.count(2)
 
 
@@ -90,7 +85,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         item.stash[_HAS_FAILED] = True
-        report.sections.extend((f"log of {server.name}", server.log_end()) for server in _servers)
+        report.sections.extend((f"log of {server.name}", server.log_end()) for server in SERVERS)
         report.sections.append(("log of dockerd", Engine().log_end(20)))
     return report
 
@@ -113,17 +108,17 @@ def nothing_left(engine_api: DockerClient) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def servers() -> list[Server]:
     """The servers whose logs are shown with each failure."""
-    return _servers
+    return SERVERS
 
 
 @pytest.fixture(scope="session")
 def server(nothing_left: None) -> Iterator[Server]:
     """The server with all its defaults. A test that ends or changes it starts it again before it is done."""
     started = Server()
-    _servers.append(started)
+    SERVERS.append(started)
     started.start()
     yield started
-    _servers.remove(started)
+    SERVERS.remove(started)
     assert started.stop() == 0, f"the server did not end well:\n{started.log_end()}"
 
 
@@ -152,7 +147,7 @@ def _more_servers() -> Iterator[Callable[..., Server]]:
     def start(*flags: str) -> Server:
         started = Server(name=f"dockershim-{next(_numbers)}", flags=flags)
         more.append(started)
-        _servers.append(started)
+        SERVERS.append(started)
         started.start()
         return started
 
@@ -161,7 +156,7 @@ def _more_servers() -> Iterator[Callable[..., Server]]:
     finally:
         for started in more:
             started.kill()
-            _servers.remove(started)
+            SERVERS.remove(started)
 
 
 @pytest.fixture
@@ -185,28 +180,10 @@ async def cri(server: Server) -> AsyncIterator[CRI]:
         yield connection
 
 
-class _NoticedEngine(Engine):
-    """Its start waits for the servers to notice it, too. Plain ``Engine()`` is for tests about what they do before."""
-
-    def wait_ready(self, timeout: float = 60.0, started: subprocess.Popen[bytes] | None = None) -> None:
-        super().wait_ready(timeout, started)
-        deadline = time.monotonic() + _NOTICED
-        for server in _servers:
-            while server.runs and not _is_ready(server) and time.monotonic() < deadline:
-                time.sleep(0.05)
-
-
-def _is_ready(server: Server) -> bool:
-    with deploy.cri.CRI(server.target) as cri, contextlib.suppress(grpc.RpcError):
-        answer = cri.call("Status", api.StatusRequest(), timeout=2)
-        return any(condition.type == "RuntimeReady" and condition.status for condition in answer.status.conditions)
-    return False
-
-
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """The node's engine, for tests that stop, kill or restart it; it runs again for the next test."""
-    handle = _NoticedEngine()
+    handle = NoticedEngine()
     yield handle
     if handle.pid is None:
         handle.start()

@@ -17,6 +17,7 @@ from docker import DockerClient
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
+from tests.engine.noticed import NoticedEngine
 from tests.engine.nri_plugins import adjusting, joined, plugin
 from tests.engine.pods import (
     BUSYBOX,
@@ -32,7 +33,6 @@ from tests.engine.pods import (
     stop,
 )
 from tests.engine.user_namespaces import A, of, pod_of, users
-from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.nri_plugin import connected
 from tests.waiting import until
@@ -49,9 +49,9 @@ able = pytest.mark.skipif(OLD, reason="Docker 25 is the first that passes annota
 @pytest.fixture(scope="module")
 def server(engine_api: DockerClient, start_lasting_server: Callable[..., Server]) -> Iterator[Server]:
     engine_api.images.pull(BUSYBOX)
-    Engine().restart(f"--add-runtime={RUNTIME}={shutil.which(RUNTIME)}")
+    NoticedEngine().restart(f"--add-runtime={RUNTIME}={shutil.which(RUNTIME)}")
     yield start_lasting_server(f"--oci-runtime={RUNTIME}", "--nri", f"--nri-socket={SOCKET}")
-    Engine().restart()
+    NoticedEngine().restart()
 
 
 @pytest.fixture

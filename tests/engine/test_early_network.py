@@ -21,6 +21,7 @@ from dockershim.common.own_files import with_own_thread
 from dockershim.network.netns import Pins
 from tests.cri_client import CRI
 from tests.engine.killed import crashing, dies
+from tests.engine.noticed import NoticedEngine
 from tests.engine.pods import (
     BUSYBOX,
     linux_sandbox,
@@ -34,7 +35,6 @@ from tests.engine.pods import (
     sh,
     start,
 )
-from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 from tests.waiting import until
@@ -59,11 +59,11 @@ def runtimes(engine_api: DockerClient) -> Iterator[None]:
     engine_api.images.pull(BUSYBOX)
     FOLDER.mkdir()
     _write(FOLDER / ODD_RUNTIME, f'case " $* " in *" create "*) . {FOLDER}/create;; esac\nexec {RUNTIME} "$@"')
-    Engine().restart(
+    NoticedEngine().restart(
         f"--add-runtime={RUNTIME}={shutil.which(RUNTIME)}", f"--add-runtime={ODD_RUNTIME}={FOLDER}/{ODD_RUNTIME}"
     )
     yield
-    Engine().restart()
+    NoticedEngine().restart()
     shutil.rmtree(FOLDER)
 
 

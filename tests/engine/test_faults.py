@@ -20,9 +20,9 @@ from tests.engine.faults import orders, plugins
 from tests.engine.faults.cases import CALLS, Case, Failed, Run, Step, World, cases_of, chunks, first, sample
 from tests.engine.faults.proxy import engine_proxy
 from tests.engine.machine import left_at_rest, look
+from tests.engine.noticed import NoticedEngine
 from tests.engine.pods import pull
 from tests.engine.registry import running_registry
-from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
@@ -50,9 +50,9 @@ def early(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
     if not request.config.getoption("--faults-early"):
         yield ()
         return
-    Engine().restart(f"--add-runtime=dockershim-runc={shutil.which('dockershim-runc')}")
+    NoticedEngine().restart(f"--add-runtime=dockershim-runc={shutil.which('dockershim-runc')}")
     yield ("--oci-runtime=dockershim-runc", "--early-network")
-    Engine().restart()
+    NoticedEngine().restart()
 
 
 @pytest.fixture

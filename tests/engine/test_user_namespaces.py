@@ -15,6 +15,7 @@ from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.api.nri.v1alpha1 import api_pb2 as nri
 from tests.cri_client import CRI
 from tests.engine.measured import measured, stats
+from tests.engine.noticed import NoticedEngine
 from tests.engine.nri_plugins import adjusting, plugin
 from tests.engine.pods import (
     BUSYBOX,
@@ -32,7 +33,6 @@ from tests.engine.pods import (
 )
 from tests.engine.user_namespaces import A, B, mapping, of, pod_of, users
 from tests.hostile_mounts import bound
-from tests.node.engine import Engine
 from tests.node.server import Server
 from tests.node.state import Snapshot
 
@@ -55,9 +55,9 @@ def runtime() -> str:
 def server(engine_api: DockerClient, start_lasting_server: Callable[..., Server]) -> Iterator[Server]:
     """A server with the option, on an engine that has the runtime."""
     engine_api.images.pull(BUSYBOX)
-    Engine().restart(f"--add-runtime={RUNTIME}={runtime()}")
+    NoticedEngine().restart(f"--add-runtime={RUNTIME}={runtime()}")
     yield start_lasting_server(f"--oci-runtime={RUNTIME}", "--disk-usage-interval=1s")
-    Engine().restart()
+    NoticedEngine().restart()
 
 
 @pytest.fixture
@@ -241,16 +241,16 @@ async def test_a_pod_outlives_server_and_engine(server: Server, engine_api: Dock
     options = users([A])
     config = pod_of(options)
     flags = (f"--add-runtime={RUNTIME}={runtime()}", "--live-restore")
-    Engine().restart(*flags)
+    NoticedEngine().restart(*flags)
     async with CRI(server.target) as cri, pod(cri, config) as sandbox_id:
         container_id = await start(cri, sandbox_id, of(options, name="first"), config)
         server.restart()
-        Engine().restart(*flags)
+        NoticedEngine().restart(*flags)
         assert (await sandbox_status(cri, sandbox_id)).linux.namespaces.options.userns_options.uids == [A]
         assert await sh(cri, container_id, "touch /new && stat -c %u /new") == "0"
         again = await start(cri, sandbox_id, of(options, name="second", mounts=[volume(folder, "/v", A)]), config)
         assert await sh(cri, again, "cat /v/secret") == "words"
-    Engine().restart(flags[0])
+    NoticedEngine().restart(flags[0])
 
 
 @able
@@ -336,7 +336,9 @@ async def test_without_the_right_runtime_it_is_refused(
     old.write_text(f'#!/bin/sh\ntest "$1" = --dockershim-probe && exec {runtime()} "$@"\nexec runc "$@"\n')
     for one in (other, old):
         one.chmod(0o755)
-    Engine().restart(f"--add-runtime=other={other}", f"--add-runtime=old={old}", f"--add-runtime={RUNTIME}={runtime()}")
+    NoticedEngine().restart(
+        f"--add-runtime=other={other}", f"--add-runtime=old={old}", f"--add-runtime={RUNTIME}={runtime()}"
+    )
     server = start_server(*([f"--oci-runtime={option}"] if option else []))
     async with CRI(server.target) as cri:
         handlers = (await cri.runtime.Status(api.StatusRequest())).runtime_handlers
@@ -356,7 +358,7 @@ async def test_a_runtime_that_was_replaced_is_noticed(
     program = tmp_path / "program"
     program.write_text(f'#!/bin/sh\nexec {runtime()} "$@"\n')
     program.chmod(0o755)
-    Engine().restart(f"--add-runtime=replaced={program}", f"--add-runtime={RUNTIME}={runtime()}")
+    NoticedEngine().restart(f"--add-runtime=replaced={program}", f"--add-runtime={RUNTIME}={runtime()}")
     server = start_server("--oci-runtime=replaced")
     options = users([A])
     config = pod_of(options)

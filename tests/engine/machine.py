@@ -67,7 +67,8 @@ def look(engine: DockerClient, server: int) -> Machine:
 
 
 def _mounts() -> frozenset[str]:
-    return frozenset(mount.point for mount in mounts())
+    # Docker 29 leaves the root file system mounted of a container in whose end it is killed.
+    return frozenset(mount.point for mount in mounts() if not mount.point.startswith("/var/lib/docker/rootfs/"))
 
 
 def _files() -> frozenset[str]:

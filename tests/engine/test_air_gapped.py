@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -35,6 +36,7 @@ async def test_an_image_of_a_file_starts_without_a_registry(cri: CRI, engine_api
         async with refused("INTERNAL", "connection refused"):
             await cri.images.PullImage(api.PullImageRequest(image=api.ImageSpec(image=name)))
         (image,) = [image for image in listed.images if name in image.repo_tags]
-        assert [digest for digest in image.repo_digests if digest.startswith(NOWHERE)] == []
+        has_digest = any(digest.startswith(NOWHERE) for digest in image.repo_digests)
+        assert has_digest is (os.environ["TEST_NODE_ENGINE"] == "29")
     finally:
         engine_api.images.remove(name)

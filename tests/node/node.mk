@@ -1,12 +1,13 @@
 # The targets that need a Docker Engine: each runs in a test node, never on the machine's own engine.
 
 ENGINE ?= 20
-ENGINES := 20 28
-# The newest one has all tests, the older ones those that depend on the engine's version (pyproject.toml, markers).
+# Each has critest. The newest one has all tests, the oldest those that depend on the engine's version (pyproject.toml,
+# markers).
+ENGINES := 20 28 29
+OLDEST := $(firstword $(ENGINES))
 NEWEST := $(lastword $(ENGINES))
-OLDER := $(filter-out $(NEWEST),$(ENGINES))
-# With each of its image stores. It is built from source, so it is not part of `make test`.
-EVERY_ENGINE := $(ENGINES) 29 29-overlay2
+# 29 with the image store of the engines before it, too.
+EVERY_ENGINE := $(ENGINES) 29-overlay2
 # The environment carries it to the commands: it may hold characters that a shell would act on.
 export FOCUS
 
@@ -40,7 +41,7 @@ else
 test: install assemblers
 	@failed=; \
 	$(MAKE) --no-print-directory --jobs=$(STAGES) --output-sync=target --old-file=assemblers stages || failed=1; \
-	$(MAKE) --no-print-directory $(ENGINES:%=test-alone-%) || failed=1; \
+	$(MAKE) --no-print-directory $(ALONE) || failed=1; \
 	$(MAKE) --no-print-directory guest ALONGSIDE=yes || failed=1; \
 	test -z "$$failed"
 endif
@@ -53,13 +54,19 @@ STAGES ?= 2
 .PHONY: stages
 stages: ALONGSIDE = not alone
 test-engine-$(NEWEST): NODES = $(if $(ALONGSIDE),3,2)
-stages: test-engine-$(NEWEST) lint sim test-unit $(OLDER:%=test-marked-%)
-stages: $(ENGINES:%=conformance-%) conformance-websocket-$(NEWEST) test-node
+stages: test-engine-$(NEWEST) lint sim test-unit test-marked-$(OLDEST)
+stages: $(ENGINES:%=conformance-%) conformance-websocket-$(NEWEST) test-replacement test-node
 
 # What measures times, or keeps every core busy.
-.PHONY: $(ENGINES:%=test-alone-%)
-$(ENGINES:%=test-alone-%): test-alone-%: install
-	$(NODE) $* -- $(ENGINE_TESTS) -m '$(if $(filter $(OLDER),$*),every_engine and )alone'
+ALONE := test-alone-$(OLDEST) test-alone-$(NEWEST)
+.PHONY: $(ALONE)
+$(ALONE): test-alone-%: install
+	$(NODE) $* -- $(ENGINE_TESTS) -m '$(if $(filter $(OLDEST),$*),every_engine and )alone'
+
+# All of these engines can read one image store.
+.PHONY: test-replacement
+test-replacement: install ## Put another version of the engine under pods that run: 20 to 28, 28 to 29, and back
+	$(NODE) 29-overlay2 -- $(BIN)/python -m pytest -p no:cacheprovider -k replacement tests/engine/test_outages.py
 
 .PHONY: test-node
 test-node: install ## Run the tests of the test node and of the conformance runner

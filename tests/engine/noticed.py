@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
+from functools import partial
 from typing import Final
 
 import grpc
@@ -13,11 +13,10 @@ import deploy.cri
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.node.engine import Engine
 from tests.node.server import Server
+from tests.waiting import wait_until
 
 #: Those that run now.
 SERVERS: Final[list[Server]] = []
-#: Seconds. A server of another engine never notices.
-_LONGEST: Final = 30.0
 
 
 class NoticedEngine(Engine):
@@ -25,13 +24,14 @@ class NoticedEngine(Engine):
 
     def wait_ready(self, timeout: float = 60.0, started: subprocess.Popen[bytes] | None = None) -> None:
         super().wait_ready(timeout, started)
-        deadline = time.monotonic() + _LONGEST
         for server in SERVERS:
-            while server.runs and not _is_ready(server) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(partial(_has_noticed, server), f"{server.name} and the engine")
 
 
-def _is_ready(server: Server) -> bool:
+def _has_noticed(server: Server) -> bool:
+    """Also if it does not run."""
+    if not server.runs:
+        return True
     with deploy.cri.CRI(server.target) as cri, contextlib.suppress(grpc.RpcError):
         answer = cri.call("Status", api.StatusRequest(), timeout=2)
         return any(condition.type == "RuntimeReady" and condition.status for condition in answer.status.conditions)

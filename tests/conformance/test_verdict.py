@@ -135,6 +135,12 @@ def test_expectations_of_a_run(engine: str, gates: str, kubernetes: str, names: 
     assert [expectation.name for expectation in read_expectations(LIST, engine, gates, kubernetes)] == names
 
 
+def test_expectations_of_a_guest() -> None:
+    text = '[[group]]\noutcome = "failed"\nreason = "why"\nmachines = ["node"]\nspecs = ["a"]\n'
+    assert [found.name for found in read_expectations(text, "28")] == ["a"]
+    assert read_expectations(text, "28", machine="guest") == []
+
+
 def test_a_draft_is_a_list_that_its_run_meets() -> None:
     specs = [Spec("ok", "passed"), Spec('says "no"', "failed", 'expected "x"\nmore'), Spec("left out", "skipped")]
     assert compare(specs, read_expectations(draft(specs), "28")) == []

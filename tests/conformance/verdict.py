@@ -55,8 +55,12 @@ def _spec(case: ET.Element) -> Spec:
     return Spec(re.sub(r"\s+", " ", case.get("name", "")), outcome, message, float(case.get("time", "0")))
 
 
-def read_expectations(toml: str, engine: str, gates: str = "", kubernetes: str = "") -> list[Expectation]:
+def read_expectations(
+    toml: str, engine: str, gates: str = "", kubernetes: str = "", machine: str = "node"
+) -> list[Expectation]:
     """The expectations for `engine`, and for a kubelet with these feature gates and of this minor version.
+
+    `machine` is "node" for a test node, "guest" for a guest.
 
     KeyError or tomllib.TOMLDecodeError for a list that is not well-formed.
     """
@@ -67,6 +71,7 @@ def read_expectations(toml: str, engine: str, gates: str = "", kubernetes: str =
         if engine in cast("list[str]", group.get("engines", [engine]))
         and gates in cast("list[str]", group.get("gates", [gates]))
         and kubernetes in cast("list[str]", group.get("kubernetes", [kubernetes]))
+        and machine in cast("list[str]", group.get("machines", [machine]))
         for name in cast("list[str]", group["specs"])
     ]
 

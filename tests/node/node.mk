@@ -124,6 +124,10 @@ conformance: conformance-$(ENGINE) ## Run critest (ENGINE=20|28|29|29-overlay2, 
 $(EVERY_ENGINE:%=conformance-%): conformance-%: install
 	$(CONFORMANCE) $*
 
+.PHONY: conformance-guest
+conformance-guest: guest-supplies ## Run critest in a virtual machine, with AppArmor and cgroup v2 (GUEST=uml|qemu, GUEST_ENGINE=29|28, FOCUS=regular expression)
+	$(CONFORMANCE) $(GUEST_ENGINE) --guest=$(GUEST)
+
 # SPDY is critest's own choice; the same specs once more over WebSocket.
 .PHONY: $(EVERY_ENGINE:%=conformance-websocket-%)
 $(EVERY_ENGINE:%=conformance-websocket-%): conformance-websocket-%: install

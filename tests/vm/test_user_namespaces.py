@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -11,29 +10,19 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine import pods
+from tests.vm import user_namespaces
 from tests.vm.cgroups import burstable
 from tests.vm.guest import Guest
 
-RUNTIME = "dockershim-runc"
-PROGRAM = f"/usr/local/bin/{RUNTIME}"
-DROP_IN = "/etc/dockershim/config.toml.d/user-namespaces.toml"
-DAEMON = "/etc/docker/daemon.json"
 IDS = api.IDMapping(host_id=3_000_000_000, length=65536)
 
 
 @pytest.fixture
 def registered(guest: Guest) -> Iterator[None]:
     """The steps of docs/user-namespaces.md, undone afterwards."""
-    before = guest.sh(f"cat {DAEMON} 2>/dev/null || true")
-    runtimes = {"runtimes": {RUNTIME: {"path": PROGRAM}}}
-    guest.sh(f"cat >{DAEMON}", input=json.dumps((json.loads(before) if before else {}) | runtimes))
-    folder = f"/opt/dockershim/lib/python3.*/site-packages/dockershim/runc/{RUNTIME}"
-    guest.sh(f"install -m 755 {folder}-$(dpkg --print-architecture) {PROGRAM}")
-    guest.sh(f"mkdir -p $(dirname {DROP_IN}) && echo 'oci_runtime = \"{RUNTIME}\"' >{DROP_IN}")
-    guest.sh("systemctl reload docker && systemctl restart dockershim", timeout=300)
+    undo = user_namespaces.set_up(guest)
     yield
-    guest.sh(f"cat >{DAEMON}" if before else f"rm {DAEMON}", input=before)
-    guest.sh(f"rm {DROP_IN}; systemctl reload docker && systemctl restart dockershim", timeout=300)
+    undo()
 
 
 async def test_a_pod_with_users_of_its_own(guest: Guest, registered: None) -> None:
@@ -81,4 +70,7 @@ async def test_what_a_kubelet_asks_of_cgroups_holds_from_the_first_instruction_o
             api.UpdateContainerResourcesRequest(container_id=container_id, linux=update)
         )
         assert await pods.sh(cri, container_id, read) == first
-        assert guest.sh(f"docker inspect --format '{{{{.HostConfig.Runtime}}}}' {container_id}").strip() == RUNTIME
+        assert (
+            guest.sh(f"docker inspect --format '{{{{.HostConfig.Runtime}}}}' {container_id}").strip()
+            == user_namespaces.RUNTIME
+        )

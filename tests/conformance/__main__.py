@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tests.conformance import in_guest, tools
@@ -62,7 +63,7 @@ def _specs(run: Run, given: argparse.Namespace, focus: str | None, processes: in
     """What the specs did whose name matches ``focus``. SetupError if there is no report."""
     flags = _flags(given, focus)
     if given.guest:
-        return in_guest.specs(given.guest, given.engine, run.report, flags)
+        return run.reported(JUNIT, partial(in_guest.run, given.guest, given.engine, flags))
     ginkgo = [f"--ginkgo={tools.provide_ginkgo()}", f"--processes={processes}"] if processes > 1 else []
     return run.specs(JUNIT, INSIDE, tools.provide() / "critest", *ginkgo, *flags)
 

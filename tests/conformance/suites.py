@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -38,20 +38,31 @@ class Run:
 
         Gives what stands in the report `junit` of that folder. SetupError if there is none.
         """
+        node = (sys.executable, "-m", "tests.node", "--engine", self.engine, "--")
+        command = (sys.executable, "-m", inside, str(program))
+
+        def run(folder: Path) -> int:
+            # The suite's own exit code says less than its report: it is 1 for failures that are expected, too.
+            return subprocess.run([*node, *command, str(folder), *arguments], cwd=REPOSITORY).returncode
+
+        return self.reported(junit, run)
+
+    def reported(self, junit: str, run: Callable[[Path], int]) -> list[Spec]:
+        """What stands in the report `junit` that `run` writes into a folder; it gives the suite's exit code.
+
+        SetupError if there is none.
+        """
         self.report.parent.mkdir(exist_ok=True)
         # Two runs at once keep apart; what the last one wrote stands under the report's name, whatever came of it.
         own = Path(tempfile.mkdtemp(dir=self.report.parent, prefix=f".{self.folder}-"))
-        command = (sys.executable, "-m", inside, str(program), str(own), *arguments)
-        node = [sys.executable, "-m", "tests.node", "--engine", self.engine, "--", *command]
         try:
-            # The suite's own exit code says less than its report: it is 1 for failures that are expected, too.
-            ran = subprocess.run(node, cwd=REPOSITORY)
+            code = run(own)
         finally:
             shutil.rmtree(self.report, ignore_errors=True)
             own.rename(self.report)
         written = self.report / junit
         if not written.exists():
-            raise SetupError(f"{self.name} wrote no report (exit code {ran.returncode}), see {self.report}")
+            raise SetupError(f"{self.name} wrote no report (exit code {code}), see {self.report}")
         return read_report(written.read_text())
 
     def judge(self, specs: Sequence[Spec], expected: Iterable[Expectation], *, whole: bool) -> int:

@@ -26,8 +26,7 @@ def run(machine: str, engine: str, flags: Sequence[str], report: Path) -> int:
     options = ["--ginkgo.seed=1", "--ginkgo.no-color", "--ginkgo.v", f"--ginkgo.junit-report=/tmp/{JUNIT}", *flags]
     command = shlex.join(["critest", "--runtime-endpoint=unix:///run/dockershim.sock", *options])
     try:
-        with running(MACHINES[machine], provided(engine=engine)) as guest:
-            user_namespaces.set_up(guest)
+        with running(MACHINES[machine], provided(engine=engine)) as guest, user_namespaces.registered(guest):
             code = guest.ended(f"{command} >/tmp/{_LOG} 2>&1", timeout=_TIME_LIMIT).code
             for name in (_LOG, JUNIT):
                 with contextlib.suppress(GuestError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine import pods
+from tests.vm import daemon
 from tests.vm.cgroups import ROOT, Cgroup
 from tests.vm.guest import Guest
 from tests.vm.kubelet import GuestKubelet
@@ -17,7 +17,6 @@ from tests.vm.kubelet import GuestKubelet
 pytestmark = pytest.mark.guest
 
 MIB = 1024 * 1024
-DAEMON = "/etc/docker/daemon.json"
 ADDRESSES = "/var/lib/cni/networks/test"
 # At a reboot systemd sends SIGTERM to what runs in the engine's scopes, and waits 90 s for what takes no notice of it.
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"
@@ -85,23 +84,19 @@ CLASSES = (GUARANTEED, BURSTABLE, BEST_EFFORT)
 @pytest.fixture(scope="module")
 def kubelet(guest: Guest) -> Iterator[GuestKubelet]:
     """The kubelet, with a pod of each class that is ready, and an engine with live-restore."""
-    before = guest.sh(f"cat {DAEMON} 2>/dev/null || true")
-    daemon = (json.loads(before) if before else {}) | {"live-restore": True}
-    guest.sh(f"cat >{DAEMON}; systemctl reload docker", input=json.dumps(daemon))
-    made = GuestKubelet(guest)
-    made.install()
-    for one in CLASSES:
-        made.run(one.manifest())
-    made.wait(lambda: all(made.is_ready(one.name) for one in CLASSES), 120, "the pods")
-    yield made
-    for one in CLASSES:
-        made.remove(one.name)
-    made.wait(lambda: not guest.run("crictl", "ps", "-q"), 120, "the end of the pods")
-    made.uninstall()
-    guest.sh("crictl rmp --all")
-    assert guest.sh(f"ls -A {ADDRESSES} | grep -v -e lock -e last_reserved", check=False) == ""
-    guest.sh(f"cat >{DAEMON}" if before else f"rm {DAEMON}", input=before)
-    guest.sh("systemctl reload docker")
+    with daemon.changed(guest, {"live-restore": True}):
+        made = GuestKubelet(guest)
+        made.install()
+        for one in CLASSES:
+            made.run(one.manifest())
+        made.wait(lambda: all(made.is_ready(one.name) for one in CLASSES), 120, "the pods")
+        yield made
+        for one in CLASSES:
+            made.remove(one.name)
+        made.wait(lambda: not guest.run("crictl", "ps", "-q"), 120, "the end of the pods")
+        made.uninstall()
+        guest.sh("crictl rmp --all")
+        assert guest.sh(f"ls -A {ADDRESSES} | grep -v -e lock -e last_reserved", check=False) == ""
 
 
 def container_cgroup(kubelet: GuestKubelet, one: Class) -> Cgroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,21 +9,15 @@ import pytest
 from dockershim.api.cri.v1 import api_pb2 as api
 from tests.cri_client import CRI
 from tests.engine import pods
-from tests.vm import counting
+from tests.vm import counting, daemon
 from tests.vm.guest import Guest
-
-DAEMON = "/etc/docker/daemon.json"
 
 
 @pytest.fixture
 def live_restore(guest: Guest) -> Iterator[None]:
     """As docs/install.md sets it: the engine takes it without a restart."""
-    before = guest.sh(f"cat {DAEMON} 2>/dev/null || true")
-    guest.sh(f"cat >{DAEMON}", input=json.dumps((json.loads(before) if before else {}) | {"live-restore": True}))
-    guest.sh("systemctl reload docker")
-    yield
-    guest.sh(f"cat >{DAEMON}" if before else f"rm {DAEMON}", input=before)
-    guest.sh("systemctl reload docker")
+    with daemon.changed(guest, {"live-restore": True}):
+        yield
 
 
 async def test_pods_go_on_while_the_engine_and_then_both_are_restarted(

@@ -20,9 +20,8 @@ IDS = api.IDMapping(host_id=3_000_000_000, length=65536)
 @pytest.fixture
 def registered(guest: Guest) -> Iterator[None]:
     """The steps of docs/user-namespaces.md, undone afterwards."""
-    undo = user_namespaces.set_up(guest)
-    yield
-    undo()
+    with user_namespaces.registered(guest):
+        yield
 
 
 async def test_a_pod_with_users_of_its_own(guest: Guest, registered: None) -> None:

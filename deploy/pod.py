@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -66,7 +70,8 @@ class Pod:
         self._pull()
         config = self._pod_config()
         request = cri.RunPodSandboxRequest(config=config)
-        self.sandbox_id = self._step("RunPodSandbox", request).pod_sandbox_id
+        with _interrupted_later():
+            self.sandbox_id = self._step("RunPodSandbox", request).pod_sandbox_id
         _result(f"pod {NAMESPACE}/{NAME}: {self.sandbox_id}")
         self.container_id = self._step(
             "CreateContainer",
@@ -112,7 +117,7 @@ class Pod:
         return self.logs / _LOG
 
     def _own_sandboxes(self) -> list[str]:
-        """The demo's sandboxes, from the list: an interrupted RunPodSandbox has returned no id."""
+        """The demo's sandboxes, from the list: a RunPodSandbox that failed has returned no id."""
         listed = self._try("ListPodSandbox", cri.ListPodSandboxRequest())
         return [one.id for one in listed.items if one.metadata.uid == self.uid] if listed else []
 
@@ -208,6 +213,29 @@ class Pod:
                 security_context=cri.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
             ),
         )
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a signal at the end of the block, or at once for the second signal.
+
+    A server may make a pod although its client has gone, and until it is made the pod is in no list.
+    """
+    signals: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if signals:
+            raise KeyboardInterrupt
+        signals.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if signals:
+            raise KeyboardInterrupt
 
 
 def _reach(address: str) -> str:

@@ -10,12 +10,13 @@ from typing import get_args
 
 import pytest
 
-from tests import conformance, e2e_node
+from tests import conformance, e2e_node, kubeadm, two_nodes
 from tests.conformance.verdict import (
     Expectation,
     Expected,
     Outcome,
     Spec,
+    by_area,
     compare,
     draft,
     picked,
@@ -151,7 +152,22 @@ def test_only_what_no_focus_picks_is_left_out() -> None:
     assert [spec.name for spec in picked(specs)] == ["ok", "skips"]
 
 
-@pytest.mark.parametrize("suite", [pytest.param(conformance, id="critest"), pytest.param(e2e_node, id="e2e_node")])
+def test_a_table_has_a_line_for_each_area() -> None:
+    specs = [
+        Spec("[It] [sig-node] Pods run [Conformance] [sig-node]", "passed", seconds=2.0),
+        Spec("[It] [sig-node] Pods stop", "failed", seconds=1.0),
+        Spec("[It] [sig-apps] Jobs end", "passed", seconds=4.0),
+        Spec("[AfterSuite]", "failed"),
+    ]
+    assert [line.split() for line in by_area(specs).splitlines()] == [
+        ["sig-apps", "1", "passed", "of", "1,", "4", "s"],
+        ["sig-node", "1", "passed", "of", "2,", "3", "s"],
+        ["suite", "0", "passed", "of", "1,", "0", "s"],
+        ["all", "2", "passed", "of", "4,", "7", "s"],
+    ]
+
+
+@pytest.mark.parametrize("suite", [conformance, e2e_node, kubeadm, two_nodes], ids=lambda suite: suite.__name__)
 @pytest.mark.parametrize("kubernetes", programs.SUITES)
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_the_list_names_each_spec_once_and_with_a_reason(suite: ModuleType, engine: str, kubernetes: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -13,6 +14,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 Expected = Literal["failed", "skipped"]
 
 _TAG: Final = re.compile(r"\[[^]]*\]")
+_AREA: Final = re.compile(r"\[(sig-[^]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,22 @@ def to_focus(names: Iterable[str]) -> str:
     """
     texts = (re.sub(r"( \[[^]]*\])*$", "", name.removeprefix("[It] ")) for name in names)
     return "|".join(r"\s+".join(map(re.escape, text.split())) for text in texts)
+
+
+def by_area(specs: Iterable[Spec]) -> str:
+    """A line for each group of Kubernetes, with how many of its specs passed, of how many, and their seconds."""
+    areas: dict[str, list[Spec]] = {}
+    for spec in specs:
+        found = _AREA.search(spec.name)
+        areas.setdefault(found[1] if found else "suite", []).append(spec)
+    rows = [*sorted(areas.items()), ("all", [spec for found in areas.values() for spec in found])]
+    return "".join(_row(area, found) for area, found in rows)
+
+
+def _row(area: str, specs: Sequence[Spec]) -> str:
+    counts = Counter(spec.outcome for spec in specs)
+    seconds = sum(spec.seconds for spec in specs)
+    return f"{area:<24}{counts['passed']:4} passed of {len(specs):4}, {seconds:6.0f} s\n"
 
 
 def draft(specs: Iterable[Spec]) -> str:

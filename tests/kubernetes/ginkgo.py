@@ -1,4 +1,4 @@
-"""How a suite of Kubernetes runs in a test node, where ginkgo shares its specs among processes."""
+"""How a suite of Kubernetes runs: ginkgo shares its specs among processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ JUNIT: Final = "junit.xml"
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The programs ``ginkgo`` and ``program``, a folder for reports, and seconds for all of it."""
+    """The programs ``ginkgo`` and ``program``, a folder for reports, and seconds for all of it.
+
+    ``entrance`` are the words that run a command where the cluster is reached, if that is not here.
+    """
 
     ginkgo: Path
     program: Path
     report: Path
     time_limit: float
+    entrance: Sequence[str | Path] = ()
 
     def run(self, folder: Path, options: Sequence[str], arguments: Sequence[str]) -> int:
         """Run it with ginkgo's `options` and its own `arguments`; give its exit code.
@@ -30,6 +34,7 @@ class Suite:
         suite = folder / self.program.name
         suite.symlink_to(self.program)
         command = [
+            *map(str, self.entrance),
             str(self.ginkgo),
             # A fixed order: a failure that depends on what ran before can be seen again.
             "--seed=1",

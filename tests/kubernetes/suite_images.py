@@ -54,7 +54,7 @@ NO_LINE: Final = b"\0\0ine %d: \0"
 def provide(release: programs.Release) -> Path:
     """The storage folder of a registry that has the images for a release's suites, made once."""
     built = {
-        **{name: release.provide(name) for name in ("agnhost", "nonewprivs")},
+        **{name: release.provide(name) for name in ("agnhost", "nonewprivs", "sample-apiserver")},
         **{name: programs.provide(name) for name in ("nmeter", "pause")},
     }
     layers = partial(_layers, release.sources())
@@ -68,6 +68,7 @@ def _layers(kubernetes: Path, source: Path, built: Mapping[str, Path]) -> Layers
         "tools": partial(_tools, source),
         "pause": lambda: [_built(built["pause"], "pause")],
         "nonewprivs": lambda: [_built(built["nonewprivs"], "usr/local/bin/nnp", 0o4755)],
+        "sample-apiserver": lambda: [_built(built["sample-apiserver"], "sample-apiserver")],
         "nginx": partial(nginx, source),
         "perl": partial(_perl, source),
         **{name: partial(_marker, name) for name in DIFFERENT},
@@ -155,5 +156,9 @@ IMAGES: Final = (
     Image((f"{SUITE}/nonroot:1.5",), ("busybox",), SHELL | {"User": "1234"}),
     Image((f"{SUITE}/ipc-utils:1.4",), ("busybox", "tools")),
     Image((f"{SUITE}/perl:5.26",), ("busybox", "perl")),
+    # Its program is that of the release, whose API is the same.
+    Image(
+        (f"{SUITE}/sample-apiserver:1.29.2",), ("busybox", "sample-apiserver"), {"Entrypoint": ["/sample-apiserver"]}
+    ),
     *(Image((f"{SUITE}/{name}:1.8",), ("busybox", name)) for name in PICTURES),
 )

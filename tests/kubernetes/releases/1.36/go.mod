@@ -9,6 +9,7 @@ require k8s.io/kubernetes v1.36.3
 require (
 	github.com/onsi/ginkgo/v2 v2.28.1 // indirect
 	go.etcd.io/etcd/server/v3 v3.6.8 // indirect
+	k8s.io/sample-apiserver v0.0.0 // indirect
 )
 
 replace (

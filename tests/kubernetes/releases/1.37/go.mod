@@ -9,6 +9,7 @@ require k8s.io/kubernetes v1.37.2
 require (
 	github.com/onsi/ginkgo/v2 v2.32.0 // indirect
 	go.etcd.io/etcd/server/v3 v3.7.0 // indirect
+	k8s.io/sample-apiserver v0.0.0 // indirect
 )
 
 replace (

@@ -26,15 +26,31 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 3600.0
 
 
 async def reconcile(pods: Pods, sandboxes: SandboxEnd, limits: Limits) -> None:
-    """Reconcile when the engine answers, and again while a repair fails. Calls are served meanwhile."""
-    pause = _FIRST_PAUSE
-    while True:
+    """Reconcile when the engine answers, and again while a repair fails. Calls are served meanwhile.
+
+    CNI plugins collect garbage once: as no pod gets a network meanwhile, it is no part of what is tried again.
+    """
+
+    async def repair() -> Report:
         report = await when_answered(lambda: Reconciliation(pods, sandboxes, limits).run())
         logger.info("reconciled: %s", str(report) or "found nothing to repair")
-        if not report.failed:
-            return
+        return report
+
+    report = await repair()
+    await _collect_garbage(pods)
+    pause = _FIRST_PAUSE
+    while report.failed:
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
+        report = await repair()
+
+
+async def _collect_garbage(pods: Pods) -> None:
+    try:
+        async with asyncio.timeout(_COLLECTION_DEADLINE):
+            await pods.collect_garbage()
+    except (ShimError, TimeoutError) as error:
+        logger.warning("the garbage collection of CNI plugins failed: %s", str(error) or "it timed out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +108,6 @@ class Reconciliation:
         unfinished = [pod.id for pod in found if await self._repair_if(pod, _is_unfinished, self._sandboxes.remove)]
         halfway = [pod.id for pod in found if await self._repair_if(pod, self._is_halfway, self._sandboxes.stop)]
         orphaned = [key for key in sorted(remembered - known) if is_id(key) and await self._give_back(key)]
-        await self._collect_garbage()
         here = {pod.id: pod for pod in await self._pods.on_engine()}
         return Report(
             unfinished=tuple(unfinished),
@@ -139,13 +154,6 @@ class Reconciliation:
             self._failed.append(sandbox_id)
             return False
         return True
-
-    async def _collect_garbage(self) -> None:
-        try:
-            async with asyncio.timeout(_COLLECTION_DEADLINE):
-                await self._pods.collect_garbage()
-        except (ShimError, TimeoutError) as error:
-            logger.warning("the garbage collection of CNI plugins failed: %s", str(error) or "it timed out")
 
 
 async def _is_unfinished(pod: Pod) -> bool:

@@ -10,7 +10,6 @@ from tests.kubernetes import flannel, suite_images, units
 from tests.kubernetes.programs import NEWEST
 from tests.node.engine import REGISTRIES
 from tests.vm import image
-from tests.vm.kubelet import WITH_CLOCK_SPEED
 from tests.vm.network import HOST
 
 _UNIT: Final = "etc/systemd/system/kubelet.service"
@@ -27,7 +26,6 @@ FILES: Final = {path: content for path, content in image.FILES.items() if path !
     "etc/dockershim/config.toml": 'cni_bin_dir = ["/opt/cni/bin", "/usr/lib/cni"]\n',
     _UNIT: units.KUBELET,
     f"{_UNIT}.d/10-kubeadm.conf": units.KUBEADM,
-    f"{_UNIT}.d/20-clock-speed.conf": f"[Service]\n{WITH_CLOCK_SPEED}",
 }
 
 

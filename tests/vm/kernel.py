@@ -1,4 +1,4 @@
-"""The kernel of the guests that are User Mode Linux: Debian's sources with the configuration of uml.config.
+"""The kernel of the guests that are User Mode Linux: Debian's sources, one line more, and the options of uml.config.
 
 Some ten minutes of two cores make it, once for each version of the sources and content of that file. Debian's own
 user-mode-linux lacks cpusets, pressure stall information and iptables. `python -m tests.vm.kernel` makes and checks it.
@@ -32,6 +32,9 @@ mount -t tmpfs -o size=8g sources "$made"/../in-memory
 cd "$made"/../in-memory
 tar --extract --file="$sources/usr/src/{SOURCE}.tar.xz"
 cd {SOURCE}
+# A kubelet does not start without a processor's clock speed in /proc/cpuinfo, which User Mode Linux does not print.
+sed -i '/^\tseq_printf(m, "bogomips/i seq_puts(m, "cpu MHz\\\\t\\\\t: 2000.000\\\\n");' arch/um/kernel/um_arch.c
+grep -q '^seq_puts(m, "cpu MHz' arch/um/kernel/um_arch.c
 make ARCH=um defconfig
 cat "$fragment" >>.config # of two lines about an option the last one counts
 make ARCH=um olddefconfig

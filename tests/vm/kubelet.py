@@ -20,7 +20,6 @@ from tests.vm.guest import Guest
 PODS: Final = "/etc/kubernetes/manifests"
 ROOT: Final = "/var/lib/kubelet"
 UNIT: Final = "/etc/systemd/system/kubelet.service"
-CPUINFO: Final = "/run/cpuinfo-with-clock-speed"
 _CONFIGURATION: Final[Mapping[str, Any]] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -30,23 +29,13 @@ _CONFIGURATION: Final[Mapping[str, Any]] = {
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
 }
-#: Lines of a unit whose program is a kubelet: User Mode Linux prints no clock speed, and a kubelet does not start
-#: without. It reads the file once: later a file that is mounted over it would keep pods with user namespaces from
-#: mounting their /proc. A kubelet that ends before it serves, as one without a configuration does, is not waited for.
-WITH_CLOCK_SPEED: Final = f"""\
-ExecStartPre=sh -c 'grep -q MHz /proc/cpuinfo || {{ (cat /proc/cpuinfo; echo cpu MHz : 2000.000) >{CPUINFO} && \
-  mount --bind {CPUINFO} /proc/cpuinfo; }}'
-ExecStartPost=bash -c 'until : 2>/dev/null </dev/tcp/127.0.0.1/{PORT} || ! kill -0 $MAINPID; do sleep 0.2; done'
-ExecStartPost=sh -c '! mountpoint -q /proc/cpuinfo || umount /proc/cpuinfo'
-TimeoutStartSec=180
-"""
 _UNIT: Final = f"""\
 [Unit]
 After=dockershim.service
 Wants=dockershim.service
 [Service]
 ExecStart=/usr/local/bin/kubelet --config={ROOT}/config.yaml --root-dir={ROOT}
-{WITH_CLOCK_SPEED}Restart=always
+Restart=always
 RestartSec=5
 [Install]
 WantedBy=multi-user.target

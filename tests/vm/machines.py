@@ -3,10 +3,6 @@
 Both boot the same disk into an overlay in the guest's folder. Without KVM, User Mode Linux is several times as fast:
 its programs run on the processor itself, and only their system calls cost more. It has one processor, no hugepages and
 no SELinux, and its own documentation calls the mode that makes it fast insecure: what runs in it is trusted.
-
-A kubelet reads a processor's speed from /proc/cpuinfo and does not start without; User Mode Linux prints none. A file
-that has a line `cpu MHz : 2000` must be bound over it for the start, and taken away again: with it there, a pod with
-user namespaces cannot mount its own /proc.
 """
 
 from __future__ import annotations

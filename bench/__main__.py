@@ -19,6 +19,7 @@ from bench.results import facts, report
 from bench.setting import Setting, setting
 from bench.turns import bounded, turn_about
 from dockershim.engine.client import Engine
+from tests.node.cache import say
 from tests.node.server import Server
 from tests.processes import cpu, resident_mib
 
@@ -48,10 +49,14 @@ async def _measure(server: Server, given: argparse.Namespace) -> tuple[list[Comp
     await asyncio.sleep(IDLE)
     idle = resident_mib(server.pid)
     async with setting(server.target) as bench:
+        say("lives of pods, one after the other and at once")
         lives = await _lives(bench, given.warm_up, given.repetitions)
         per_pod = await _bring_up_at_once(bench, server.pid)
+        say("exec over each transport, which takes some minutes")
         streams = await _streams(bench, server.pid, given.repetitions)
+        say("calls with hooks and NRI")
         hooked = await _hooks(bench, server, given.repetitions)
+        say(f"reads with {given.pods} pods")
         version, *reads = await _reads(bench, given.pods, given.warm_up, given.repetitions * READS_PER_LIFE)
     about = {
         **facts(bench.features.version),

@@ -23,7 +23,8 @@ from tests.processes import cpu_ever
 from tests.streaming_client import Command, spdy_command, websocket_command
 
 SIZE = 200_000_000  # bytes
-#: A sample takes a second or two, and is a matter of luck by a tenth: commands, engine and clients share the cores.
+#: At most. A sample takes a second or two, and is a matter of luck by a tenth: commands, engine and clients share the
+#: cores.
 SAMPLES_OF_BYTES = 15
 _BLOCK = bytes(128 * 1024)
 _TRANSPORTS: dict[str, Callable[..., AbstractAsyncContextManager[Command]]] = {
@@ -42,10 +43,11 @@ async def measure(
     own = {name: _Ours(server, container_id, connect) for name, connect in _TRANSPORTS.items()}
     crictl = {f"crictl by {name}": _Crictl(container_id, name.lower()) for name in _TRANSPORTS}
     found = []
+    of_bytes = min(SAMPLES_OF_BYTES, repetitions)
     for what, clients, count in (
         ("echo", own, repetitions),
-        ("stdout", {**own, **crictl}, SAMPLES_OF_BYTES),
-        ("stdin", {**own, **crictl}, SAMPLES_OF_BYTES),
+        ("stdout", {**own, **crictl}, of_bytes),
+        ("stdin", {**own, **crictl}, of_bytes),
     ):
         cpu: dict[str, list[float]] = {name: [] for name in clients}
         sides = _sides(what, {**bare, **clients})

@@ -19,6 +19,7 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.listener import listener
 from dockershim.doctor.findings import NETWORK_READY, RUNTIME_READY, Finding, fail, ok, warn
 from dockershim.doctor.node_files import SHORT, output, text
+from dockershim.server import cri_dockerd
 from dockershim.server.config import Config
 from dockershim.server.cri_calls import call, connect, reason
 
@@ -36,6 +37,7 @@ _FIXES_OF_CONNECTING: Final[Mapping[str, str]] = {
     _QUEUE_FULL: "systemctl restart dockershim.service",
     os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
+_SERVICES: Final = ("dockershim.service", "cri-docker.service")
 #: The options of the server by which this command finds what it looks at.
 _LOOKED_AT: Final = (
     "docker_endpoint",
@@ -125,9 +127,9 @@ def peer(endpoint: str) -> tuple[int | None, str]:
     except OSError as error:
         return None, os.strerror(error.errno) if error.errno else str(error)
     if pid == 1:
-        # systemd holds the socket for the service.
-        told = (output(["systemctl", "show", "--property=MainPID", "--value", "dockershim.service"]) or "").strip()
-        pid = int(told) if told.isascii() and told.isdecimal() else 0
+        # systemd holds the socket for one of our services: only one of them can run.
+        told = (output(["systemctl", "show", "--property=MainPID", "--value", *_SERVICES]) or "").split()
+        pid = next((int(word) for word in told if word.isascii() and word.isdecimal() and word != "0"), 0)
     return pid or None, ""
 
 
@@ -198,15 +200,19 @@ def looked_at(ours: Config, running: Config | None) -> Config:
 def running_config(
     pid: int | None, load: Callable[[Sequence[str], Mapping[str, str]], Config], proc: Path = Path("/proc")
 ) -> tuple[Config | None, list[str]]:
-    """The configuration of a running server, and its flags. ``load`` makes it from flags and environment."""
+    """The configuration of a running server, and its flags.
+
+    ``load`` makes it from the environment and the words of the command line from ``serve``, or cri-dockerd's name, on.
+    """
     words = (text(proc / str(pid) / "cmdline") or "").split("\0")[:-1]
-    if pid is None or "serve" not in words:
+    begin = next((index for index, word in enumerate(words) if word == "serve" or cri_dockerd.is_name(word)), None)
+    if pid is None or begin is None:
         return None, []
-    flags = words[words.index("serve") + 1 :]
+    flags = words[begin + 1 :]
     variables = (text(proc / str(pid) / "environ", 1 << 20) or "").split("\0")
     environ = dict(pair.split("=", 1) for pair in variables if "=" in pair)
     try:
-        return load(flags, environ), flags
+        return load(words[begin:], environ), flags
     except (Exception, SystemExit):  # a server of another version has other options
         return None, flags
 

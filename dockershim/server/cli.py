@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from dockershim import __version__
 from dockershim.common.text import escape
-from dockershim.server import config, log
+from dockershim.server import config, cri_dockerd, log
 
 if TYPE_CHECKING:
     from dockershim.server.serving_process import Compose
@@ -55,8 +56,11 @@ commands:
 def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> int:
     """Run the command in ``argv`` (None: the process's arguments), and return the exit code.
 
-    ``compose`` makes the services (None: the real ones).
+    A process with the name ``cri-dockerd`` takes that program's arguments (``cri_dockerd.py``). ``compose`` makes the
+    services (None: the real ones).
     """
+    if argv is None and cri_dockerd.is_name(sys.argv[0]):
+        return main_as_cri_dockerd(sys.argv[1:], compose)
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == CONFIG_DEFAULT:
         sys.stdout.write(config.default_file())
@@ -78,6 +82,33 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
     if arguments.command == STATUS:
         return _status(settings, once=arguments.once, as_json=arguments.json)
     return _serve(settings, load, compose)
+
+
+def main_as_cri_dockerd(argv: Sequence[str], compose: Compose | None = None) -> int:
+    """What ``main`` does for cri-dockerd's arguments. As there, the exit code is 1 for all that is refused."""
+    environ = dict(os.environ)
+    try:
+        asked = cri_dockerd.command(argv)
+        if isinstance(asked, str):
+            sys.stdout.write(asked)
+            return 0
+        load = partial(_load_as_cri_dockerd, asked, environ)
+        settings = load()
+    except cri_dockerd.Refused as error:
+        sys.stderr.write(cri_dockerd.usage() if error.usage else "")
+        problems: Sequence[str] = (str(error),)
+    except config.ConfigError as error:
+        problems = error.problems
+    else:
+        return _serve(settings, load, compose)
+    for problem in problems:
+        sys.stderr.write(cri_dockerd.fatal(escape(problem), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+    return FAILED
+
+
+def _load_as_cri_dockerd(flags: Mapping[str, str], environ: Mapping[str, str]) -> config.Config:
+    """Raises ConfigError."""
+    return config.load(flags, environ, _config_file(None, environ), cri_dockerd.DEFAULTS)
 
 
 def _print_info(settings: config.Config, *, as_json: bool) -> int:
@@ -110,9 +141,15 @@ def _status(settings: config.Config, *, once: bool, as_json: bool) -> int:
     return status(_callers_endpoint(settings), once=once, as_json=as_json)
 
 
-def _config_of(argv: Sequence[str], environ: Mapping[str, str]) -> config.Config:
-    """The configuration of a server with these arguments and this environment. Raises ConfigError and SystemExit."""
-    return _load(_parse(argv), environ)
+def _config_of(words: Sequence[str], environ: Mapping[str, str]) -> config.Config:
+    """The configuration of a server with this command line, from ``serve`` or its name on, and this environment.
+
+    Raises ConfigError, Refused and SystemExit.
+    """
+    if not cri_dockerd.is_name(words[0]):
+        return _load(_parse(words), environ)
+    asked = cri_dockerd.command(words[1:])
+    return _load_as_cri_dockerd({} if isinstance(asked, str) else asked, environ)
 
 
 def _load(arguments: argparse.Namespace, environ: Mapping[str, str]) -> config.Config:

@@ -546,19 +546,26 @@ class _Entry:
     origin: str
 
 
-def load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> Config:
+def load(
+    flags: Mapping[str, str],
+    environ: Mapping[str, str],
+    file: Path | None = None,
+    defaults: Mapping[str, str] | None = None,
+) -> Config:
     """The configuration from ``flags`` (by any key of an option, as text), environment and files.
 
     A ``file`` must exist; without one, the default file is read if it exists. The files ``*.toml`` in the folder beside
-    it, with its name and ``.d``, are read after it in the order of their names. Raises ConfigError with every value
-    that cannot be used.
+    it, with its name and ``.d``, are read after it in the order of their names. ``defaults`` come before those of the
+    table, by key. Raises ConfigError with every value that cannot be used.
     """
-    return _load(flags, environ, file)[0]
+    return _load(flags, environ, file, defaults or {})[0]
 
 
-def _load(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None) -> tuple[Config, dict[str, _Entry]]:
+def _load(
+    flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None, defaults: Mapping[str, str]
+) -> tuple[Config, dict[str, _Entry]]:
     problems: list[str] = []
-    entries: dict[str, _Entry] = {}
+    entries = {key: _Entry(value, "default") for key, value in defaults.items()}
     for source in (_from_files(file, problems), _from_environment(environ, problems), _from_flags(flags)):
         entries.update(source)
     values: dict[str, Any] = {}
@@ -591,6 +598,10 @@ def _settled(config: Config, environ: Mapping[str, str]) -> Config:
         config = dataclasses.replace(config, docker_endpoint=_engine_of(environ))
     if config.image_service_endpoint == config.container_runtime_endpoint:
         config = dataclasses.replace(config, image_service_endpoint="")
+    if config.root_directory in config.adopt_from:
+        # Its checkpoints are this server's own.
+        others = tuple(root for root in config.adopt_from if root != config.root_directory)
+        config = dataclasses.replace(config, adopt_from=others)
     return config
 
 
@@ -674,7 +685,7 @@ def default_file() -> str:
 
 def effective_file(flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None) -> str:
     """What ``load`` gives, as a TOML file: each value with its source as a comment. Raises ConfigError."""
-    config, entries = _load(flags, environ, file)
+    config, entries = _load(flags, environ, file, {})
     lines = []
     for option in OPTIONS:
         value = getattr(config, option.key)

@@ -133,19 +133,26 @@ class _Process:
 
     def _endpoint(self, name: str) -> Endpoint:
         try:
-            if name.startswith("fd://"):
-                passed = self._take(name.removeprefix("fd://"))
+            passed = self._take(name)
+            if passed is not None:
                 return PassedSocket(passed.fd, self._config.state_directory / "sockets")
             return OwnSocket(Path(name.removeprefix("unix://")))
         except (InUse, OSError) as error:
             raise StartError(f"{self._as_flag(name)}: {error}") from error
 
-    def _take(self, name: str) -> PassedFd:
+    def _take(self, endpoint: str) -> PassedFd | None:
+        """The socket that systemd passed for an endpoint, None if it is ours to make. Raises StartError."""
+        by_name = endpoint.startswith("fd://")
+        name, path = endpoint.removeprefix("fd://"), Path(endpoint.removeprefix("unix://"))
         for passed in self._passed:
-            if name in ("", passed.name):
+            # Units of cri-dockerd may give the path on which their socket unit listens.
+            if name in ("", passed.name) if by_name else passed.listens_on(path):
                 self._passed.remove(passed)
                 return passed
-        raise StartError(f"fd://{name}: systemd passed no {'other socket' if not name else 'socket with this name'}")
+        if by_name:
+            missing = "socket with this name" if name else "other socket"
+            raise StartError(f"{endpoint}: systemd passed no {missing}")
+        return None
 
     def _bind(self, endpoint: Endpoint, name: str, services: Services) -> grpc.aio.Server:
         offered = {"RuntimeService": services.runtime, "ImageService": services.images}

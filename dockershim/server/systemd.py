@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,13 @@ class PassedFd:
 
     fd: int
     name: str
+
+    def listens_on(self, path: Path) -> bool:
+        """Whether it is a unix socket that was bound to ``path``, whatever symbolic links either name has."""
+        with socket.socket(fileno=os.dup(self.fd)) as passed:
+            bound = passed.getsockname() if passed.family == socket.AF_UNIX else ""
+        # The name of an abstract socket begins with a NUL, and an unbound one has none.
+        return bool(bound) and not isinstance(bound, bytes) and os.path.realpath(bound) == os.path.realpath(path)
 
 
 def take_passed_fds(environ: MutableMapping[str, str], pid: int) -> tuple[PassedFd, ...]:

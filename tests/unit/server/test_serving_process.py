@@ -288,13 +288,19 @@ async def test_what_the_process_is_doing_is_logged(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", [pytest.param("fd://", id="the first socket"), pytest.param("fd://cri", id="a socket by its name")]
+    "endpoint",
+    [
+        pytest.param("fd://", id="the first socket"),
+        pytest.param("fd://cri", id="a socket by its name"),
+        pytest.param("unix://{}", id="a socket by its path"),
+        pytest.param("unix://{}/../cri.sock", id="a socket by another path"),
+    ],
 )
 async def test_a_socket_of_systemd_is_served(endpoint: str, node: Node) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as passed:
         passed.bind(str(node.socket))
         passed.listen(16)
-        flag = f"--container-runtime-endpoint={endpoint}"
+        flag = f"--container-runtime-endpoint={endpoint.format(node.socket)}"
         # It is systemd that listens: a caller may be there before the server.
         async with node.client() as cri:
             early = asyncio.create_task(_version(cri))

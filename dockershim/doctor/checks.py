@@ -206,7 +206,7 @@ def _check_cri_dockerd(at: Node) -> Iterator[Finding]:
     units = [unit for unit, word in zip(state.CRI_DOCKERD_UNITS, told, strict=False) if word == "active"]
     ours = Path(at.question.endpoint.removeprefix("unix://"))
     sockets = [path for path in state.CRI_DOCKERD_SOCKETS if not _same(path, ours) and answers(str(path))]
-    if at.server.info is not None and any(_same(path, ours) for path in state.CRI_DOCKERD_SOCKETS):
+    if any(_same(path, ours) for path in state.CRI_DOCKERD_SOCKETS) and at.server.info is not None:
         # They are our own, of the package dockershim-cri-dockerd: no other server can have that socket.
         units = []
     folder = state.CRI_DOCKERD_ROOT / "sandbox"

@@ -205,9 +205,11 @@ def running_config(
     ``load`` makes it from the environment and the words of the command line from ``serve``, or cri-dockerd's name, on.
     """
     words = (text(proc / str(pid) / "cmdline") or "").split("\0")[:-1]
-    begin = next((index for index, word in enumerate(words) if word == "serve" or cri_dockerd.is_name(word)), None)
-    if pid is None or begin is None:
+    # A folder may have cri-dockerd's name as well.
+    command = "serve" if "serve" in words else next(filter(cri_dockerd.is_name, words), None)
+    if pid is None or command is None:
         return None, []
+    begin = words.index(command)
     flags = words[begin + 1 :]
     variables = (text(proc / str(pid) / "environ", 1 << 20) or "").split("\0")
     environ = dict(pair.split("=", 1) for pair in variables if "=" in pair)

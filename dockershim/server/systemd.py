@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ class PassedFd:
 
     def listens_on(self, path: Path) -> bool:
         """Whether it is a unix socket that was bound to ``path``, whatever symbolic links either name has."""
+        if not stat.S_ISSOCK(os.fstat(self.fd).st_mode):
+            return False
         with socket.socket(fileno=os.dup(self.fd)) as passed:
             bound = passed.getsockname() if passed.family == socket.AF_UNIX else ""
         # The name of an abstract socket begins with a NUL, and an unbound one has none.

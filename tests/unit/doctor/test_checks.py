@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.doctor import engine, server
+from dockershim.api.cri.v1 import api_pb2 as cri
+from dockershim.doctor import checks, engine, server, state
 from dockershim.doctor.checks import CHECKS, Node, Question
 from dockershim.doctor.engine import EngineAnswer
 from dockershim.doctor.findings import CNI_CONFIGURATION
@@ -96,3 +97,18 @@ def test_what_cannot_be_asked_is_left_to_the_check_of_it(monkeypatch: pytest.Mon
     ours = Config(pod_cidr="10.1.0.0/16")
     at = Node(Question(ours, "unix:///run/nobody.sock", {}, _config_of))
     assert (at.config, at.features) == (ours, None)
+
+
+@pytest.mark.parametrize("info", ['{"dockershim": "0.1.0"}', "{}"], ids=["ours", "cri-dockerd's"])
+def test_units_of_cri_dockerd_are_ours_where_our_server_has_its_socket(
+    info: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = tmp_path / "cri-dockerd.sock"
+    answer = server.ServerAnswer(status=cri.StatusResponse(info={"config": info}))
+    monkeypatch.setattr(server, "ask", lambda _: answer)
+    monkeypatch.setattr(engine, "ask", lambda _: EngineAnswer())
+    monkeypatch.setattr(checks, "output", lambda _: "active\n" * len(state.CRI_DOCKERD_UNITS))
+    monkeypatch.setattr(state, "CRI_DOCKERD_SOCKETS", (socket,))
+    monkeypatch.setattr(state, "CRI_DOCKERD_ROOT", tmp_path)
+    at = Node(Question(Config(), f"unix://{socket}", {}, _config_of))
+    assert levels(list(CHECKS["cri-dockerd"](at))) == {"cri-dockerd": "ok" if "dockershim" in info else "warn"}

@@ -130,6 +130,7 @@ def processes(folder: Path, command: str, environ: str = "") -> Path:
         pytest.param("dockershim\0serve\0--root-directory=/a b\0", "", "doctor '--root-directory=/a b'", id="flags"),
         pytest.param("dockershim\0serve\0", "DOCKERSHIM_POD_CIDR=10.0.0.0/8\0", "environment", id="environment"),
         pytest.param("dockershim\0serve\0--log-level=debug\0", "", "", id="nothing that matters"),
+        pytest.param("dockershim\0--config\0/cri-dockerd\0serve\0", "", "", id="a file with that name"),
         pytest.param("python\0/usr/bin/cri-dockerd\0--pod-cidr=10.0.0.0/8\0", "", "pod-cidr=10.0", id="cri-dockerd"),
     ],
 )

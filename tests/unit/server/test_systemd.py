@@ -93,3 +93,28 @@ def test_sockets_are_passed_by_the_environment(
     assert take_passed_fds(environ, 42) == passed
     assert environ == {"PATH": "/bin"}, "what is started later must not take the sockets for its own"
     assert marked == [(one.fd, False) for one in passed]
+
+
+@pytest.mark.parametrize(
+    ("bound", "path", "expected"),
+    [
+        pytest.param("{}/cri.sock", "{}/cri.sock", True, id="the same"),
+        pytest.param("{}/link/cri.sock", "{}/cri.sock", True, id="by a link"),
+        pytest.param("{}/cri.sock", "{}/other.sock", False, id="another"),
+        pytest.param("\0cri.sock", "{}/cri.sock", False, id="an abstract one"),
+        pytest.param("", "{}/cri.sock", False, id="without a name"),
+    ],
+)
+def test_a_passed_socket_is_known_by_its_path(bound: str, path: str, expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with socket.socket(socket.AF_UNIX) as passed:
+        if bound:
+            passed.bind(bound.format(tmp_path))
+        assert PassedFd(passed.fileno(), "").listens_on(Path(path.format(tmp_path))) is expected
+
+
+def test_what_is_passed_and_no_unix_socket_has_no_path(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with file.open("w") as stream, socket.socket(socket.AF_INET) as tcp:
+        assert not PassedFd(stream.fileno(), "").listens_on(file)
+        assert not PassedFd(tcp.fileno(), "").listens_on(file)

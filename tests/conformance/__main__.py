@@ -33,11 +33,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--websocket", action="store_true", help="exec, attach and port-forward over WebSocket")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
     parser.add_argument("--restart-every", type=float, metavar="SECONDS", help="restart the engine meanwhile")
+    parser.add_argument(
+        "--cri-dockerd", action="store_true", help="the program under that name, as cri-tools starts it"
+    )
     parser.add_argument("--guest", choices=sorted(MACHINES), help="run it in a guest of this kind, not in a test node")
     given = parser.parse_args(arguments)
+    if given.guest and given.cri_dockerd:
+        parser.error("a guest has the program under its own name")
     if given.guest and (given.restart_every or given.engine not in GUEST_ENGINES):
         parser.error(f"a guest has one of the engines {' and '.join(GUEST_ENGINES)}, which is not restarted")
-    variant = "-websocket" if given.websocket else "-restarts" if given.restart_every else ""
+    variants = {"-websocket": given.websocket, "-restarts": given.restart_every, "-cri-dockerd": given.cri_dockerd}
+    variant = next((name for name, asked in variants.items() if asked), "")
     place = f"-{given.guest}" if given.guest else ""
     run = Run(f"critest{place}", given.engine, f"conformance-{given.engine}{place}{variant}")
     try:
@@ -72,7 +78,13 @@ def _flags(given: argparse.Namespace, focus: str | None) -> list[str]:
     """critest's, for what was asked of us and the specs whose name matches ``focus``."""
     focused = [f"--ginkgo.focus={focus}"] if focus else []
     restarts = [f"--restart-every={given.restart_every}"] if given.restart_every else []
-    return restarts + focused + [f"--websocket-{call}" for call in ("exec", "attach", "portforward") if given.websocket]
+    name = ["--cri-dockerd"] if given.cri_dockerd else []
+    return (
+        name
+        + restarts
+        + focused
+        + [f"--websocket-{call}" for call in ("exec", "attach", "portforward") if given.websocket]
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.node.engine import Engine
-from tests.node.server import Server
+from tests.node.server import DropIn, Server
 from tests.waiting import wait_until
 
 JUNIT = "junit.xml"
@@ -31,12 +32,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ginkgo", type=Path, help="the program that runs critest in several processes")
     parser.add_argument("--processes", type=int)
     parser.add_argument("--restart-every", type=float, default=0.0, help="seconds from one engine restart to the next")
+    parser.add_argument("--cri-dockerd", action="store_true", help="start the program under that name")
     given, more = parser.parse_known_args(arguments)
     report: Path = given.report
     # Pods get user namespaces, and their network beside their start, where the engine is new enough for it.
     Engine().restart(_add_runtime())
-    server = Server()
-    server.start(f"--oci-runtime={RUNTIME}", "--early-network")
+    server: Server
+    if given.cri_dockerd:
+        # As hack/run-cri-dockerd-critest.sh of cri-tools does, whose skips are left out.
+        server = DropIn()
+        os.environ["DOCKERSHIM_OCI_RUNTIME"] = RUNTIME
+        server.start("--network-plugin=", f"--container-runtime-endpoint=unix:///var{server.socket}")
+    else:
+        server = Server()
+        server.start(f"--oci-runtime={RUNTIME}", "--early-network")
     try:
         with restarting(server, given.restart_every) as target, (report / "critest.log").open("wb") as log:
             # A fixed order: a failure that depends on what ran before can be seen again.

@@ -133,6 +133,11 @@ conformance-guest: guest-supplies ## Run critest in a virtual machine, with AppA
 $(EVERY_ENGINE:%=conformance-websocket-%): conformance-websocket-%: install
 	$(BIN)/python -m tests.conformance --websocket --focus Streaming --processes $(PROCESSES) --engine $*
 
+# With the engine's own bridge, as cri-tools has it, and with user namespaces.
+.PHONY: conformance-cri-dockerd
+conformance-cri-dockerd: install ## Run critest as cri-tools does for cri-dockerd, without its skips, with the program of that name (ENGINE=28, FOCUS=)
+	$(CONFORMANCE) $(ENGINE) --cri-dockerd
+
 RESTART_EVERY ?= 30
 
 .PHONY: conformance-restarts

@@ -61,7 +61,7 @@ class Server:
         self.program = program or self.program
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.program, "serve", *self._paths(), *self.flags],
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -128,6 +128,10 @@ class Server:
         lines = self.log.read_text(errors="replace").splitlines()
         return sum(f"rpc={rpc}" in line and any(end in line for end in ends) for line in lines)
 
+    def command(self) -> list[str]:
+        """What starts the server."""
+        return [sys.executable, *self.program, "serve", *self._paths(), *self.flags]
+
     def _paths(self) -> list[str]:
         if self.name == "dockershim":
             return []
@@ -149,3 +153,18 @@ class Server:
             except grpc.RpcError:
                 return False
         return True
+
+
+@dataclass(slots=True)
+class DropIn(Server):
+    """The program under the name cri-dockerd. `flags` are cri-dockerd's."""
+
+    name: str = "cri-dockerd"
+
+    def command(self) -> list[str]:
+        # A name for the command of the environment that the tests run in.
+        program = Path("/run", self.name, self.name)
+        program.parent.mkdir(exist_ok=True)
+        program.unlink(missing_ok=True)
+        program.symlink_to(Path(sys.executable).with_name("dockershim"))
+        return [str(program), *self.flags]

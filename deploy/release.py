@@ -90,8 +90,8 @@ def _package_problems() -> Iterator[str]:
     for suite in SUITES:
         for architecture in ARCHITECTURES:
             try:
-                package = build(suite, architecture, "1", DIST)
-                _run("lintian", "--fail-on=error,warning", "--allow-root", str(package))
+                packages = build(suite, architecture, "1", DIST)
+                _run("lintian", "--fail-on=error,warning", "--allow-root", *map(str, packages))
             except BuildError as error:
                 yield str(error)
 

@@ -1,5 +1,7 @@
 """`python -m deploy.deb [--suite bookworm|trixie] [--architecture amd64|arm64]`: build dist/dockershim_….deb.
 
+With it comes dockershim-cri-dockerd, which has the names of cri-dockerd and fits every architecture.
+
 The package has a Python environment with the wheels of deploy/locks/server.txt, so it needs the Python of one Debian
 release: there is one package for each. Wheels need no compiler, so any machine builds for each of them.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -25,14 +28,29 @@ ROOT = Path(__file__).resolve().parents[2]
 DEBIAN = Path(__file__).parent / "debian"
 LOCK = ROOT / "deploy/locks/server.txt"
 HOME = Path("usr/lib/dockershim")
-UNITS = ("dockershim.service", "dockershim.socket")
+#: The units of deploy/, and where debhelper looks for them.
+UNITS = {
+    "dockershim.service": "debian/dockershim.service",
+    "dockershim.socket": "debian/dockershim.socket",
+    "dockershim.service.d/10-socket.conf": "10-socket.conf",
+    "cri-docker.service": "debian/dockershim-cri-dockerd.cri-docker.service",
+    "cri-docker.socket": "debian/dockershim-cri-dockerd.cri-docker.socket",
+}
 BILL = "sbom.cdx.json"
-DROP_IN = "dockershim.service.d/10-socket.conf"
 #: Where a unit of deploy/ and where the package has the command.
 INSTALLED_BY_HAND, INSTALLED = "ExecStart=/opt/dockershim/bin/dockershim ", "ExecStart=/usr/bin/dockershim "
 COMMAND = f"""\
 #!/bin/sh
 exec /{HOME}/bin/python -P -m dockershim "$@"
+"""
+#: A script of its own, so that the process has its name too: tools look for it by pgrep and pidof.
+DROP_IN_COMMAND = f"""\
+#!/{HOME}/bin/python -P
+import sys
+
+from dockershim.server.cli import main
+
+sys.exit(main())
 """
 
 
@@ -60,7 +78,7 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def main() -> int:
-    """Build the package that the arguments ask for, and print its path."""
+    """Build the packages that the arguments ask for, and print their paths."""
     parser = argparse.ArgumentParser(prog="python -m deploy.deb", description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default=own_suite(), help="the Debian release it is for")
     parser.add_argument("--architecture", choices=ARCHITECTURES, default=own_architecture())
@@ -68,11 +86,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     given = parser.parse_args()
     try:
-        package = build(given.suite, given.architecture, given.revision, given.output)
+        packages = build(given.suite, given.architecture, given.revision, given.output)
     except BuildError as error:
         sys.stderr.write(f"make deb: {error}\n")
         return 1
-    sys.stdout.write(f"{os.path.relpath(package)}\n")
+    sys.stdout.write("".join(f"{os.path.relpath(package)}\n" for package in packages))
     return 0
 
 
@@ -83,8 +101,8 @@ def version_of(upstream: str, revision: str, suite: Suite) -> str:
     return f"{upstream}-{revision}~deb{suite.number}"
 
 
-def build(suite_name: str, architecture: str, revision: str, output: Path) -> Path:
-    """Build one package in build/deb, reproducibly, and return its path in ``output``."""
+def build(suite_name: str, architecture: str, revision: str, output: Path) -> tuple[Path, Path]:
+    """Build both packages in build/deb, reproducibly, and return their paths in ``output``: the server's first."""
     suite = SUITES[suite_name]
     os.environ["SOURCE_DATE_EPOCH"] = epoch = _run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
     # Modes of files are a part of the package.
@@ -93,6 +111,7 @@ def build(suite_name: str, architecture: str, revision: str, output: Path) -> Pa
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(DEBIAN, work / "debian")
     _lay_out(work / "files", suite, architecture)
+    _write_command(work / "drop-in/usr/bin/cri-dockerd", DROP_IN_COMMAND)
     _write_texts(work)
     _copy_documents(work)
     _copy_units(work)
@@ -103,8 +122,9 @@ def build(suite_name: str, architecture: str, revision: str, output: Path) -> Pa
     architect = ("dpkg-architecture", "--force", f"--host-arch={architecture}", "--command")
     _run(*architect, "debian/rules binary", cwd=work, env=environment)
     output.mkdir(parents=True, exist_ok=True)
-    name = file_name(suite_name, architecture, revision)
-    return Path(shutil.copy2(work.parent / name, output / name))
+    names = (file_name(suite_name, architecture, revision), drop_in_file_name(suite_name, revision))
+    server, drop_in = (Path(shutil.copy2(work.parent / name, output / name)) for name in names)
+    return server, drop_in
 
 
 def _lay_out(files: Path, suite: Suite, architecture: str) -> None:
@@ -135,10 +155,13 @@ def _lay_out(files: Path, suite: Suite, architecture: str) -> None:
     # At a place that stays the same with the next Python: the engine's configuration names it.
     shutil.copyfile(runc.program(architecture), home / "dockershim-runc")
     (home / "dockershim-runc").chmod(0o755)
-    command = files / "usr/bin/dockershim"
-    command.parent.mkdir()
-    command.write_text(COMMAND)
-    command.chmod(0o755)
+    _write_command(files / "usr/bin/dockershim", COMMAND)
+
+
+def _write_command(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    file.chmod(0o755)
 
 
 def _drop_what_the_installer_left(site: Path) -> None:
@@ -181,12 +204,11 @@ def sbom(file: Path) -> None:
 
 
 def _copy_units(work: Path) -> None:
-    for name in (*UNITS, DROP_IN):
-        text = (ROOT / "deploy" / name).read_text()
-        if "ExecStart=/" in text.replace(INSTALLED_BY_HAND, ""):
-            raise BuildError(f"deploy/{name} starts something else than {INSTALLED_BY_HAND.partition('=')[2]}")
-        place = work / "debian" / name if name in UNITS else work / Path(name).name
-        place.write_text(text.replace(INSTALLED_BY_HAND, INSTALLED))
+    for name, place in UNITS.items():
+        text = (ROOT / "deploy" / name).read_text().replace(INSTALLED_BY_HAND, INSTALLED)
+        if re.search(r"^ExecStart=/(?!usr/bin/(dockershim|cri-dockerd) )", text, re.MULTILINE):
+            raise BuildError(f"deploy/{name} starts something that the package does not have")
+        (work / place).write_text(text)
 
 
 def _changelog(version: str, suite: str, epoch: int) -> str:
@@ -204,8 +226,13 @@ dockershim ({version}) {suite}; urgency=medium
 
 
 def file_name(suite: str, architecture: str, revision: str = "1") -> str:
-    """The name of the package's file."""
+    """The name of the file of the server's package."""
     return f"dockershim_{version_of(__version__, revision, SUITES[suite])}_{architecture}.deb"
+
+
+def drop_in_file_name(suite: str, revision: str = "1") -> str:
+    """The name of the file of dockershim-cri-dockerd."""
+    return f"dockershim-cri-dockerd_{version_of(__version__, revision, SUITES[suite])}_all.deb"
 
 
 def own_suite() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import shtab
 
 from dockershim import __version__
-from dockershim.server import cli, config
+from dockershim.server import cli, config, cri_dockerd
 
 #: Where each shell looks for the completions of a command that is installed.
 COMPLETIONS = {
@@ -31,7 +31,13 @@ def config_file() -> str:
 
 def manual_page(template: str) -> str:
     """A page for scdoc: ``template`` with the version, the flags and the keys of the configuration filled in."""
-    parts = {"@VERSION@": __version__, "@FLAGS@": _flags(), "@KEYS@": _keys()}
+    parts = {
+        "@VERSION@": __version__,
+        "@FLAGS@": _flags(),
+        "@KEYS@": _keys(),
+        "@CRI_DOCKERD@": cri_dockerd.VERSION,
+        "@CRI_DOCKERD_FLAGS@": _flags_of_cri_dockerd(),
+    }
     for name, text in parts.items():
         template = template.replace(name, text)
     return template
@@ -48,6 +54,14 @@ def _keys() -> str:
     return "\n".join(
         f"{_bold(option.key)} = {_escaped(config.to_toml(option.default))}\n\t{_help(option)}\n"
         for option in config.OPTIONS
+    )
+
+
+def _flags_of_cri_dockerd() -> str:
+    return "\n".join(
+        f"{_bold(config.flag_name(flag.name) + ('' if flag.kind.switch else '=' + flag.kind.name.upper()))}\n"
+        f"\t{_escaped(f'{flag.help}.' + (f' Default: {flag.default}.' if flag.default else ''))}\n"
+        for flag in cri_dockerd.FLAGS
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from deploy.deb.__main__ import SUITES, file_name, own_architecture, own_suite
+from deploy.deb.__main__ import SUITES, drop_in_file_name, file_name, own_architecture, own_suite
 from tests.deb import debian
 from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
@@ -20,15 +20,17 @@ def main() -> int:
     parser.add_argument("--focus", default="", help="run only tests of that name")
     given = parser.parse_args()
     package = REPOSITORY / "dist" / file_name(given.suite, own_architecture())
-    if not package.exists():
-        sys.exit(f"make test-deb: {package} is missing: make deb builds it")
+    drop_in = REPOSITORY / "dist" / drop_in_file_name(given.suite)
+    for file in (package, drop_in):
+        if not file.exists():
+            sys.exit(f"make test-deb: {file} is missing: make deb builds it")
     try:
         root = debian.provide(given.suite)
     except SetupError as error:
         sys.exit(f"make test-deb: {error}")
     node = (sys.executable, "-m", "tests.node", "--engine", given.engine, "--")
     tests = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", given.focus, "tests/deb")
-    folders = {"TEST_DEB_ROOT": str(root), "TEST_DEB_PACKAGE": str(package)}
+    folders = {"TEST_DEB_ROOT": str(root), "TEST_DEB_PACKAGE": str(package), "TEST_DEB_DROP_IN": str(drop_in)}
     os.execve(sys.executable, (*node, *tests), os.environ | folders)
 
 

@@ -22,6 +22,7 @@ from tests.node.mounts import MS_PRIVATE, bind, mount, propagate
 #: The node's own; in Debian they are the same folders of the one machine.
 SHARED = ("/proc", "/sys", "/dev", "/run", "/var/lib/docker", "/var/lib/cni", "/var/log", "/etc/cni", "/opt/cni/bin")
 OLD = "0.0.1-1"
+SOCKET = "/run/dockershim.sock"
 POD = {"metadata": {"name": "pod", "namespace": "tests", "uid": "uid"}, "log_directory": "/var/log/pods/pod"}
 CONTAINER = {
     "metadata": {"name": "main"},
@@ -56,19 +57,21 @@ class Debian:
             text=True,
         )
 
-    def install(self, package: Path) -> str:
-        shutil.copy(package, self.root / "tmp")
-        return self.run("apt-get", "install", "-y", "--no-install-recommends", f"/tmp/{package.name}")
+    def install(self, *packages: Path) -> str:
+        for package in packages:
+            shutil.copy(package, self.root / "tmp")
+        names = (f"/tmp/{package.name}" for package in packages)
+        return self.run("apt-get", "install", "-y", "--no-install-recommends", *names)
 
     def asked_of_systemd(self) -> list[str]:
         """What maintainer scripts have asked systemctl for."""
         asked = Path("/run/systemctl.asked")
         return asked.read_text().splitlines() if asked.exists() else []
 
-    def server(self) -> int | None:
+    def server(self, service: str = "dockershim.service") -> int | None:
         """The pid of the server, if it runs."""
-        done = self.attempt("systemctl", "is-active", "dockershim.service")
-        return int(Path("/run/dockershim.service.pid").read_text()) if done.returncode == 0 else None
+        done = self.attempt("systemctl", "is-active", service)
+        return int(Path(f"/run/{service}.pid").read_text()) if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="session")
@@ -108,12 +111,12 @@ def clean_debian(package: Path, old_package: Path) -> Iterator[Debian]:
         try:
             yield made
         finally:
-            made.attempt("systemctl", "stop", "dockershim.service")
+            made.attempt("systemctl", "stop", "dockershim.service", "cri-docker.service")
             for container in containers():
                 subprocess.run(["docker", "rm", "--force", container], check=True, capture_output=True)
             shutil.rmtree("/run/systemd")
             shutil.rmtree("/run/dockershim", ignore_errors=True)
-            for left in ("systemctl.asked", "dockershim.service.pid", "dockershim.log", "dockershim.sock"):
+            for left in ("systemctl.asked", "dockershim.log", "dockershim.sock", "cri-dockerd.sock"):
                 Path("/run", left).unlink(missing_ok=True)
 
 
@@ -137,9 +140,16 @@ def installed(packages: tuple[Path, Path]) -> Iterator[tuple[Debian, str]]:
         yield made, made.install(made.package)
 
 
-def crictl(*arguments: str) -> str:
+@pytest.fixture(scope="session")
+def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package dockershim-cri-dockerd, and the same with the version and the dependency of the old package."""
+    package = Path(os.environ["TEST_DEB_DROP_IN"])
+    return package, repacked(package, OLD, tmp_path_factory.mktemp("old-drop-in"))
+
+
+def crictl(*arguments: str, socket: str = SOCKET) -> str:
     """What crictl prints of a call to the server; AssertionError with its error."""
-    done = subprocess.run(["crictl", *arguments], capture_output=True, text=True)
+    done = subprocess.run(["crictl", f"--runtime-endpoint=unix://{socket}", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, f"crictl {arguments}:\n{done.stderr}{log_end()}"
     return done.stdout.strip()
 
@@ -149,25 +159,26 @@ def log_end() -> str:
     return log.read_text(errors="replace")[-3000:] if log.exists() else ""
 
 
-def answers(timeout: float = 30) -> str:
+def answers(timeout: float = 30, socket: str = SOCKET) -> str:
     """What `crictl version` prints, once the server is there."""
     deadline = time.monotonic() + timeout
+    ask = ["crictl", f"--runtime-endpoint=unix://{socket}", "version"]
     while True:
-        done = subprocess.run(["crictl", "version"], capture_output=True, text=True)
+        done = subprocess.run(ask, capture_output=True, text=True)
         if done.returncode == 0:
             return done.stdout
         assert time.monotonic() < deadline, f"{done.stderr}{log_end()}"
         time.sleep(0.2)
 
 
-def run_pod(folder: Path) -> str:
+def run_pod(folder: Path, socket: str = SOCKET) -> str:
     """Start the pod with its container, and return the pod's id."""
     for name, content in (("pod", POD), ("container", CONTAINER)):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    crictl("pull", BUSYBOX)
-    pod = crictl("runp", str(folder / "pod.json"))
-    container = crictl("create", pod, str(folder / "container.json"), str(folder / "pod.json"))
-    crictl("start", container)
+    crictl("pull", BUSYBOX, socket=socket)
+    pod = crictl("runp", str(folder / "pod.json"), socket=socket)
+    container = crictl("create", pod, str(folder / "container.json"), str(folder / "pod.json"), socket=socket)
+    crictl("start", container, socket=socket)
     return pod
 
 

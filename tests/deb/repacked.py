@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.node.packages import run
@@ -12,8 +13,10 @@ def repacked(package: Path, version: str, folder: Path) -> Path:
     tree = folder / "tree"
     run("dpkg-deb", "-R", package, tree)
     control = tree / "DEBIAN/control"
-    lines = control.read_text().split("\n")
-    control.write_text("\n".join(f"Version: {version}" if line.startswith("Version: ") else line for line in lines))
-    made = folder / f"dockershim_{version}.deb"
+    text = control.read_text()
+    (before,) = re.findall(r"^Version: (.+)$", text, re.MULTILINE)
+    # Also where a package depends on another one of the same version.
+    control.write_text(re.sub(rf"(?<=[ ]){re.escape(before)}(?=[,)\n])", version, text))
+    made = folder / f"{package.name.split('_')[0]}_{version}.deb"
     run("dpkg-deb", "-Znone", "--root-owner-group", "-b", tree, made)
     return made

@@ -13,15 +13,19 @@ from pathlib import Path
 
 UNITS = Path("/usr/lib/systemd/system")
 NODES_UNITS = Path("/etc/systemd/system")
-PID = Path("/run/dockershim.service.pid")
 ASKED = Path("/run/systemctl.asked")
-SERVICE, SOCKET = "dockershim.service", "dockershim.socket"
+SOCKETS = {"dockershim.service": "dockershim.socket", "cri-docker.service": "cri-docker.socket"}
 
 
-def running() -> int | None:
+def pid_file(service: str) -> Path:
+    """Where the pid of a service's process is."""
+    return Path("/run", f"{service}.pid")
+
+
+def running(service: str) -> int | None:
     """The pid of the service's process, or None."""
     try:
-        pid = int(PID.read_text())
+        pid = int(pid_file(service).read_text())
         os.kill(pid, 0)
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -36,12 +40,13 @@ def setting(files: list[Path], name: str) -> str:
     return values[-1].strip()
 
 
-def start() -> None:
+def start(service: str) -> None:
+    """Start a service when its socket gets a connection."""
     # systemd.unit(5): in the order of their names, whichever folder they are in.
-    folders = (UNITS / f"{SERVICE}.d", NODES_UNITS / f"{SERVICE}.d")
+    folders = (UNITS / f"{service}.d", NODES_UNITS / f"{service}.d")
     drop_ins = sorted((file for folder in folders for file in folder.glob("*.conf")), key=lambda file: file.name)
-    command = setting([UNITS / SERVICE, *drop_ins], "ExecStart=")
-    socket = setting([UNITS / SOCKET], "ListenStream=")
+    command = setting([UNITS / service, *drop_ins], "ExecStart=")
+    socket = setting([UNITS / SOCKETS[service]], "ListenStream=")
     with Path("/run/dockershim.log").open("ab") as log:
         process = subprocess.Popen(
             ["systemd-socket-activate", f"--listen={socket}", *command.split()],
@@ -50,16 +55,17 @@ def start() -> None:
             stderr=log,
             start_new_session=True,
         )
-    PID.write_text(str(process.pid))
+    pid_file(service).write_text(str(process.pid))
 
 
-def stop() -> None:
-    pid = running()
+def stop(service: str) -> None:
+    """Stop a service, if it runs."""
+    pid = running(service)
     if pid:
         os.kill(pid, signal.SIGTERM)
-    while running():
+    while running(service):
         time.sleep(0.05)
-    PID.unlink(missing_ok=True)
+    pid_file(service).unlink(missing_ok=True)
 
 
 verb, *units = [word for word in sys.argv[1:] if not word.startswith("-")]
@@ -71,12 +77,15 @@ if verb in ("enable", "disable", "is-enabled", "preset"):
     if code or "--now" not in sys.argv:
         sys.exit(code)
     verb = "start"
+# An alias is a link.
+services = [name for name in ((UNITS / unit).resolve().name for unit in units) if name in SOCKETS]
 if verb == "is-active":
-    sys.exit(0 if SERVICE in units and running() else 3)
-if verb in ("stop", "try-restart") and SERVICE in units and running():
-    stop()
-    if verb == "try-restart":
-        start()
-if verb in ("start", "restart") and SERVICE in units:
-    stop()
-    start()
+    sys.exit(0 if any(running(service) for service in services) else 3)
+for service in services:
+    if verb == "stop" or (verb == "try-restart" and running(service)):
+        stop(service)
+        if verb == "try-restart":
+            start(service)
+    elif verb in ("start", "restart"):
+        stop(service)
+        start(service)

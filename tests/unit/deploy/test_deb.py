@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from deploy.deb import texts
 from deploy.deb.__main__ import SUITES, version_of
-from dockershim.server import config
+from dockershim.server import config, cri_dockerd
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -37,6 +37,17 @@ def test_a_manual_page_has_every_option(page: str) -> None:
     wanted = FLAGS if page.startswith("dockershim.1") else [f"{option.key}* = " for option in config.OPTIONS]
     assert [name for name in wanted if f"*{name}" not in text] == []
     assert "@" not in text
+
+
+def test_the_drop_in_provides_the_release_whose_command_line_it_takes() -> None:
+    text = texts.manual_page((ROOT / "deploy/deb/cri-dockerd.1.scd").read_text()).replace("\\", "")
+    assert [flag.name for flag in cri_dockerd.FLAGS if f"*--{flag.name}" not in text] == []
+    assert "@" not in text
+    assert f"flags of cri-dockerd {cri_dockerd.VERSION} by" in text
+    control = (ROOT / "deploy/deb/debian/control").read_text()
+    assert f"Provides: cri-dockerd (= {cri_dockerd.VERSION})\n" in control
+    module = (ROOT / "tests/kubernetes/cri-dockerd/go.mod").read_text()
+    assert f"github.com/Mirantis/cri-dockerd v{cri_dockerd.VERSION} " in module
 
 
 @pytest.mark.parametrize("shell", texts.COMPLETIONS)

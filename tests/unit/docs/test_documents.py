@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2
-from dockershim.server import config
+from dockershim.server import config, cri_dockerd
 from tests import options
 from tests.unit.cri.handlers import IMAGES, RUNTIME
 
@@ -98,6 +98,26 @@ def test_units_start_the_server_with_flags_that_it_takes(unit: Path) -> None:
     assert verb == "serve"
     given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
     config.load({key.replace("-", "_"): value for key, value in given.items()}, {})
+
+
+def test_the_unit_of_the_drop_in_is_that_of_the_server_with_other_names() -> None:
+    ours, drop_in = (settings(ROOT / "deploy" / name) for name in ("dockershim.service", "cri-docker.service"))
+    program, *arguments = shlex.split(drop_in.pop("ExecStart"))
+    assert Path(program).name == cri_dockerd.NAME
+    assert cri_dockerd.command(arguments) == {"container_runtime_endpoint": "fd://"}
+    socket = "cri-docker.socket"
+    assert (drop_in.pop("Requires"), drop_in.pop("After")) == (socket, f"{socket} {ours.pop('After')}")
+    drop_in.pop("Documentation")
+    drop_in["Description"] = drop_in["Description"].removesuffix(", in place of cri-dockerd")
+    assert "ExecStart" in ours
+    assert drop_in == {name: value for name, value in ours.items() if name != "ExecStart"}
+    listens = settings(ROOT / "deploy" / socket)["ListenStream"]
+    assert Path(listens) == Path(cri_dockerd.ENDPOINT.removeprefix("unix:///var"))
+
+
+def settings(unit: Path) -> dict[str, str]:
+    """The settings of a unit, whose names are all different."""
+    return dict(re.findall(r"^([A-Z]\w+)=(.*)$", unit.read_text(), re.MULTILINE))
 
 
 def test_the_service_waits_longer_than_calls_in_flight_may_take() -> None:

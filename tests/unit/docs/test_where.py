@@ -18,6 +18,7 @@ FOLDERS = (*PACKAGES, "tests", "docs", "deploy", "bench", "examples")
 PAGE = (ROOT / "docs/where.md").read_text()
 KINDS = (
     "A flag",
+    "A flag of cri-dockerd",
     "A call of the CRI",
     "A field of a request",
     "A limit of a container",

@@ -11,10 +11,11 @@ from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import which
 from typing import Final, TypeVar
 
 from dockershim.common.mountinfo import mounts
-from dockershim.doctor import engine, kubelet, network, node, server, state
+from dockershim.doctor import daemon, engine, kubelet, network, node, server, state
 from dockershim.doctor.findings import Finding, fail
 from dockershim.doctor.node_files import answers, is_program, output, text
 from dockershim.hooks.config import Reading, read_folder
@@ -117,6 +118,7 @@ def _begin(work: Callable[[], T], name: str) -> Future[T]:
 
 def _check_server(at: Node) -> Iterator[Finding]:
     yield from server.check_server(at.server, at.question.endpoint)
+    yield from server.check_unit((output(["systemctl", "is-enabled", server.UNIT]) or "").strip())
 
 
 def _check_process(at: Node) -> Iterator[Finding]:
@@ -139,11 +141,17 @@ def _check_engines_node(at: Node) -> Iterator[Finding]:
         yield from engine.check_cgroups(features, at.config.cgroup_driver)
         yield from engine.check_lsms(features, node.kernel_lsms())
         yield from engine.check_runtimes(at.engine.runtimes, at.config.oci_runtime, is_program)
+        if at.config.docker_endpoint.startswith("unix://"):
+            found = daemon.read_daemon()
+            settings = text(Path(found.config_file)) if found is not None else None
+            yield from daemon.check_logs(at.engine.log_driver, found, settings)
 
 
 def _check_kubelet(at: Node) -> Iterator[Finding]:
     yield from kubelet.check_kubelet(at.kubelet, at.question.endpoint, at.features)
     yield from kubelet.check_swap(text(_PROC / "swaps") or "", at.kubelet)
+    crictl = which("crictl") is not None
+    yield from kubelet.check_crictl(text(kubelet.CRICTL), at.question.endpoint, installed=crictl)
 
 
 def _check_cni(at: Node) -> Iterator[Finding]:

@@ -30,7 +30,9 @@ _DAEMON_JSON: Final = "/etc/docker/daemon.json"
 class EngineAnswer:
     """``features`` is None if the engine did not respond; ``failure`` is the reason. ``seconds`` is its response time.
 
-    ``containers`` are the ids of all containers, running or not; ``runtimes`` the paths of OCI runtimes, by name.
+    ``containers`` are the ids of all containers, running or not, ``running`` is the number of those that run;
+    ``runtimes`` are the paths of OCI runtimes, by name. ``log_driver`` is the default of containers. ``swarm`` is
+    whether the engine is in a swarm, ``authorization`` whether plugins decide who may do what.
     """
 
     features: Capabilities | None = None
@@ -38,6 +40,10 @@ class EngineAnswer:
     seconds: float = 0.0
     containers: frozenset[str] = field(default_factory=frozenset)
     runtimes: Mapping[str, str] = field(default_factory=dict)
+    running: int = 0
+    log_driver: str = ""
+    swarm: bool = False
+    authorization: bool = False
 
 
 def ask(config: Config) -> EngineAnswer:
@@ -46,23 +52,38 @@ def ask(config: Config) -> EngineAnswer:
 
 
 async def _ask(config: Config) -> EngineAnswer:
-    tls = None
-    if config.docker_tls_ca or config.docker_tls_cert:
-        tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
     began = time.monotonic()
     try:
         async with asyncio.timeout(_DEADLINE):
-            async with Engine(config.docker_endpoint, request_timeout=lambda: _DEADLINE, tls=tls) as engine:
+            async with connect(config) as engine:
                 api = await engine.api_version()
                 info = _object(await engine.get("/info"))
                 features = read_capabilities(api, info)
                 seconds = time.monotonic() - began
                 listed = await engine.get("/containers/json", params={"all": "true"})
-                return EngineAnswer(features, None, seconds, frozenset(_ids(listed)), dict(_runtimes(info)))
+                return EngineAnswer(
+                    features,
+                    None,
+                    seconds,
+                    frozenset(ids(listed)),
+                    dict(_runtimes(info)),
+                    running=sum(1 for one in _objects(listed) if one.get("State") == "running"),
+                    log_driver=str(info.get("LoggingDriver", "")),
+                    swarm=_object(info.get("Swarm")).get("LocalNodeState", "inactive") != "inactive",
+                    authorization=bool(_object(info.get("Plugins")).get("Authorization")),
+                )
     except ShimError as error:
         return EngineAnswer(failure=error)
     except TimeoutError:
         return EngineAnswer(failure=DeadlineExceeded(f"no response within {_DEADLINE:g} s"))
+
+
+def connect(config: Config) -> Engine:
+    """A client of the engine; each of its calls ends within 4 s."""
+    tls = None
+    if config.docker_tls_ca or config.docker_tls_cert:
+        tls = TLS(config.docker_tls_ca, config.docker_tls_cert, config.docker_tls_key, config.docker_tls_verify)
+    return Engine(config.docker_endpoint, request_timeout=lambda: _DEADLINE, tls=tls)
 
 
 def _object(answer: Any) -> dict[str, Any]:
@@ -77,10 +98,14 @@ def _runtimes(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def _ids(listed: Any) -> Iterator[str]:
-    for item in listed if isinstance(listed, list) else ():
-        identity = item.get("Id") if isinstance(item, dict) else None
-        if isinstance(identity, str):
+def _objects(listed: Any) -> Iterator[dict[str, Any]]:
+    return (item for item in listed if isinstance(item, dict)) if isinstance(listed, list) else iter(())
+
+
+def ids(listed: Any) -> Iterator[str]:
+    """The ids in the engine's list of containers."""
+    for item in _objects(listed):
+        if isinstance(identity := item.get("Id"), str):
             yield identity
 
 
@@ -101,6 +126,10 @@ def check_engine(answer: EngineAnswer, endpoint: str, other_sockets: Iterable[st
     yield _storage(features)
     if features.live_restore:
         yield ok("live-restore", "enabled")
+    elif answer.swarm:
+        # It would not start with both.
+        found = "not possible, as the engine is in a swarm: a restart of the engine stops all containers"
+        yield warn("live-restore", found, "docker swarm leave, and enable it then")
     else:
         found = "disabled: a restart of the engine stops all containers"
         edit = f'add "live-restore": true to {_DAEMON_JSON}, then: systemctl reload docker.service'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,8 @@ from dockershim.common.text import escape
 
 #: In characters. A path has 4096 at most; an engine's or plugin's message can be much longer.
 _LONGEST_TEXT: Final = 600
+
+_SYSCTL: Final = re.compile(r"sysctl -w ([a-z0-9_.-]+)=(\d+) \(and in /etc/sysctl\.d\)")
 
 ENGINE: Final = "engine"
 CNI_CONFIGURATION: Final = "CNI configuration"
@@ -69,6 +72,17 @@ def fail(title: str, message: str, fix: str, seconds: float | None = None) -> Fi
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
+
+
+def sysctl_fix(name: str, value: int) -> str:
+    """The fix that sets a sysctl now and at each boot; ``sysctl_of`` reads it."""
+    return f"sysctl -w {name}={value} (and in /etc/sysctl.d)"
+
+
+def sysctl_of(finding: Finding) -> tuple[str, str] | None:
+    """The sysctl that fixes a finding, and its value; None if it has another fix."""
+    found = _SYSCTL.fullmatch(finding.fix)
+    return (found[1], found[2]) if found else None
 
 
 def clean(text: str) -> str:

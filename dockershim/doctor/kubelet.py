@@ -21,6 +21,12 @@ FLAG_FILES: Final = (
     Path("/etc/default/kubelet"),
     Path("/etc/sysconfig/kubelet"),
 )
+#: Where systemd looks for the kubelet's unit, the first one that exists counts; and the folders of drop-ins, in their
+#: order. Of two drop-ins with the same name the last one counts.
+UNIT_FOLDERS: Final = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
+_UNIT: Final = "kubelet.service"
+CRICTL: Final = Path("/etc/crictl.yaml")
+_ENDPOINT: Final = "container-runtime-endpoint"
 _RESTART: Final = "then: systemctl restart kubelet"
 
 
@@ -42,11 +48,18 @@ class Kubelet:
     problem: str = ""
 
 
-def read_kubelet(configuration: Path = CONFIGURATION, flag_files: tuple[Path, ...] = FLAG_FILES) -> Kubelet | None:
+def read_kubelet(
+    configuration: Path = CONFIGURATION,
+    flag_files: tuple[Path, ...] = FLAG_FILES,
+    unit_folders: tuple[Path, ...] = UNIT_FOLDERS,
+) -> Kubelet | None:
     """The kubelet's settings: a flag wins over the configuration. None if the node has no kubelet."""
     flags: dict[str, Setting] = {}
     for path in flag_files:
         flags |= {name: Setting(value, path) for name, value in _flags(text(path) or "")}
+    command = read_command(unit_folders)
+    if command is not None:
+        flags |= {name: Setting(value, command.source) for name, value in _flags_of(command.value)}
     document: Mapping[str, Any] = {}
     problem = ""
     if configuration.exists():
@@ -54,11 +67,10 @@ def read_kubelet(configuration: Path = CONFIGURATION, flag_files: tuple[Path, ..
             document = _parse(text(configuration))
         except ValueError as error:
             problem = f"{configuration}: {error}"
-    elif not flags:
+    elif not flags and command is None:
         return None
     return Kubelet(
-        endpoint=flags.get("container-runtime-endpoint")
-        or _setting(document, "containerRuntimeEndpoint", configuration),
+        endpoint=flags.get(_ENDPOINT) or _setting(document, "containerRuntimeEndpoint", configuration),
         cgroup_driver=flags.get("cgroup-driver") or _setting(document, "cgroupDriver", configuration),
         fail_swap_on=_fails_on_swap(flags, document),
         problem=problem,
@@ -90,13 +102,43 @@ def _flags(content: str) -> Iterator[tuple[str, str]]:
         if not equals or name.lstrip().startswith("#"):
             continue
         try:
-            words = shlex.split(" ".join(shlex.split(value)))
+            yield from _flags_of(" ".join(shlex.split(value)))
         except ValueError:
             continue
-        for word, following in zip(words, [*words, ""][1:], strict=True):
-            if word.startswith("--"):
-                flag, joined, own = word[2:].partition("=")
-                yield flag, own if joined else following
+
+
+def _flags_of(command: str) -> list[tuple[str, str]]:
+    """The flags among the words of a command. Raises ValueError for unbalanced quotes."""
+    words = shlex.split(command)
+    found = []
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        if word.startswith("--"):
+            flag, joined, own = word[2:].partition("=")
+            found.append((flag, own if joined else following))
+    return found
+
+
+def read_command(unit_folders: tuple[Path, ...] = UNIT_FOLDERS) -> Setting | None:
+    """The last ExecStart= of the kubelet's unit and its drop-ins, and the file that has it. None without a unit."""
+    unit = next((folder / _UNIT for folder in unit_folders if (folder / _UNIT).is_file()), None)
+    if unit is None:
+        return None
+    drop_ins = {path.name: path for folder in reversed(unit_folders) for path in (folder / f"{_UNIT}.d").glob("*.conf")}
+    command = Setting("", unit)
+    for path in (unit, *(drop_ins[name] for name in sorted(drop_ins))):
+        for line in (text(path) or "").replace("\\\n", " ").splitlines():
+            key, _, value = line.strip().partition("=")
+            if key.strip() == "ExecStart" and _is_quoted(value):
+                command = Setting(" ".join(value.split()), path)
+    return command
+
+
+def _is_quoted(command: str) -> bool:
+    try:
+        shlex.split(command)
+    except ValueError:
+        return False
+    return True
 
 
 def _fails_on_swap(flags: Mapping[str, Setting], document: Mapping[str, Any]) -> bool:
@@ -128,6 +170,24 @@ def _endpoint(setting: Setting | None, endpoint: str) -> Finding:
         return ok(title, found)
     edit = f"set it to {endpoint} in {setting.source}, {_RESTART}"
     return fail(title, f"{found}, but the server listens on {endpoint}", edit)
+
+
+def check_crictl(settings: str | None, endpoint: str, *, installed: bool) -> Iterator[Finding]:
+    """``settings`` is the text of /etc/crictl.yaml, None if it does not exist."""
+    title = "crictl"
+    if not installed:
+        yield ok(title, "not installed")
+        return
+    try:
+        found = _parse(settings or "{}").get("runtime-endpoint")
+    except ValueError as error:
+        yield warn(title, f"{CRICTL}: {error}", f"crictl config --set runtime-endpoint={endpoint}")
+        return
+    if isinstance(found, str) and _plain(found) == _plain(endpoint):
+        yield ok(title, f"{found} ({CRICTL})")
+    else:
+        said = f"{found} ({CRICTL}), but the server listens on {endpoint}" if found else f"not set in {CRICTL}"
+        yield warn(title, said, f"crictl config --set runtime-endpoint={endpoint}")
 
 
 def _plain(endpoint: str) -> str:

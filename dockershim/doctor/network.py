@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import cni
-from dockershim.doctor.findings import CNI_CONFIGURATION, CNI_PLUGINS, Finding, fail, ok, warn
+from dockershim.doctor.findings import CNI_CONFIGURATION, CNI_PLUGINS, Finding, fail, ok, sysctl_fix, warn
 from dockershim.doctor.node_files import TABLE, number, text
 from dockershim.server.config import Config
 from dockershim.translate.network import kubenet_config
 
-_DEBIANS_PLUGINS: Final = Path("/usr/lib/cni")
+#: Has bridge-nf-call-iptables.
+MODULE: Final = "br_netfilter"
+DEBIANS_PLUGINS: Final = Path("/usr/lib/cni")
 #: Plugins that connect pods by the node's routes and leave the FORWARD chain to others.
 _ROUTED: Final = frozenset({"bridge", "ptp"})
 _LISTEN: Final = "0A"  # the kernel's number of TCP_LISTEN in /proc/net/tcp
@@ -91,8 +93,8 @@ def _plugin_problem(name: str, folders: Sequence[Path]) -> Finding | None:
         return None
     if places:
         return fail(CNI_PLUGINS, f"{places[0]} is not executable", f"chmod 755 {shlex.quote(str(places[0]))}")
-    if (_DEBIANS_PLUGINS / name).is_file():
-        edit = f"add the directory of the plugin: --cni-bin-dir={','.join(map(str, [*folders, _DEBIANS_PLUGINS]))}"
+    if (DEBIANS_PLUGINS / name).is_file():
+        edit = f"add the directory of the plugin: --cni-bin-dir={','.join(map(str, [*folders, DEBIANS_PLUGINS]))}"
     else:
         edit = f"install the plugin in {folders[0]} (Debian: apt-get install containernetworking-plugins)"
     return fail(CNI_PLUGINS, f"{name} is not in {', '.join(map(str, folders))}", edit)
@@ -127,21 +129,20 @@ def check_sysctls(sysctls: Path, *, ipv6: bool) -> Iterator[Finding]:
         yield ok("IPv4 forwarding", "on")
     else:
         found = "disabled: pods can reach neither other nodes nor external addresses"
-        yield fail("IPv4 forwarding", found, "sysctl -w net.ipv4.ip_forward=1 (and in /etc/sysctl.d)")
+        yield fail("IPv4 forwarding", found, sysctl_fix("net.ipv4.ip_forward", 1))
     if ipv6 and number(sysctls / "net/ipv6/conf/all/forwarding") != 1:
         # No failure: the bridge plugin turns it on with the first pod.
         found = "disabled, but pods get IPv6 addresses"
-        yield warn("IPv6 forwarding", found, "sysctl -w net.ipv6.conf.all.forwarding=1 (and in /etc/sysctl.d)")
+        yield warn("IPv6 forwarding", found, sysctl_fix("net.ipv6.conf.all.forwarding", 1))
     elif ipv6:
         yield ok("IPv6 forwarding", "on")
     calls = number(sysctls / "net/bridge/bridge-nf-call-iptables")
     title, effect = "bridge netfilter", "Services may not work between pods on this node"
     if calls is None:
-        edit = "modprobe br_netfilter (and add br_netfilter to /etc/modules-load.d/kubernetes.conf)"
-        yield warn(title, f"the module br_netfilter is not loaded: {effect}", edit)
+        edit = f"modprobe {MODULE} (and add {MODULE} to /etc/modules-load.d/kubernetes.conf)"
+        yield warn(title, f"the module {MODULE} is not loaded: {effect}", edit)
     elif calls == 0:
-        edit = "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and in /etc/sysctl.d)"
-        yield warn(title, f"disabled: {effect}", edit)
+        yield warn(title, f"disabled: {effect}", sysctl_fix("net.bridge.bridge-nf-call-iptables", 1))
     else:
         yield ok(title, "on")
 

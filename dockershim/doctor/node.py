@@ -13,7 +13,7 @@ from typing import Final
 from asyncinotify import Inotify, Mask
 
 from dockershim.common.mountinfo import Mount
-from dockershim.doctor.findings import Finding, fail, ok, warn
+from dockershim.doctor.findings import Finding, fail, ok, sysctl_fix, warn
 from dockershim.doctor.node_files import number, text
 
 KUBELET: Final = Path("/var/lib/kubelet")
@@ -111,13 +111,13 @@ def check_inotify(sysctls: Path, problem: int | None) -> Iterator[Finding]:
     watches = number(sysctls / "fs/inotify/max_user_watches")
     found = f"{instances} instances and {watches} watches per user"
     if problem == errno.EMFILE:
-        yield fail(title, f"no instances left of {found}", f"sysctl -w {folder}instances=8192 (and in /etc/sysctl.d)")
+        yield fail(title, f"no instances left of {found}", sysctl_fix(f"{folder}instances", 8192))
     elif problem == errno.ENOSPC:
-        yield fail(title, f"no watches left of {found}", f"sysctl -w {folder}watches=524288 (and in /etc/sysctl.d)")
+        yield fail(title, f"no watches left of {found}", sysctl_fix(f"{folder}watches", 524288))
     elif instances is not None and instances < _INSTANCES:
-        yield warn(title, f"only {found}", f"sysctl -w {folder}instances=8192 (and in /etc/sysctl.d)")
+        yield warn(title, f"only {found}", sysctl_fix(f"{folder}instances", 8192))
     elif watches is not None and watches < _WATCHES:
-        yield warn(title, f"only {found}", f"sysctl -w {folder}watches=524288 (and in /etc/sysctl.d)")
+        yield warn(title, f"only {found}", sysctl_fix(f"{folder}watches", 524288))
     else:
         yield ok(title, found)
 

@@ -24,6 +24,7 @@ from dockershim.server.config import Config
 from dockershim.server.cri_calls import call, connect, reason
 
 SERVER: Final = "server"
+UNIT: Final = "dockershim.service"
 #: Seconds, of one call and of all.
 _DEADLINE: Final = 4.0
 _ALL_CALLS: Final = 7.0
@@ -153,6 +154,15 @@ def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
     yield ok(SERVER, f"dockershim {version}{behind}, responds in {milliseconds:.0f} ms on {endpoint}")
     yield from _conditions(answer.status or cri.StatusResponse())
     yield from _hanging(answer.status or cri.StatusResponse())
+
+
+def check_unit(state: str) -> Iterator[Finding]:
+    """``state`` is what ``systemctl is-enabled`` prints; a unit that does not exist is not reported."""
+    title = "start at boot"
+    if state == "disabled":
+        yield warn(title, f"{UNIT} is not enabled: no server after a reboot", f"systemctl enable {UNIT}")
+    elif state.startswith("enabled"):
+        yield ok(title, f"{UNIT} is {state}")
 
 
 def _conditions(status: cri.StatusResponse) -> Iterator[Finding]:

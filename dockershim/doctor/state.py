@@ -16,6 +16,8 @@ from dockershim.hooks.config import FailurePolicy, HookServer, Reading
 CRI_DOCKERD_ROOT: Final = Path("/var/lib/cri-dockerd")
 CRI_DOCKERD_SOCKETS: Final = (Path("/run/cri-dockerd.sock"),)
 CRI_DOCKERD_UNITS: Final = ("cri-docker.service", "cri-docker.socket")
+#: What is wrong while cri-dockerd is active.
+TWO_SERVERS: Final = "so two servers manage the same pods"
 _STUCK_AFTER: Final = 3600.0
 _SHOWN: Final = 5
 
@@ -109,10 +111,10 @@ def check_cri_dockerd(
     """``units`` are active, ``sockets`` answer and are not ours, ``checkpoints`` is the number of its files."""
     title = "cri-dockerd"
     if units:
-        found = f"{', '.join(units)} still active, so two servers manage the same pods"
+        found = f"{', '.join(units)} still active, {TWO_SERVERS}"
         yield warn(title, found, f"systemctl disable --now {' '.join(units)}")
     elif sockets:
-        found = f"still listening on {', '.join(map(str, sockets))}, so two servers manage the same pods"
+        found = f"still listening on {', '.join(map(str, sockets))}, {TWO_SERVERS}"
         yield warn(title, found, f"stop the process that listens there (ss -lxp src {sockets[0]})")
     if checkpoints and not adopts:
         found = f"{checkpoints} checkpoints in {CRI_DOCKERD_ROOT} are not read: pods lost by the engine are not listed"

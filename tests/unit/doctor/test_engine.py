@@ -148,3 +148,9 @@ def test_the_programs_of_runtimes(runtimes: dict[str, str], wanted: str, expecte
     findings = list(check_runtimes(runtimes, wanted, lambda path: path == "/there"))
     assert levels(findings) == expected
     assert fix in fixes(findings)
+
+
+def test_an_engine_in_a_swarm_does_not_start_with_live_restore() -> None:
+    findings = list(check_engine(EngineAnswer(replace(GOOD, live_restore=False), swarm=True), ENDPOINT, ()))
+    assert levels(findings)["live-restore"] == "warn"
+    assert "daemon.json" not in fixes(findings)

@@ -23,7 +23,7 @@ def read(folder: Path, config: str | None = None, flags: str | None = None) -> K
         (folder / "config.yaml").write_text(config)
     if flags is not None:
         (folder / "flags.env").write_text(flags)
-    return read_kubelet(folder / "config.yaml", (folder / "none.env", folder / "flags.env"))
+    return read_kubelet(folder / "config.yaml", (folder / "none.env", folder / "flags.env"), (folder / "units",))
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,50 @@ def test_swap(swaps: str, found: Kubelet | None, level: str) -> None:
     findings = list(check_swap(swaps, found))
     assert levels(findings) == {"swap": level}
     assert ("swapoff -a" in fixes(findings)) is (level == "fail")
+
+
+KUBEADM = "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet $A \\\n  $B\n"
+
+
+def units(folder: Path, name: str, content: str) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+
+
+def test_the_last_command_of_the_unit_counts(tmp_path: Path) -> None:
+    own, packaged = tmp_path / "units", tmp_path / "usr"
+    assert kubelet.read_command((own, packaged)) is None
+    units(packaged, "kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet\n")
+    assert kubelet.read_command((own, packaged)) == Setting("/usr/bin/kubelet", packaged / "kubelet.service")
+    units(packaged, "kubelet.service.d/10-kubeadm.conf", KUBEADM)
+    units(own, "kubelet.service.d/20-odd.conf", "[Service]\nExecStart=/k 'unclosed\n")
+    found = kubelet.read_command((own, packaged))
+    assert found == Setting("/usr/bin/kubelet $A $B", packaged / "kubelet.service.d/10-kubeadm.conf")
+    units(own, "kubelet.service.d/10-kubeadm.conf", "[Service]\nExecStart=/mine\n")
+    assert kubelet.read_command((own, packaged)) == Setting("/mine", own / "kubelet.service.d/10-kubeadm.conf")
+
+
+def test_a_kubelet_without_any_setting_has_no_endpoint(tmp_path: Path) -> None:
+    units(tmp_path / "units", "kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet\n")
+    assert levels(check_kubelet(read(tmp_path), OURS, ENGINE_28))["kubelet's endpoint"] == "warn"
+    units(tmp_path / "units", "kubelet.service.d/a.conf", f"ExecStart=/k --container-runtime-endpoint={OURS}\n")
+    assert levels(check_kubelet(read(tmp_path), OURS, ENGINE_28))["kubelet's endpoint"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("settings", "installed", "level"),
+    [
+        pytest.param(None, False, "ok", id="not installed"),
+        pytest.param(None, True, "warn", id="no file"),
+        pytest.param("timeout: 1\n", True, "warn", id="no endpoint"),
+        pytest.param("runtime-endpoint: unix:///var/run/dockershim.sock\n", True, "ok", id="ours"),
+        pytest.param("runtime-endpoint: unix:///run/containerd/containerd.sock\n", True, "warn", id="another"),
+        pytest.param("runtime-endpoint: [1]\n", True, "warn", id="odd"),
+        pytest.param("[", True, "warn", id="not YAML"),
+    ],
+)
+def test_crictl(settings: str | None, installed: bool, level: str) -> None:
+    findings = list(kubelet.check_crictl(settings, OURS, installed=installed))
+    assert levels(findings) == {"crictl": level}
+    assert (OURS in fixes(findings)) == (level == "warn")

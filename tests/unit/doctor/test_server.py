@@ -19,6 +19,7 @@ from dockershim.doctor.server import (
     check_mount_namespace,
     check_privileges,
     check_server,
+    check_unit,
     looked_at,
     peer,
     running_config,
@@ -97,6 +98,19 @@ def test_one_cause_is_red_once() -> None:
 def test_nobody_at_the_socket(tmp_path: Path) -> None:
     assert peer(f"unix://{tmp_path / 'none'}") == (None, "No such file or directory")
     assert ask(f"unix://{tmp_path / 'none'}").failure == "No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param("enabled", {"start at boot": "ok"}, id="enabled"),
+        pytest.param("disabled", {"start at boot": "warn"}, id="disabled"),
+        pytest.param("not-found", {}, id="no unit"),
+        pytest.param("", {}, id="no systemd"),
+    ],
+)
+def test_the_unit(state: str, expected: dict[str, str]) -> None:
+    assert levels(check_unit(state)) == expected
 
 
 def test_a_server_that_takes_no_connections_hangs(tmp_path: Path) -> None:

@@ -29,8 +29,12 @@ CONFIG_SHOW: Final = ["config", "show"]
 INFO: Final = ["info"]
 DOCTOR: Final = ["doctor"]
 STATUS: Final = ["status"]
+SETUP: Final = ["setup"]
 
-COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR, STATUS)
+COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR, STATUS, SETUP)
+#: Of setup: pod networks that it can write, and features that it can turn on.
+_NETWORKS: Final = ("bridge",)
+_FEATURES: Final = ("early-network", "user-namespaces")
 
 #: Variables that gRPC's C core reads when it is loaded. Below "error" it logs every connection, not through our log.
 #: Its event engine, which 1.76 did not use in Python, reads connections in threads of its own: each call wakes more of
@@ -50,6 +54,7 @@ commands:
   info             print the features of the kernel, engine and OCI runtimes that the running server has found
   doctor           check this node for problems and print how to fix them; the exit code is 1 if a check fails
   status           show pods, containers, their resource usage and the state of the server until Ctrl-C
+  setup            print what to change on this host for a kubelet with Docker; --yes changes it, --undo takes it back
 """
 
 
@@ -81,6 +86,8 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         return _doctor(settings, pod=arguments.pod, as_json=arguments.json)
     if arguments.command == STATUS:
         return _status(settings, once=arguments.once, as_json=arguments.json)
+    if arguments.command == SETUP:
+        return _setup(settings, arguments)
     return _serve(settings, load, compose)
 
 
@@ -139,6 +146,19 @@ def _status(settings: config.Config, *, once: bool, as_json: bool) -> int:
     from dockershim.status.command import status
 
     return status(_callers_endpoint(settings), once=once, as_json=as_json)
+
+
+def _setup(settings: config.Config, arguments: argparse.Namespace) -> int:
+    set_up_grpc()
+    from dockershim.doctor.checks import Question
+    from dockershim.setup.command import setup
+    from dockershim.setup.plan import Wishes
+
+    environ = dict(os.environ)
+    question = Question(settings, _callers_endpoint(settings), environ, _config_of)
+    wishes = Wishes(network=arguments.network or "", features=frozenset(arguments.features or ()))
+    folder = f"{_config_file(arguments.config, environ) or config.DEFAULT_FILE}.d"
+    return setup(question, folder, wishes=wishes, apply=arguments.yes, undo=arguments.undo)
 
 
 def _config_of(words: Sequence[str], environ: Mapping[str, str]) -> config.Config:
@@ -206,7 +226,22 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--once: only valid for status")
     if arguments.pod and arguments.command != DOCTOR:
         parser.error("--pod: only valid for doctor")
+    _check_setup(parser, arguments)
     return arguments
+
+
+def _check_setup(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    given = {
+        "--yes": arguments.yes,
+        "--undo": arguments.undo,
+        "--network": arguments.network,
+        "--with": arguments.features,
+    }
+    flags = [flag for flag, value in given.items() if value]
+    if flags and arguments.command != SETUP:
+        parser.error(f"{flags[0]}: only valid for setup")
+    if arguments.undo and (others := [flag for flag in flags if flag not in ("--undo", "--yes")]):
+        parser.error(f"--undo: cannot be combined with {others[0]}")
 
 
 def _explicit_switches(argv: Sequence[str]) -> list[str]:
@@ -237,6 +272,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON (info, doctor, status)")
     parser.add_argument("--once", action="store_true", help="print all pods once and exit (status)")
     parser.add_argument("--pod", action="store_true", help="also run a pod and remove it (doctor)")
+    parser.add_argument("--yes", action="store_true", help="do what the plan says (setup)")
+    parser.add_argument("--undo", action="store_true", help="undo what setup has done (setup)")
+    parser.add_argument("--network", choices=_NETWORKS, help="also write a pod network for this node alone (setup)")
+    parser.add_argument(
+        "--with",
+        dest="features",
+        action="append",
+        choices=_FEATURES,
+        help="also turn on a feature of dockershim-runc; may be repeated (setup)",
+    )
     parser.add_argument("--version", action="version", version=f"dockershim {__version__}")
     parser.add_argument("--buildinfo", action=_BuildInfo, nargs=0, help="print the versions of Python and of libraries")
     for option in config.OPTIONS:

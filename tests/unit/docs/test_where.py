@@ -25,6 +25,7 @@ KINDS = (
     "A bound of the server",
     "A metric",
     "A check of the doctor",
+    "A step of setup",
     "A hook point",
     "An event of NRI",
     "A line of the server's log",

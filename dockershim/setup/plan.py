@@ -237,7 +237,7 @@ class _Planner:
         self._write(
             daemon.config_file,
             lambda content: daemon_json.merge(content, wanted, daemon.config_file),
-            "; ".join([*(one.message for one in fixed), *([_WHY_RUNTIME] if wanted.runtime else [])]),
+            "; ".join([*(one.message for one in fixed), *_other_reasons(wanted, fixed)]),
             check=(program, "--validate", "--config-file", NEW_CONTENT) if program else (),
             then=tuple(then),
             undone=tuple(undone),
@@ -430,6 +430,14 @@ class _Planner:
 
 
 _WHY_RUNTIME: Final = "the runtime dockershim-runc, for user namespaces and early networks; no container uses it yet"
+
+
+def _other_reasons(wanted: daemon_json.Wanted, fixed: Iterable[Finding]) -> Iterable[str]:
+    """Those of which doctor does not complain."""
+    if wanted.live_restore and not any(one.title == "live-restore" for one in fixed):
+        yield "live-restore is on, but would be off after a restart of the engine"
+    if wanted.runtime is not None:
+        yield _WHY_RUNTIME
 
 
 def _restart(words: tuple[str, ...], reason: str, condition: str, what: str) -> Command:

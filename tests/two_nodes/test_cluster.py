@@ -74,9 +74,10 @@ class Web:
 
 
 def proxy_mode(guest: Guest) -> str:
-    """What kube-proxy says of itself."""
+    """What kube-proxy says of itself; empty before it serves."""
     return guest.sh(
-        "python3 -c 'from urllib.request import *; print(urlopen(\"http://127.0.0.1:10249/proxyMode\").read().decode())'"
+        "python3 -c 'from urllib.request import *; print(urlopen(\"http://127.0.0.1:10249/proxyMode\").read().decode())'",
+        check=False,
     ).strip()
 
 
@@ -95,8 +96,8 @@ def web(made: TwoNodes, request: pytest.FixtureRequest) -> Iterator[Web]:
     """The pods and the Service, by kube-proxy in one of its modes."""
     if proxy_mode(made.worker) != request.param:
         set_proxy_mode(made, request.param)
-    for guest in made.nodes:
-        assert proxy_mode(guest) == request.param
+    modes = {request.param}
+    made.wait(lambda: set(map(proxy_mode, made.nodes)) == modes, PATIENCE, f"kube-proxy with {request.param}")
     service = {"type": "NodePort"}
     deploy(made, NAME, 2, spec=SPREAD, service=service, host_port=HOST_PORT, seconds=PATIENCE)
     found = {

@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -193,7 +193,8 @@ class Inventory:
         self, sandbox_id: str, until: Callable[[SandboxRecord], bool] | None = None
     ) -> SandboxRecord | None:
         """Like ``refresh_container``, for a sandbox."""
-        await self._refresh(sandbox_id, lambda: _satisfied(self._sandboxes.get(sandbox_id), until))
+        refresh = self._refresh if until is None else self._refresh_patiently
+        await refresh(sandbox_id, lambda: _satisfied(self._sandboxes.get(sandbox_id), until))
         return self._sandboxes.get(sandbox_id)
 
     async def refresh_container(
@@ -202,10 +203,22 @@ class Inventory:
         """Read the container with this whole id from the engine and return its record; None if it does not exist.
 
         For a call that has changed the container: when this returns, every read shows the change. ``until`` tells
-        whether a record already shows it; then the engine is not asked.
+        whether a record already shows it; then the engine is not asked, and else it may take its time: the request
+        timeout.
         """
-        await self._refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
+        refresh = self._refresh if until is None else self._refresh_patiently
+        await refresh(container_id, lambda: _satisfied(self._containers.get(container_id), until))
         return self._containers.get(container_id)
+
+    async def _refresh_patiently(self, container_id: str, satisfied: Callable[[], bool]) -> None:
+        """Refresh until the request timeout: a busy engine that has just started a container may take long to show it.
+
+        After a failure a kubelet makes another container in place of the one that runs.
+        """
+        async with self._engine.deadline(f"GET /containers/{container_id}/json"):
+            while True:
+                with suppress(DeadlineExceeded):
+                    return await self._refresh(container_id, satisfied)
 
     async def refresh_ended(self, container_id: str) -> bool:
         """Like ``refresh_container``, for a sandbox or container that a call ended. Returns whether it has ended."""

@@ -116,6 +116,8 @@ class SteppedEngine(EngineModel):
         self.fail: set[str] = set()
         self.fails_reads = False
         self.before: dict[str, Callable[[], Awaitable[object]]] = {}
+        #: Seconds of the next inspects.
+        self.slow_inspects: list[float] = []
         self.changes: list[str] = []
         self.asked: list[str] = []
         #: The runtime that is dockershim-runc; empty for none.
@@ -138,6 +140,8 @@ class SteppedEngine(EngineModel):
 
     async def request(self, method: str, path: str, params: Mapping[str, str], body: Any) -> Reply:
         if not (action := _action(method, path)):
+            if self.slow_inspects and path.startswith("/containers/") and path.endswith("/json") and not params:
+                await asyncio.sleep(self.slow_inspects.pop())
             return await super().request(method, path, params, body)
         carry_out = functools.partial(super().request, method, path, params, body)
         try:

@@ -60,3 +60,17 @@ async def test_a_start_that_did_not_reach_the_engine_can_be_made_again(node: Sim
     node.engine.before.clear()
     await server.start_container()
     assert node.container in node.engine.ids(running=True)
+
+
+@simulated
+async def test_a_container_starts_on_an_engine_that_has_no_time_for_an_inspect(node: SimNode) -> None:
+    server = await node.with_pod(container=True)
+
+    def slow_down(action: str, container: Container) -> None:
+        if action == "start":
+            node.engine.slow_inspects += [30.0] * 4
+
+    node.engine.on_change.append(slow_down)
+    await server.start_container()
+    assert node.engine.slow_inspects == []
+    assert (await server.container_status()).state == cri.CONTAINER_RUNNING

@@ -21,6 +21,8 @@ from tests.node.mounts import MS_PRIVATE, bind, mount, propagate
 
 #: The node's own; in Debian they are the same folders of the one machine.
 SHARED = ("/proc", "/sys", "/dev", "/run", "/var/lib/docker", "/var/lib/cni", "/var/log", "/etc/cni", "/opt/cni/bin")
+#: apt's and dpkg's own notes, and caches that others make of what is installed.
+NOT_OURS = ("var/lib/dpkg/", "var/lib/apt/", "var/cache/", "tmp/", "root/", "etc/ld.so.cache")
 OLD = "0.0.1-1"
 SOCKET = "/run/dockershim.sock"
 POD = {"metadata": {"name": "pod", "namespace": "tests", "uid": "uid"}, "log_directory": "/var/log/pods/pod"}
@@ -190,3 +192,9 @@ def containers() -> Mapping[str, str]:
     inspect = ["docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", *ids]
     shown = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout if ids else ""
     return dict(line.split() for line in shown.splitlines())
+
+
+def files(debian: Debian) -> set[str]:
+    """All paths on Debian's own disk but those that are not ours."""
+    found = debian.run("find", "/", "-xdev", "-printf", "%P\n").splitlines()
+    return {path for path in found if not path.startswith(NOT_OURS)}

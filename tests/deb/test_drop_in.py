@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dockershim.server import cri_dockerd
-from tests.deb.conftest import Debian, answers, containers, crictl, run_pod
-from tests.deb.test_package import files
+from tests.deb.conftest import Debian, answers, containers, crictl, files, run_pod
 from tests.node.packages import run
 
 # On a busy machine dpkg and the compilation of a thousand modules take their time.

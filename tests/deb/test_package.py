@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deb.conftest import Debian, answers, containers, crictl, run_pod
+from tests.deb.conftest import Debian, answers, containers, crictl, files, run_pod
 
 # On a busy machine dpkg and the compilation of a thousand modules take their time.
 pytestmark = pytest.mark.timeout(300)
@@ -16,14 +16,6 @@ pytestmark = pytest.mark.timeout(300)
 CONFIG = "etc/dockershim/config.toml"
 #: The machine of the tests may have swap.
 KUBELET = "containerRuntimeEndpoint: {}\nfailSwapOn: false\n"
-#: apt's and dpkg's own notes, and caches that others make of what is installed.
-NOT_OURS = ("var/lib/dpkg/", "var/lib/apt/", "var/cache/", "tmp/", "root/", "etc/ld.so.cache")
-
-
-def files(debian: Debian) -> set[str]:
-    """All paths on Debian's own disk but those that are not ours."""
-    found = debian.run("find", "/", "-xdev", "-printf", "%P\n").splitlines()
-    return {path for path in found if not path.startswith(NOT_OURS)}
 
 
 def test_a_pod_is_the_same_after_an_upgrade(debian: Debian, tmp_path: Path) -> None:

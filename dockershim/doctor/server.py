@@ -38,7 +38,7 @@ _FIXES_OF_CONNECTING: Final[Mapping[str, str]] = {
     _QUEUE_FULL: "systemctl restart dockershim.service",
     os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
-_SERVICES: Final = ("dockershim.service", "cri-docker.service")
+_SERVICES: Final = (UNIT, "cri-docker.service")
 #: The options of the server by which this command finds what it looks at.
 _LOOKED_AT: Final = (
     "docker_endpoint",

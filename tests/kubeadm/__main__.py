@@ -18,7 +18,7 @@ from tests.conformance.verdict import draft, picked, read_expectations
 from tests.kubeadm import images
 from tests.kubeadm.cluster import IMAGES, PROGRAMS, VERSION
 from tests.kubernetes import programs, suite_images
-from tests.kubernetes.ginkgo import JUNIT
+from tests.kubernetes.ginkgo import CONFORMANCE, JUNIT
 from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
 from tests.node.supplies import ENGINES
@@ -26,7 +26,6 @@ from tests.node.supplies import ENGINES
 EXPECTED: Final = Path(__file__).parent / "expected.toml"
 TIME_LIMIT: Final = 7200  # seconds for the whole suite
 GROUPS: Final = r"\[sig-(?:node|network|apps)\]"
-CONFORMANCE: Final = r"\[Conformance\]"
 
 
 def main(arguments: Sequence[str]) -> int:

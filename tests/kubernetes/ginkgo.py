@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 JUNIT: Final = "junit.xml"
+#: In the names of the specs that every conformant cluster passes.
+CONFORMANCE: Final = r"\[Conformance\]"
 
 
 @dataclass(frozen=True, slots=True)

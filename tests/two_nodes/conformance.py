@@ -15,7 +15,7 @@ from typing import Final
 from tests.conformance.suites import Run
 from tests.conformance.verdict import by_area, draft, picked, read_expectations
 from tests.kubernetes.client import ClusterError
-from tests.kubernetes.ginkgo import JUNIT, Suite
+from tests.kubernetes.ginkgo import CONFORMANCE, JUNIT, Suite
 from tests.kubernetes.programs import NEWEST
 from tests.node.cache import say
 from tests.node.packages import SetupError
@@ -26,7 +26,6 @@ from tests.vm.guest import GuestError
 from tests.vm.running import site
 
 EXPECTED: Final = Path(__file__).parent / "expected.toml"
-CONFORMANCE: Final = r"\[Conformance\]"
 #: Some specs need two nodes that take any pod.
 TAINT: Final = "node-role.kubernetes.io/control-plane"
 

@@ -25,8 +25,9 @@ from tests.processes import cpu, resident_mib
 
 IDLE = 2.0  # seconds that a server has after its start until its memory is read
 
-#: The same stops of ours beside the longer of the bare parts alone, which is the bound of doing both at once.
-LONGER_PART = "StopPodSandbox, longer part"
+#: The same stops of ours beside the longer of the bare parts alone, which is the bound of doing both at once. The sum
+#: of both says nothing of ours: how much longer it is depends on the engine and on the machine.
+LONGER_PART, LONGER_PART_LIMIT = "StopPodSandbox, longer part", 1.05
 #: Pods that are brought up to count the server's CPU, and how many of them at once.
 BURST, AT_ONCE = 60, 10
 
@@ -83,7 +84,7 @@ async def _lives(bench: Setting, warm_up: int, repetitions: int) -> list[Compari
     longer = [pod.longer_part_of_stop for pod in bare[warm_up:]]
     return [
         *(Comparison(call, sides["ours"], sides["bare"], LIFE[call][1]) for call, sides in found.items()),
-        Comparison(LONGER_PART, found["StopPodSandbox"]["ours"], longer),
+        Comparison(LONGER_PART, found["StopPodSandbox"]["ours"], longer, LONGER_PART_LIMIT),
     ]
 
 

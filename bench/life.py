@@ -17,7 +17,7 @@ LIFE: Mapping[str, tuple[Callable[[Pod], Awaitable[None]], float | None]] = {
     "ExecSync": (lambda pod: pod.exec_sync(), 1.10),
     "StopContainer": (lambda pod: pod.stop_container(), 1.10),
     "RemoveContainer": (lambda pod: pod.remove_container(), None),
-    "StopPodSandbox": (lambda pod: pod.stop_pod_sandbox(), 0.75),
+    "StopPodSandbox": (lambda pod: pod.stop_pod_sandbox(), None),
     "RemovePodSandbox": (lambda pod: pod.remove_pod_sandbox(), None),
 }
 #: Before each call of a pod's life, for what the call before it set off in the engine: an exec right after a start

@@ -53,7 +53,8 @@ def deploy(
     at this port of its node, too.
     """
     labels = {"app": name}
-    probe = {"httpGet": {"path": "/hostname", "port": PORT}, "periodSeconds": 1}
+    # With the default of one second a pod of a busy machine is left out of its Service now and then.
+    probe = {"httpGet": {"path": "/hostname", "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 10}
     container = {
         "name": "main",
         "image": IMAGE,

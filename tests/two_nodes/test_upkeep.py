@@ -73,8 +73,12 @@ def test_a_drained_node_gets_another_server_and_engine_and_comes_back(made: TwoN
     made.kubectl("uncordon", WORKER)
     made.timed("the node's return", made.wait_ready)
     made.timed("its pods", lambda: made.rolled_out("deployment/moved", PATIENCE))
-    assert moved.answers(steady) == steady.pods()
-    assert steady.answers(moved) == moved.pods()
+
+    def reach_each_other() -> bool:
+        return moved.answers(steady, 1) == steady.pods() and steady.answers(moved, 1) == moved.pods()
+
+    # The kube-proxy that was started again has to list them first, and a busy guest misses readiness probes of CoreDNS.
+    made.timed("its Services", lambda: made.wait(reach_each_other, PATIENCE, "answers of Services between both nodes"))
     assert before.items() <= containers_on(made, CONTROL).items()
     made.kubectl("delete", "deployment,service", "steady", "moved", "--ignore-not-found", "--cascade=foreground")
     made.wait(lambda: not left(made, worker).odd(), PATIENCE, "the end of what was on the node before")

@@ -81,9 +81,10 @@ format: install ## Rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 .PHONY: tables
-tables: install ## Write the tables of docs that are made of the code: fields.md (from fields.toml), configuration.md
+tables: install ## Write the tables of docs that are made of the code: fields.md (from fields.toml), configuration.md, and that of install.md
 	$(BIN)/python -m tests.fields
 	$(BIN)/python -m tests.options
+	$(BIN)/python -m deploy.targets
 
 .PHONY: runc
 runc: assemblers ## Compile dockershim-runc, which gives pods user namespaces, for both architectures

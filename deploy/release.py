@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import email
 import re
-import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deploy.deb.__main__ import ARCHITECTURES, SUITES, BuildError, build, sbom
+from deploy.build import build_all
+from deploy.targets import ROOT, TARGETS
+from deploy.tree import BuildError, run, sbom
 from dockershim import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 #: What an index shows, and what installers act on.
 METADATA = ("Summary", "License-Expression", "License-File", "Requires-Python", "Classifier", "Author", "Description")
@@ -26,13 +26,18 @@ METADATA = ("Summary", "License-Expression", "License-File", "Requires-Python", 
 
 def main() -> int:
     """Print every problem; exit with 1 if there is one."""
-    problems = [*changelog_problems((ROOT / "CHANGELOG.md").read_text(), __version__)]
-    problems += [*_git_problems(), *_wheel_problems(), *_package_problems()]
+    problems = [*checkout_problems(), *_wheel_problems(), *_package_problems()]
     for problem in problems:
         sys.stderr.write(f"make release-check: {problem}\n")
     if not problems:
         sys.stdout.write(f"{__version__} can be released; its files are in dist.\n")
     return 1 if problems else 0
+
+
+def checkout_problems() -> Iterator[str]:
+    """What the sources lack."""
+    yield from changelog_problems((ROOT / "CHANGELOG.md").read_text(), __version__)
+    yield from _git_problems()
 
 
 def changelog_problems(text: str, version: str) -> Iterator[str]:
@@ -49,19 +54,25 @@ def changelog_problems(text: str, version: str) -> Iterator[str]:
 
 
 def _git_problems() -> Iterator[str]:
-    if _run("git", "status", "--porcelain").strip():
+    if run("git", "status", "--porcelain", cwd=ROOT).strip():
         yield "git: there are changes without a commit"
-    tags = _run("git", "tag", "--points-at", "HEAD").split()
+    tags = run("git", "tag", "--points-at", "HEAD", cwd=ROOT).split()
     if tags and f"v{__version__}" not in tags:
         yield f"git: HEAD has the tag {' '.join(tags)}, but its version is {__version__}"
 
 
+def build_wheel(folder: Path) -> Path:
+    """Build and check the wheel in ``folder``, with the bill of materials, and return its path."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT)
+    wheel = folder / f"dockershim-{__version__}-py3-none-any.whl"
+    run(sys.executable, "-m", "twine", "check", "--strict", str(wheel))
+    sbom(folder / f"dockershim-{__version__}.cdx.json")
+    return wheel
+
+
 def _wheel_problems() -> Iterator[str]:
     try:
-        _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(DIST))
-        wheel = DIST / f"dockershim-{__version__}-py3-none-any.whl"
-        _run(sys.executable, "-m", "twine", "check", "--strict", str(wheel))
-        sbom(DIST / f"dockershim-{__version__}.cdx.json")
+        wheel = build_wheel(DIST)
     except BuildError as error:
         yield str(error)
         return
@@ -87,20 +98,10 @@ def metadata_problems(fields: Mapping[str, object]) -> Iterator[str]:
 
 
 def _package_problems() -> Iterator[str]:
-    for suite in SUITES:
-        for architecture in ARCHITECTURES:
-            try:
-                packages = build(suite, architecture, "1", DIST)
-                _run("lintian", "--fail-on=error,warning", "--allow-root", *map(str, packages))
-            except BuildError as error:
-                yield str(error)
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise BuildError(f"`{' '.join(command)}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    try:
+        list(build_all(TARGETS, "1", DIST))
+    except BuildError as error:
+        yield str(error)
 
 
 if __name__ == "__main__":

@@ -22,17 +22,24 @@ lock: $(RELEASE)/.installed ## Renew deploy/locks: the newest versions that pypr
 	$(LOCK) pyproject.toml --extra tracing -o deploy/locks/server.txt
 	$(LOCK) --group release -o deploy/locks/release.txt
 
-# SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64: the machine's own if left out. REVISION counts packages of a version.
+# SUITE=, ARCHITECTURE=amd64|arm64: the machine's own if left out. REVISION counts packages of a version.
 REVISION ?= 1
-DEB = $(RELEASE)/bin/python -m deploy.deb --revision $(REVISION) \
-  $(if $(SUITE),--suite $(SUITE)) $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE))
+FOR = --revision $(REVISION) $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE))
 
 .PHONY: deb
-deb: $(RELEASE)/.installed debian-tools ## Build the Debian package in dist (SUITE=bookworm|trixie, ARCHITECTURE=amd64|arm64)
-	$(DEB)
+deb: $(RELEASE)/.installed debian-tools ## Build the Debian packages in dist (SUITE=bookworm, ARCHITECTURE=amd64|arm64; docs/install.md has all)
+	$(RELEASE)/bin/python -m deploy.deb $(if $(SUITE),--target $(SUITE)) $(FOR)
+
+.PHONY: rpm
+rpm: $(RELEASE)/.installed rpm-tools ## Build the rpm packages in dist (TARGET=el9|el10|fc42|fc43, ARCHITECTURE=amd64|arm64)
+	$(RELEASE)/bin/python -m deploy.rpm --target '$(TARGET)' $(FOR)
+
+.PHONY: packages
+packages: $(RELEASE)/.installed debian-tools rpm-tools ## Build and check the packages for all distributions and architectures in dist (TARGETS="el9 noble" builds some)
+	$(RELEASE)/bin/python -m deploy.build --revision $(REVISION) $(TARGETS)
 
 .PHONY: release-check
-release-check: $(RELEASE)/.installed debian-tools ## Say what keeps this checkout from being a release; build all its files in dist
+release-check: $(RELEASE)/.installed debian-tools rpm-tools ## Say what keeps this checkout from being a release; build all its files in dist
 	$(RELEASE)/bin/python -m deploy.release
 
 .PHONY: debian-tools
@@ -40,6 +47,13 @@ debian-tools:
 	@type dh scdoc lintian >/dev/null 2>&1 || { \
 	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends debhelper scdoc lintian; }
+
+.PHONY: rpm-tools
+rpm-tools:
+	@type rpmbuild rpmlint checkmodule semodule_package scdoc >/dev/null 2>&1 || { \
+	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
+	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
+	    rpm rpmlint checkpolicy semodule-utils scdoc; }
 
 ##@ Test
 
@@ -52,3 +66,16 @@ else
 	$(BIN)/python -m tests.deb $(if $(SUITE),--suite $(SUITE)) --focus "$$FOCUS" \
 	  --engine $(if $(filter command line,$(origin ENGINE)),$(ENGINE),$(NEWEST))
 endif
+
+# The old packages sort before those in dist.
+.PHONY: test-rpm
+test-rpm: install $(RELEASE)/.installed rpm-tools ## Install, upgrade and erase the rpm packages on a Debian with their Python (TARGET=fc43, ENGINE=28, FOCUS=name)
+	$(RELEASE)/bin/python -m deploy.rpm --target $(or $(TARGET),fc43)
+	$(RELEASE)/bin/python -m deploy.rpm --target $(or $(TARGET),fc43) --revision 0 --output build/rpm/old
+	$(BIN)/python -m tests.rpm --target $(or $(TARGET),fc43) --focus "$$FOCUS" \
+	  --engine $(if $(filter command line,$(origin ENGINE)),$(ENGINE),$(NEWEST))
+
+# Twice the time of `make packages`.
+.PHONY: test-packages
+test-packages: packages ## Build the packages again, from a fresh clone with other settings, and compare them (TARGETS=)
+	$(RELEASE)/bin/python -m tests.twice $(TARGETS)

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 
-from deploy.deb.__main__ import SUITES, drop_in_file_name, file_name, own_architecture, own_suite
+from deploy.deb.__main__ import drop_in_file_name, file_name
+from deploy.targets import TARGETS, of_kind, own_architecture, own_suite
 from tests.deb import debian
 from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
@@ -15,12 +16,12 @@ from tests.node.packages import SetupError
 def main() -> int:
     """Make the clean Debian outside of the node, which has no way out, and run the tests inside."""
     parser = argparse.ArgumentParser(prog="python -m tests.deb", description=__doc__)
-    parser.add_argument("--suite", choices=SUITES, default=own_suite())
+    parser.add_argument("--suite", choices=of_kind("deb"), default=own_suite())
     parser.add_argument("--engine", default="28")
     parser.add_argument("--focus", default="", help="run only tests of that name")
     given = parser.parse_args()
-    package = REPOSITORY / "dist" / file_name(given.suite, own_architecture())
-    drop_in = REPOSITORY / "dist" / drop_in_file_name(given.suite)
+    package = REPOSITORY / "dist" / file_name(TARGETS[given.suite], own_architecture())
+    drop_in = REPOSITORY / "dist" / drop_in_file_name(TARGETS[given.suite])
     for file in (package, drop_in):
         if not file.exists():
             sys.exit(f"make test-deb: {file} is missing: make deb builds it")

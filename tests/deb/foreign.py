@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deploy.deb.__main__ import SUITES, file_name, own_suite
+from deploy.deb.__main__ import file_name
+from deploy.targets import TARGETS, of_kind, own_suite
 from dockershim import __version__
 from tests.deb import debian
 from tests.node.cache import REPOSITORY
@@ -32,7 +33,7 @@ print(platform.machine())
 def main() -> int:
     """Try the package in dist; a failure is an exception."""
     parser = argparse.ArgumentParser(prog="python -m tests.deb.foreign", description=__doc__)
-    parser.add_argument("--suite", choices=SUITES, default=own_suite())
+    parser.add_argument("--suite", choices=of_kind("deb"), default=own_suite())
     given = parser.parse_args()
     if platform.machine() == MACHINE:
         sys.exit("this machine is an arm64: make test-deb")
@@ -45,7 +46,7 @@ def main() -> int:
             if not (root / "lib").exists():
                 (root / "lib").symlink_to("usr/lib")  # base-files would, if it were configured
             run("cp", executable(f"qemu-{MACHINE}-static"), root / "emulator")
-            run("dpkg-deb", "-x", REPOSITORY / "dist" / file_name(given.suite, ARCHITECTURE), root)
+            run("dpkg-deb", "-x", REPOSITORY / "dist" / file_name(TARGETS[given.suite], ARCHITECTURE), root)
             python = ("chroot", root, "/emulator", "/usr/lib/dockershim/bin/python", "-P")
             answers = [
                 run(*python, "-m", "dockershim", "--version"),

@@ -76,7 +76,7 @@ if verb in ("enable", "disable", "is-enabled", "preset"):
     code = subprocess.call(["/usr/bin/systemctl.real", "--root=/", *words])
     if code or "--now" not in sys.argv:
         sys.exit(code)
-    verb = "start"
+    verb = "stop" if verb == "disable" else "start"
 # An alias is a link.
 services = [name for name in ((UNITS / unit).resolve().name for unit in units) if name in SOCKETS]
 if verb == "is-active":

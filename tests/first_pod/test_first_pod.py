@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deb.__main__ import file_name
+from deploy.targets import TARGETS
 from tests.deb.repacked import repacked
 from tests.first_pod import clean, page
 from tests.node.cache import REPOSITORY
@@ -17,7 +18,7 @@ from tests.vm.guest import Guest, GuestError
 from tests.vm.machines import QEMU
 from tests.vm.running import running
 
-PACKAGE = REPOSITORY / "dist" / file_name("trixie", "amd64")
+PACKAGE = REPOSITORY / "dist" / file_name(TARGETS["trixie"], "amd64")
 # Its version sorts after every other.
 NEWER = "9999"
 # Without KVM the whole page takes a quarter of an hour, and three times as long on a busy machine.

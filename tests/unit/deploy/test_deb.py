@@ -14,7 +14,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from deploy.deb import texts
-from deploy.deb.__main__ import SUITES, version_of
+from deploy.deb.__main__ import version_of
+from deploy.targets import TARGETS
+from deploy.tree import version
 from dockershim.server import config, cri_dockerd
 
 ROOT = Path(__file__).parents[3]
@@ -77,14 +79,14 @@ def test_bash_completes(typed: list[str], offered: list[str], tmp_path: Path) ->
 
 
 def test_versions_sort_as_they_are_released() -> None:
-    old, new = SUITES["bookworm"], SUITES["trixie"]
+    old, new = TARGETS["bookworm"], TARGETS["trixie"]
     order = [
-        version_of("0.2.0.dev1", "1", old),
-        version_of("0.2.0rc1", "1", old),
-        version_of("0.2.0", "1", old),
-        version_of("0.2.0", "1", new),
-        version_of("0.2.0", "2", old),
-        version_of("0.10.0", "1", old),
+        version_of(version("0.2.0.dev1"), "1", old),
+        version_of(version("0.2.0rc1"), "1", old),
+        version_of(version("0.2.0"), "1", old),
+        version_of(version("0.2.0"), "1", new),
+        version_of(version("0.2.0"), "2", old),
+        version_of(version("0.10.0"), "1", old),
     ]
     for earlier, later in itertools.pairwise(order):
         subprocess.run(["dpkg", "--compare-versions", earlier, "lt", later], check=True)

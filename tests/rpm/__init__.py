@@ -1,0 +1,1 @@
+"""The packages for rpm, installed by rpm into a Debian that has their Python."""

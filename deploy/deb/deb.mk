@@ -42,6 +42,18 @@ packages: $(RELEASE)/.installed debian-tools rpm-tools ## Build and check the pa
 release-check: $(RELEASE)/.installed debian-tools rpm-tools ## Say what keeps this checkout from being a release; build all its files in dist
 	$(RELEASE)/bin/python -m deploy.release
 
+# DRAFT=1 goes on although the checkout is not ready, TARGETS= then builds some.
+.PHONY: release
+release: $(RELEASE)/.installed debian-tools rpm-tools release-tools ## Build, sign and lay out a release in dist (GPG_KEY=fingerprint, MINISIGN_KEY=file; docs/verify.md)
+	$(RELEASE)/bin/python -m deploy.publish --gpg-key '$(GPG_KEY)' $(if $(MINISIGN_KEY),--minisign-key '$(MINISIGN_KEY)') \
+	  $(if $(DRAFT),--draft $(TARGETS))
+
+.PHONY: release-tools
+release-tools:
+	@type apt-ftparchive createrepo_c gpg minisign >/dev/null 2>&1 || { \
+	  apt-get -o DPkg::Lock::Timeout=300 update -q; \
+	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends apt-utils createrepo-c gpg minisign; }
+
 .PHONY: debian-tools
 debian-tools:
 	@type dh scdoc lintian >/dev/null 2>&1 || { \
@@ -79,3 +91,7 @@ test-rpm: install $(RELEASE)/.installed rpm-tools ## Install, upgrade and erase 
 .PHONY: test-packages
 test-packages: packages ## Build the packages again, from a fresh clone with other settings, and compare them (TARGETS=)
 	$(RELEASE)/bin/python -m tests.twice $(TARGETS)
+
+.PHONY: test-repositories
+test-repositories: install $(RELEASE)/.installed debian-tools rpm-tools release-tools ## Make a small release with keys of the test's own, and install from it with apt and dnf (FOCUS=name)
+	$(BIN)/python -m tests.repositories --builder $(RELEASE)/bin/python --focus "$$FOCUS"

@@ -1,6 +1,6 @@
 """`python -m deploy.build [TARGET...]`: build the packages of each target for each architecture, and check them.
 
-`make packages` runs it.
+Without targets it builds all, and the tarball and the single file of each architecture. `make packages` runs it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from deploy import tree
 from deploy.deb.__main__ import build as build_deb
 from deploy.rpm.__main__ import build as build_rpm
+from deploy.single_file.__main__ import build as build_single_file
+from deploy.tarball.__main__ import build as build_tarball
 from deploy.targets import ARCHITECTURES, ROOT, TARGETS
 
 BUILDERS = {"deb": build_deb, "rpm": build_rpm}
@@ -35,7 +38,8 @@ def main() -> int:
     if unknown := [name for name in given.targets if name not in TARGETS]:
         parser.error(f"unknown target {unknown[0]!r}: must be one of {', '.join(TARGETS)}")
     try:
-        for package in build_all(given.targets or TARGETS, given.revision, given.output):
+        bundles = iter(()) if given.targets else build_bundles(given.output)
+        for package in chain(build_all(given.targets or TARGETS, given.revision, given.output), bundles):
             sys.stdout.write(f"{os.path.relpath(package)}\n")
             sys.stdout.flush()
     except tree.BuildError as error:
@@ -61,6 +65,13 @@ def build_all(names: Iterable[str], revision: str, output: Path) -> Iterator[Pat
                     yield package
                 elif digests[package] != digest:
                     raise tree.BuildError(f"{package.name} is not the same when it is built for {architecture}")
+
+
+def build_bundles(output: Path) -> Iterator[Path]:
+    """Build what is not for one distribution: the tarball and the single file of each architecture."""
+    for architecture in ARCHITECTURES:
+        yield build_tarball(architecture, output)
+        yield from build_single_file(architecture, output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from deploy import release, vex
-from deploy.build import build_all
+from deploy.build import build_all, build_bundles
 from deploy.targets import ARCHITECTURES, TARGETS, of_kind
 from deploy.tree import BuildError, run
 from dockershim import __version__
@@ -63,6 +63,8 @@ def publish(gpg_key: str, minisign_key: Path | None, draft: bool, targets: Seque
     release.build_wheel(folder)
     vex.write(folder / f"dockershim-{__version__}.vex.cdx.json")
     packages = list(build_all(targets, "1", folder))
+    if not draft:
+        list(build_bundles(folder))
     (folder / PUBLIC_KEY).write_text(gpg("--armor", "--export", fingerprint))
     write_apt(folder / "apt", packages, fingerprint)
     write_rpm(folder / "rpm", packages, fingerprint)

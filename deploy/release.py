@@ -1,7 +1,7 @@
 """`python -m deploy.release`: say what keeps this checkout from being a release. `make release-check` runs it.
 
 It looks at what people forget: versions, the changelog, the locks, and what the wheel says of itself. The builds of
-wheel, packages and bill of materials stay in dist.
+wheel, packages, tarballs, single files and bill of materials stay in dist.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
-from deploy.build import build_all
+from deploy.build import build_all, build_bundles
 from deploy.targets import ROOT, TARGETS
 from deploy.tree import BuildError, run, sbom
 from dockershim import __version__
@@ -99,7 +100,7 @@ def metadata_problems(fields: Mapping[str, object]) -> Iterator[str]:
 
 def _package_problems() -> Iterator[str]:
     try:
-        list(build_all(TARGETS, "1", DIST))
+        list(chain(build_all(TARGETS, "1", DIST), build_bundles(DIST)))
     except BuildError as error:
         yield str(error)
 

@@ -38,6 +38,14 @@ rpm: $(RELEASE)/.installed rpm-tools ## Build the rpm packages in dist (TARGET=e
 packages: $(RELEASE)/.installed debian-tools rpm-tools ## Build and check the packages for all distributions and architectures in dist (TARGETS="el9 noble" builds some)
 	$(RELEASE)/bin/python -m deploy.build --revision $(REVISION) $(TARGETS)
 
+.PHONY: tarball
+tarball: $(RELEASE)/.installed debian-tools ## Build the tarball with an offline installer in dist (ARCHITECTURE=amd64|arm64)
+	$(RELEASE)/bin/python -m deploy.tarball $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE))
+
+.PHONY: single-file
+single-file: $(RELEASE)/.installed ## Build one file named cri-dockerd in dist, for tools that copy one program (ARCHITECTURE=amd64|arm64)
+	$(RELEASE)/bin/python -m deploy.single_file $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE))
+
 .PHONY: release-check
 release-check: $(RELEASE)/.installed debian-tools rpm-tools ## Say what keeps this checkout from being a release; build all its files in dist
 	$(RELEASE)/bin/python -m deploy.release
@@ -95,3 +103,14 @@ test-packages: packages ## Build the packages again, from a fresh clone with oth
 .PHONY: test-repositories
 test-repositories: install $(RELEASE)/.installed debian-tools rpm-tools release-tools ## Make a small release with keys of the test's own, and install from it with apt and dnf (FOCUS=name)
 	$(BIN)/python -m tests.repositories --builder $(RELEASE)/bin/python --focus "$$FOCUS"
+
+# Installed, with pods, and built a second time: three minutes. Of the other architecture the commands are started, by an
+# emulator.
+.PHONY: test-tarball
+test-tarball: install tarball single-file ## Install, upgrade and remove the tarball on a clean Debian, and start the single file (SUITE=, ENGINE=28, FOCUS=name, ARCHITECTURE=arm64)
+ifeq ($(ARCHITECTURE),arm64)
+	$(BIN)/python -m tests.tarball.foreign $(if $(SUITE),--suite $(SUITE))
+else
+	$(BIN)/python -m tests.tarball $(if $(SUITE),--suite $(SUITE)) --focus "$$FOCUS" \
+	  --engine $(if $(filter command line,$(origin ENGINE)),$(ENGINE),$(NEWEST))
+endif

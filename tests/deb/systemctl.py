@@ -22,6 +22,11 @@ def pid_file(service: str) -> Path:
     return Path("/run", f"{service}.pid")
 
 
+def unit(name: str) -> Path:
+    """The file of a unit: the node's own ones win. An alias is a link."""
+    return next((folder / name for folder in (NODES_UNITS, UNITS) if (folder / name).exists()), UNITS / name).resolve()
+
+
 def running(service: str) -> int | None:
     """The pid of the service's process, or None."""
     try:
@@ -45,8 +50,8 @@ def start(service: str) -> None:
     # systemd.unit(5): in the order of their names, whichever folder they are in.
     folders = (UNITS / f"{service}.d", NODES_UNITS / f"{service}.d")
     drop_ins = sorted((file for folder in folders for file in folder.glob("*.conf")), key=lambda file: file.name)
-    command = setting([UNITS / service, *drop_ins], "ExecStart=")
-    socket = setting([UNITS / SOCKETS[service]], "ListenStream=")
+    command = setting([unit(service), *drop_ins], "ExecStart=")
+    socket = setting([unit(SOCKETS[service])], "ListenStream=")
     with Path("/run/dockershim.log").open("ab") as log:
         process = subprocess.Popen(
             ["systemd-socket-activate", f"--listen={socket}", *command.split()],
@@ -77,8 +82,7 @@ if verb in ("enable", "disable", "is-enabled", "preset"):
     if code or "--now" not in sys.argv:
         sys.exit(code)
     verb = "stop" if verb == "disable" else "start"
-# An alias is a link.
-services = [name for name in ((UNITS / unit).resolve().name for unit in units) if name in SOCKETS]
+services = [name for name in (unit(name).name for name in units) if name in SOCKETS]
 if verb == "is-active":
     sys.exit(0 if any(running(service) for service in services) else 3)
 for service in services:

@@ -28,6 +28,7 @@ OTHER_FLAGS |= {"--cloudcore-ipport", "--token", "--remote-runtime-endpoint", "-
 OTHER_FLAGS |= {"--config-file", "--dearmor", "--name", "--quiet", "--set", "--validate"}
 OTHER_FLAGS |= {"--annotation", "--privileged", "--runtime"}
 OTHER_FLAGS |= {"--verify", "--checksig", "--show-keys", "--ignore-missing", "--import"}
+OTHER_FLAGS |= {"--prefix", "--uninstall"}
 OTHER_FLAGS |= {"--yes", "--undo", "--network", "--with", "--log-opt"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

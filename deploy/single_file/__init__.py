@@ -1,0 +1,1 @@
+"""One file with the name of cri-dockerd, for tools that copy one program to a node."""

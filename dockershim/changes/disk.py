@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: O_NONBLOCK: the open of a pipe would wait for ever.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ChangeError(Exception):
@@ -117,6 +120,44 @@ class Disk:
             return
         except OSError as error:
             raise _failure(path, error) from error
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        try:
+            return sorted(path.name for path in self.at(folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _failure(folder, error) from error
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        """A block in which no other process is in one for this file, which is there only meanwhile."""
+        held = self._hold(path)
+        try:
+            try:
+                yield
+            finally:
+                self.remove(path)
+        finally:
+            os.close(held)
+
+    def _hold(self, path: str) -> int:
+        while True:
+            try:
+                held = os.open(self.at(path), _LOCK, 0o600)
+            except OSError as error:
+                raise _failure(path, error) from error
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(held)
+                raise ChangeError(f"{path}: another process is changing this machine; wait for it") from None
+            # The process before may have removed the file that we opened.
+            with contextlib.suppress(FileNotFoundError):
+                if self.at(path).stat().st_ino == os.fstat(held).st_ino:
+                    return held
+            os.close(held)
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
         """The folders above ``path`` that do not exist, the outer ones first."""

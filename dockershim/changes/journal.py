@@ -4,13 +4,16 @@ It is one file, ``journal.json`` in a folder of its own, which is replaced as a 
 files as they were before. An entry is written before its step begins, and marked when the step has ended, so at most
 the last entry is of a step that was interrupted. An entry is removed when its step is undone.
 
+A journal may have the whole plan, written before its first step: then the entries are always the beginning of the plan,
+and the next process goes on where one has ended, whatever the machine looks like by then.
+
+All journals below one folder have one lock, next to them: only one process at a time changes the machine.
+
 Only root may read the folder: saved files can have secrets.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -25,6 +28,7 @@ from dockershim.changes.steps import Step, WriteFile
 
 _VERSION: Final = 1
 _MODE: Final = 0o700
+_LOCK: Final = "changes.lock"
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +59,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     entries: tuple[Entry, ...] = ()
     folders: tuple[str, ...] = ()
+    plan: tuple[Step, ...] = ()
+    note: str = ""
 
 
 class _Version(msgspec.Struct):
@@ -75,8 +81,35 @@ class Journal:
         return self._document.entries
 
     @property
+    def plan(self) -> Sequence[Step]:
+        """All steps that ``intend`` was called with; empty if it was not."""
+        return self._document.plan
+
+    @property
+    def remaining(self) -> Sequence[Step]:
+        """The steps of the plan that have not begun, or are undone."""
+        return self._document.plan[len(self.entries) :]
+
+    @property
+    def note(self) -> str:
+        """What ``write_note`` was called with last."""
+        return self._document.note
+
+    def intend(self, plan: Sequence[Step]) -> None:
+        """Note which steps will be done. To be called before the first one begins."""
+        self._save(msgspec.structs.replace(self._document, plan=tuple(plan), note=""))
+
+    def write_note(self, text: str) -> None:
+        """Keep a text that the steps need, for the next process too."""
+        self._save(msgspec.structs.replace(self._document, note=text))
+
+    @property
     def _path(self) -> str:
         return f"{self._folder}/journal.json"
+
+    @property
+    def _lock(self) -> str:
+        return f"{Path(self._folder).parent}/{_LOCK}"
 
     def copy_of(self, entry: Entry) -> str:
         """The path of the file as it was before the step."""
@@ -84,40 +117,27 @@ class Journal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """A block in which no other process changes the machine by this journal. Raises ChangeError if one does."""
-        folders = self._disk.missing_folders(f"{self._folder}/saved/x")
-        self._disk.make_folders(folders, _MODE)
-        held = self._hold(self._disk.at(f"{self._folder}/lock"))
+        """A block in which no other process changes the machine by a journal. Raises ChangeError if one does."""
+        parents = self._disk.missing_folders(self._lock)
+        self._disk.make_folders(parents, _MODE)
+        is_ours = False
         try:
-            # Another process may have changed it before the lock was ours.
-            self._document = self._load()
-            self._document = msgspec.structs.replace(self._document, folders=(*self._document.folders, *folders))
-            try:
-                yield
-            finally:
-                if not self.entries:
-                    self._remove()
+            with self._disk.locked(self._lock):
+                is_ours = True
+                # Another process may have changed it before the lock was ours.
+                self._document = self._load()
+                folders = (*parents, *self._disk.missing_folders(f"{self._folder}/saved/x"))
+                self._disk.make_folders(folders, _MODE)
+                self._document = msgspec.structs.replace(self._document, folders=(*self._document.folders, *folders))
+                try:
+                    yield
+                finally:
+                    if not self.entries:
+                        self._remove()
         finally:
-            os.close(held)
-
-    def _hold(self, path: Path) -> int:
-        while True:
-            try:
-                held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise ChangeError(f"{self._folder}/lock: {error.strerror}") from error
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(held)
-                raise ChangeError(
-                    f"{self._folder}/lock: another process is changing this machine; wait for it"
-                ) from None
-            # The process before may have removed the file that we opened.
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == os.fstat(held).st_ino:
-                    return held
-            os.close(held)
+            # The lock was in them.
+            if is_ours and not self.entries:
+                self._disk.remove_folders(self._document.folders)
 
     def begin(self, step: Step, before: FileState | None = None, value: str | None = None) -> Entry:
         """Note that a step begins. ``before`` is the file that it changes, ``value`` the kernel's value."""
@@ -136,8 +156,15 @@ class Journal:
 
     def finish(self, entry: Entry) -> None:
         """Note that the step has ended."""
-        done = msgspec.structs.replace(entry, done=True)
-        self._store(tuple(done if one.number == entry.number else one for one in self.entries))
+        self._mark(entry, done=True)
+
+    def reopen(self, entry: Entry) -> None:
+        """Note that the undo of the step begins: what is interrupted now is neither done nor undone."""
+        self._mark(entry, done=False)
+
+    def _mark(self, entry: Entry, *, done: bool) -> None:
+        marked = msgspec.structs.replace(entry, done=done)
+        self._store(tuple(marked if one.number == entry.number else one for one in self.entries))
 
     def forget(self, entry: Entry) -> None:
         """Remove the entry of a step that is undone, and the copy of its file."""
@@ -168,7 +195,9 @@ class Journal:
             ) from error
 
     def _store(self, entries: tuple[Entry, ...]) -> None:
-        document = msgspec.structs.replace(self._document, entries=entries)
+        self._save(msgspec.structs.replace(self._document, entries=entries))
+
+    def _save(self, document: _Document) -> None:
         self._write(self._path, msgspec.json.format(msgspec.json.encode(document), indent=1))
         self._document = document
 
@@ -178,12 +207,9 @@ class Journal:
 
     def _remove(self) -> None:
         """Leave nothing of a journal without entries."""
-        folders = self._document.folders
         # A copy whose entry was not written, or was removed, before a crash.
-        saved = self._disk.at(f"{self._folder}/saved")
-        for leftover in saved.iterdir() if saved.is_dir() else ():
-            leftover.unlink()
-        for name in ("journal.json", "lock"):
-            self._disk.discard(f"{self._folder}/{name}")
-            self._disk.remove(f"{self._folder}/{name}")
-        self._disk.remove_folders((*folders, self._folder, f"{self._folder}/saved"))
+        for name in self._disk.names(f"{self._folder}/saved"):
+            self._disk.remove(f"{self._folder}/saved/{name}")
+        self._disk.discard(self._path)
+        self._disk.remove(self._path)
+        self._disk.remove_folders((self._folder, f"{self._folder}/saved"))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dockershim.changes.disk import ChangeError, Disk, FileState
 from dockershim.changes.journal import Entry, Journal
-from dockershim.changes.steps import NEW_CONTENT, Command, Run, SetValue, Step, WriteFile, digest
+from dockershim.changes.steps import NEW_CONTENT, Call, Command, Run, SetValue, Step, WriteFile, digest
 from dockershim.common.text import escape
 
 #: Seconds of one command: an engine with many containers needs minutes to restart.
@@ -25,10 +26,23 @@ _LONGEST_COMPLAINT: Final = 600
 Spawn = Callable[[Sequence[str]], None]
 
 
+def _nothing(*_: str) -> None:
+    """What many functions do when they are called, or undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What a ``Call`` calls, with its arguments, when it is done and when it is undone. Both raise ChangeError."""
+
+    do: Callable[..., None] = _nothing
+    undo: Callable[..., None] = _nothing
+
+
 class Performer:
     """Does and undoes steps by a journal that this process has locked.
 
-    ``conditions`` are those that commands may need, by name; ``report`` gets a line for each thing that happens.
+    ``conditions`` are those that commands may need, by name, ``functions`` those that are called; ``report`` gets a
+    line for each thing that happens.
     """
 
     def __init__(
@@ -39,12 +53,14 @@ class Performer:
         spawn: Spawn,
         conditions: Mapping[str, Callable[[], bool]],
         report: Callable[[str], None],
+        functions: Mapping[str, Function] | None = None,
     ) -> None:
         self._disk = disk
         self._journal = journal
         self._spawn = spawn
         self._conditions = conditions
         self._report = report
+        self._functions = functions or {}
 
     def finish_interrupted(self) -> None:
         """Finish the step in which an earlier process ended, if there is one. Raises ChangeError."""
@@ -69,7 +85,7 @@ class Performer:
                 return self._journal.begin(step, before)
             case SetValue():
                 return self._journal.begin(step, value=self._disk.value(step.path))
-            case Run():
+            case Run() | Call():
                 return self._journal.begin(step)
 
     def _carry_out(self, entry: Entry) -> None:
@@ -80,19 +96,26 @@ class Performer:
                 self._disk.set_value(step.path, step.value)
             case Run() as step:
                 self._run(step.command)
+            case Call() as step:
+                self._functions[step.name].do(*step.arguments)
         self._journal.finish(entry)
 
     def _write(self, entry: Entry, step: WriteFile) -> None:
         before, now = self._journal.before(entry), self._disk.read(step.path)
         if now is not None and now.content == step.content:
             self._disk.discard(step.path)
-        elif _content(now) != _content(before):
-            self._report(f"{step.path}: was changed by others meanwhile, and stays as it is")
-            return
         else:
-            mode, uid, gid = (before.mode, before.uid, before.gid) if before is not None else (step.mode, *_own_ids())
+            wanted = FileState(step.content, step.mode, *_own_ids())
+            if before is not None:
+                wanted = replace(before, content=step.content)
+            if _content(now) != _content(before):
+                theirs = _put(now, *step.replaced) if step.replaced is not None else None
+                if theirs is None:
+                    self._report(f"{step.path}: was changed by others meanwhile, and stays as it is")
+                    return
+                wanted = theirs
             self._disk.make_folders(entry.folders)
-            new = self._disk.stage(step.path, FileState(step.content, mode, uid, gid))
+            new = self._disk.stage(step.path, wanted)
             if step.check:
                 self._check(entry, step, str(new))
             self._disk.commit(step.path)
@@ -116,17 +139,25 @@ class Performer:
         """
         problems = []
         for entry in reversed(self._journal.entries):
-            self._report(f"undo: {entry.step}")
             try:
-                self._undo(entry)
+                self.undo(entry)
             except ChangeError as error:
                 problems.append(str(error))
-            else:
-                self._journal.forget(entry)
         return problems
+
+    def undo(self, entry: Entry) -> None:
+        """Undo a step. Raises ChangeError. Then its entry stays, so it can be tried again, or finished."""
+        self._report(f"undo: {entry.step}")
+        if not isinstance(entry.step, Call):
+            self._journal.reopen(entry)
+        self._undo(entry)
+        self._journal.forget(entry)
 
     def _undo(self, entry: Entry) -> None:
         match entry.step:
+            case Call() as step:
+                if entry.done:
+                    self._functions[step.name].undo(*step.arguments)
             case WriteFile() as step:
                 self._restore(entry, step)
                 self._run_each(step.undone)
@@ -141,14 +172,21 @@ class Performer:
         before, now = self._journal.before(entry), self._disk.read(step.path)
         if _content(now) != _content(before):
             if now is None or now.content != step.content:
-                saved = f"; the file from before is {self._journal.copy_of(entry)}" if entry.saved else ""
-                raise ChangeError(f"{step.path}: was changed after setup, and stays as it is{saved}")
+                before = self._without(entry, step, now)
             if before is None:
                 self._disk.remove(step.path)
             else:
                 self._disk.stage(step.path, before)
                 self._disk.commit(step.path)
         self._disk.remove_folders(entry.folders)
+
+    def _without(self, entry: Entry, step: WriteFile, now: FileState | None) -> FileState:
+        """The file that others have changed since, without what the step has put there. Raises ChangeError."""
+        if step.replaced is not None and (theirs := _put(now, *reversed(step.replaced))) is not None:
+            self._report(f"{step.path}: was changed by others meanwhile; {step.replaced[0]} is put back")
+            return theirs
+        saved = f"; the file from before is {self._journal.copy_of(entry)}" if entry.saved else ""
+        raise ChangeError(f"{step.path}: was changed since, and stays as it is{saved}")
 
     def _run_each(self, commands: Iterable[Command]) -> None:
         """Run all, also after a failure. Raises ChangeError with all that failed."""
@@ -178,19 +216,26 @@ def _content(state: FileState | None) -> bytes | None:
     return None if state is None else state.content
 
 
+def _put(now: FileState | None, old: str, new: str) -> FileState | None:
+    """A file with ``new`` in the place of ``old``, also if it has been there before; None if it has neither."""
+    if now is None or not (old.encode() in now.content or new.encode() in now.content):
+        return None
+    return replace(now, content=now.content.replace(old.encode(), new.encode()))
+
+
 def _own_ids() -> tuple[int, int]:
     return os.geteuid(), os.getegid()
 
 
-def spawn(words: Sequence[str]) -> None:
-    """Run a program without input, for ten minutes at most. Raises ChangeError with what it wrote if it fails."""
+def spawn(words: Sequence[str], seconds: float = _DEADLINE) -> None:
+    """Run a program without input, for ``seconds`` at most. Raises ChangeError with what it wrote if it fails."""
+    command = Command(words=tuple(words), reason="")
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE, check=False)
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise ChangeError(f"`{words[0]}` did not end within {_DEADLINE:g} s") from None
+        raise ChangeError(f"`{command}` did not end within {seconds:g} s") from None
     except OSError as error:
         raise ChangeError(f"cannot run {words[0]}: {error.strerror}") from error
     if done.returncode:
         wrote = (done.stderr or done.stdout).decode(errors="replace").strip()[-_LONGEST_COMPLAINT:]
-        command = Command(words=tuple(words), reason="")
         raise ChangeError(f"`{command}` failed with exit code {done.returncode}: {escape(wrote)}")

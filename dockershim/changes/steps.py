@@ -39,7 +39,8 @@ class WriteFile(msgspec.Struct, frozen=True, kw_only=True, tag="write-file"):
     ``before`` is the ``digest`` of the content for which this one was made, so that a change in between is not lost.
     A file that exists keeps its mode, a new one gets ``mode``. ``check`` are the words of a program that must accept
     the new content, with ``NEW_CONTENT`` for its path. ``then`` are run when the file has changed, ``undone`` when it
-    has changed back.
+    has changed back. ``replaced`` are a text of the file from before and what is in its place: if others have changed
+    the file since, the undo puts the first in the place of the second, and leaves the rest to them.
     """
 
     path: str
@@ -50,6 +51,7 @@ class WriteFile(msgspec.Struct, frozen=True, kw_only=True, tag="write-file"):
     check: tuple[str, ...] = ()
     then: tuple[Command, ...] = ()
     undone: tuple[Command, ...] = ()
+    replaced: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"write {self.path}"
@@ -76,7 +78,54 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         return str(self.command)
 
 
-Step = WriteFile | SetValue | Run
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
+    """Call a function of the program by its name: it waits for something, compares, or does nothing until it is undone.
+
+    It may be called twice. Only one that has ended is undone, by another function, or not at all.
+    """
+
+    name: str
+    reason: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Step = WriteFile | SetValue | Run | Call
+
+
+class Refused(Exception):
+    """What was asked for cannot be planned, so nothing is changed; the text has the reason and the remedy."""
+
+
+def write_file(
+    path: str,
+    before: bytes | None,
+    content: bytes,
+    reason: str,
+    *,
+    mode: int = 0o644,
+    check: tuple[str, ...] = (),
+    then: tuple[Command, ...] = (),
+    undone: tuple[Command, ...] = (),
+    replaced: tuple[str, str] | None = None,
+) -> list[WriteFile]:
+    """The step that gives a file this content; none if it has it already. ``before`` is what it has, if it exists."""
+    if content == before:
+        return []
+    step = WriteFile(
+        path=path,
+        content=content,
+        reason=reason,
+        before=digest(before),
+        mode=mode,
+        check=check,
+        then=then,
+        undone=undone,
+        replaced=replaced,
+    )
+    return [step]
 
 
 def digest(content: bytes | None) -> str:

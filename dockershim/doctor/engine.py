@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dockershim.doctor.findings import ENGINE, Finding, fail, ok, warn
 from dockershim.doctor.node_files import answers
 from dockershim.engine.client import TLS, Engine
-from dockershim.errors import DeadlineExceeded, ShimError, Unavailable
+from dockershim.errors import DeadlineExceeded, NotFound, ShimError, Unavailable
 from dockershim.server.config import DEFAULT_DOCKER_ENDPOINT, Config
 from dockershim.translate.capabilities import Capabilities, read_capabilities
 
@@ -107,6 +108,22 @@ def ids(listed: Any) -> Iterator[str]:
     for item in _objects(listed):
         if isinstance(identity := item.get("Id"), str):
             yield identity
+
+
+def containers_of(config: Config, runtimes: Collection[str]) -> list[str]:
+    """The names of the containers, running or not, that have one of these runtimes. Raises ShimError."""
+    return asyncio.run(_containers_of(config, runtimes))
+
+
+async def _containers_of(config: Config, runtimes: Collection[str]) -> list[str]:
+    async with connect(config) as client:
+        found = []
+        for identity in ids(await client.get("/containers/json", params={"all": "true"})):
+            with contextlib.suppress(NotFound):  # it was removed meanwhile
+                inspected = await client.get(f"/containers/{identity}/json")
+                if inspected["HostConfig"].get("Runtime") in runtimes:
+                    found.append(inspected["Name"].removeprefix("/"))
+        return found
 
 
 def check_engine(answer: EngineAnswer, endpoint: str, other_sockets: Iterable[str]) -> Iterator[Finding]:

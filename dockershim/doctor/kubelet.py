@@ -64,7 +64,7 @@ def read_kubelet(
     problem = ""
     if configuration.exists():
         try:
-            document = _parse(text(configuration))
+            document = parse_mapping(text(configuration))
         except ValueError as error:
             problem = f"{configuration}: {error}"
     elif not flags and command is None:
@@ -77,8 +77,8 @@ def read_kubelet(
     )
 
 
-def _parse(content: str | None) -> Mapping[str, Any]:
-    """Raises ValueError with the reason."""
+def parse_mapping(content: str | None) -> Mapping[str, Any]:
+    """A YAML mapping, from the text of a file; None if it cannot be read. Raises ValueError with the reason."""
     if content is None:
         raise ValueError("cannot be read, or is too large")
     try:
@@ -179,7 +179,7 @@ def check_crictl(settings: str | None, endpoint: str, *, installed: bool) -> Ite
         yield ok(title, "not installed")
         return
     try:
-        found = _parse(settings or "{}").get("runtime-endpoint")
+        found = parse_mapping(settings or "{}").get("runtime-endpoint")
     except ValueError as error:
         yield warn(title, f"{CRICTL}: {error}", f"crictl config --set runtime-endpoint={endpoint}")
         return

@@ -695,6 +695,20 @@ def effective_file(flags: Mapping[str, str], environ: Mapping[str, str], file: P
     return "".join(lines)
 
 
+def drop_in(content: bytes | None, settings: Mapping[str, object], author: str) -> bytes:
+    """A drop-in file with these keys, and those of ``content`` that it does not replace. ``author`` is a command.
+
+    Raises ValueError if ``content`` is not TOML.
+    """
+    before = tomllib.loads(content.decode()) if content is not None else {}
+    lines = (f"{key} = {_written(value)}\n" for key, value in {**before, **settings}.items())
+    return f"# Written by dockershim {author}.\n{''.join(lines)}".encode()
+
+
+def _written(value: object) -> str:
+    return to_toml(tuple(value) if isinstance(value, list) else value)
+
+
 def _comment(option: Option) -> str:
     return f"# {option.help}" + (" Reloaded on SIGHUP." if option.reloads else "")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from dockershim.changes.disk import ChangeError, Disk
-from dockershim.changes.journal import Entry, Journal
+from dockershim.changes.journal import Journal
 from dockershim.changes.perform import Performer, Spawn, spawn
-from dockershim.changes.steps import WriteFile
+from dockershim.changes.report import interrupted, is_root
+from dockershim.changes.steps import Refused, WriteFile
 from dockershim.doctor.check_process import examine
 from dockershim.doctor.checks import Question
+from dockershim.doctor.engine import containers_of
 from dockershim.errors import ShimError
 from dockershim.setup import daemon_json
-from dockershim.setup.facts import Facts, containers_of, engine_keeps_containers, look, no_container_runs
-from dockershim.setup.plan import KEEPS_CONTAINERS, NO_CONTAINER, Refused, Wishes, make_plan
+from dockershim.setup.facts import Facts, engine_keeps_containers, look, no_container_runs
+from dockershim.setup.plan import KEEPS_CONTAINERS, NO_CONTAINER, Wishes, make_plan
 from dockershim.setup.report import Report
 
 DONE: Final = 0
@@ -51,10 +51,7 @@ def setup(question: Question, settings_folder: str, *, wishes: Wishes, apply: bo
     0, also if there is nothing to do; 1 if something failed or was refused; 130 after Ctrl-C. To be called before gRPC
     is loaded.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
-    if os.geteuid() != 0:
-        sys.stderr.write("dockershim: setup must run as root: sudo dockershim setup\n")
+    if not is_root("setup"):
         return FAILED
     disk, config = Disk(), question.config
     machine = Machine(
@@ -81,7 +78,7 @@ def run(machine: Machine, report: Report, *, wishes: Wishes, apply: bool, undo: 
             _apply(machine, journal, report, wishes)
         else:
             facts = machine.facts()
-            report.plan(make_plan(facts, wishes), _interrupted(journal), facts.read)
+            report.plan(make_plan(facts, wishes), interrupted(journal.entries), facts.read)
     except (ChangeError, Refused, daemon_json.InvalidSettings) as error:
         report.failure(str(error))
         return FAILED
@@ -89,10 +86,6 @@ def run(machine: Machine, report: Report, *, wishes: Wishes, apply: bool, undo: 
         report.failure("interrupted; setup --yes goes on, setup --undo undoes what was done")
         return INTERRUPTED
     return DONE
-
-
-def _interrupted(journal: Journal) -> list[Entry]:
-    return [entry for entry in journal.entries if not entry.done]
 
 
 def _performer(machine: Machine, journal: Journal, report: Report) -> Performer:

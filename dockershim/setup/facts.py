@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ipaddress
 import platform
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from dockershim.changes.disk import Disk
 from dockershim.common.mountinfo import Mount, mounts
-from dockershim.doctor import engine, kubelet, network, server
+from dockershim.doctor import engine, kubelet, network, server, units
 from dockershim.doctor.checks import Question
 from dockershim.doctor.daemon import Daemon, read_daemon
 from dockershim.doctor.findings import Finding
 from dockershim.doctor.node_files import TABLE, is_program, output, text
-from dockershim.errors import NotFound
+from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
 from dockershim.server.config import DEFAULT_FILE, Config
 
-SOCKET_UNIT: Final = "dockershim.socket"
-KUBELET_UNIT: Final = "kubelet.service"
 #: Where the package has dockershim-runc.
 PACKAGED_RUNC: Final = "/usr/lib/dockershim/dockershim-runc"
 #: Seconds that an engine may take for a reload, and between two looks.
@@ -38,7 +34,7 @@ class Facts:
     """The node, as far as the plan depends on it. ``findings`` are doctor's.
 
     ``config`` is what doctor looked at, ``settings_folder`` where drop-ins of the server's configuration are.
-    ``units`` are the states of units, as ``systemctl is-enabled`` and ``is-active`` print them; a unit that does not
+    ``units`` are the states of units, in the words of ``systemctl is-enabled`` and ``is-active``; a unit that does not
     exist is not there. ``runc`` is the content of our own dockershim-runc, None where the package has it at
     ``PACKAGED_RUNC`` or where there is none for this machine. ``read`` gives the content of a file, None if there is
     none; it raises ChangeError.
@@ -84,7 +80,11 @@ def look(question: Question, findings: Sequence[Finding], disk: Disk, settings_f
         settings_folder=settings_folder,
         engine=engine.ask(config),
         daemon=read_daemon() if config.docker_endpoint.startswith("unix://") else None,
-        units=dict(_units((server.UNIT, SOCKET_UNIT, KUBELET_UNIT))),
+        units={
+            name: (unit.enabled, unit.state)
+            for name, unit in units.show((server.UNIT, SOCKET_UNIT, KUBELET_UNIT)).items()
+            if unit.enabled
+        },
         kubelet_command=command.value if command else "",
         plugins=frozenset(str(path) for path in plugins if is_program(str(path))),
         network=found.network.source if found is not None and found.network is not None else "",
@@ -94,13 +94,6 @@ def look(question: Question, findings: Sequence[Finding], disk: Disk, settings_f
         packaged_runc=is_program(PACKAGED_RUNC),
         runc=_own_runc(),
     )
-
-
-def _units(names: Sequence[str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for name in names:
-        enabled = (output(["systemctl", "is-enabled", name]) or "").strip()
-        if enabled and enabled != "not-found":
-            yield name, (enabled, (output(["systemctl", "is-active", name]) or "").strip())
 
 
 def _loadable(names: Sequence[str]) -> Iterator[str]:
@@ -146,19 +139,3 @@ def no_container_runs(config: Config) -> bool:
     """Whether the engine answers, and runs no container."""
     answer = engine.ask(config)
     return answer.features is not None and answer.running == 0
-
-
-def containers_of(config: Config, runtimes: Collection[str]) -> list[str]:
-    """The names of the containers, running or not, that have one of these runtimes. Raises ShimError."""
-    return asyncio.run(_containers_of(config, runtimes))
-
-
-async def _containers_of(config: Config, runtimes: Collection[str]) -> list[str]:
-    async with engine.connect(config) as client:
-        found = []
-        for identity in engine.ids(await client.get("/containers/json", params={"all": "true"})):
-            with contextlib.suppress(NotFound):  # it was removed meanwhile
-                inspected = await client.get(f"/containers/{identity}/json")
-                if inspected["HostConfig"].get("Runtime") in runtimes:
-                    found.append(inspected["Name"].removeprefix("/"))
-        return found

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-
-from dockershim.server.config import to_toml
 
 _HEAD: Final = "# Written by dockershim setup.\n"
 #: Ranges for the pods of one node; the first is what Debian and Podman have in their examples.
@@ -27,19 +24,6 @@ def modules(content: bytes | None, name: str) -> bytes:
     """A file of /etc/modules-load.d with this module."""
     lines = _HEAD.splitlines() if content is None else content.decode(errors="surrogateescape").splitlines()
     return _lines(lines if name in lines else [*lines, name])
-
-
-def server_settings(content: bytes | None, settings: Mapping[str, object]) -> bytes:
-    """A drop-in of the server's configuration with these keys. Keys that it has already stay.
-
-    Raises ValueError if it is not TOML.
-    """
-    before = tomllib.loads(content.decode()) if content is not None else {}
-    return _lines([_HEAD.strip(), *(f"{key} = {_toml(value)}" for key, value in {**before, **settings}.items())])
-
-
-def _toml(value: object) -> str:
-    return to_toml(tuple(value) if isinstance(value, list) else value)
 
 
 def crictl(content: bytes | None, endpoint: str) -> bytes:

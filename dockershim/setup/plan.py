@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dockershim.changes.disk import ChangeError
-from dockershim.changes.steps import NEW_CONTENT, Command, Run, SetValue, Step, WriteFile, digest
+from dockershim.changes.steps import NEW_CONTENT, Command, Refused, Run, SetValue, Step, write_file
 from dockershim.common.mountinfo import Mount
 from dockershim.doctor.findings import (
     CNI_CONFIGURATION,
@@ -26,8 +26,10 @@ from dockershim.doctor.findings import (
 from dockershim.doctor.network import DEBIANS_PLUGINS, MODULE
 from dockershim.doctor.server import SERVER, UNIT
 from dockershim.doctor.state import TWO_SERVERS
+from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
+from dockershim.server.config import drop_in
 from dockershim.setup import daemon_json, files
-from dockershim.setup.facts import KUBELET_UNIT, PACKAGED_RUNC, SOCKET_UNIT, Facts
+from dockershim.setup.facts import PACKAGED_RUNC, Facts
 
 #: systemd reads files of this folder in the order of their names, and 99-sysctl.conf is /etc/sysctl.conf.
 SYSCTLS: Final = "/etc/sysctl.d/99-zz-dockershim.conf"
@@ -54,10 +56,6 @@ _VALIDATES: Final = (1, 42)
 KEEPS_CONTAINERS: Final = "the engine keeps its containers"
 NO_CONTAINER: Final = "no container runs"
 _NOT_RESTARTED: Final = "Docker is not restarted, as its containers would stop: {what} with its next restart"
-
-
-class Refused(Exception):
-    """What was asked for cannot be planned, so nothing is changed; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +134,7 @@ class _Planner:
         undone: tuple[Command, ...] = (),
     ) -> None:
         before = self.facts.read(path)
-        content = make(before)
-        if content != before:
-            step = WriteFile(
-                path=path,
-                content=content,
-                reason=reason,
-                before=digest(before),
-                mode=mode,
-                check=check,
-                then=then,
-                undone=undone,
-            )
-            self.steps.append(step)
+        self.steps += write_file(path, before, make(before), reason, mode=mode, check=check, then=then, undone=undone)
 
     def _check_wishes(self) -> None:
         features = self.facts.engine.features
@@ -344,7 +330,7 @@ class _Planner:
 
         def make(before: bytes | None) -> bytes:
             try:
-                return files.server_settings(before, self.settings)
+                return drop_in(before, self.settings, "setup")
             except ValueError as error:
                 raise ChangeError(f"{path}: is not valid TOML: {error}") from error
 

@@ -53,7 +53,21 @@ def test_what_was_noted_is_there_for_the_next_process(disk: Disk, tmp_path: Path
     assert again.before(again.entries[0]) == before
     assert again.entries[1].value == "0"
     root = tmp_path / FOLDER[1:]
-    assert {path.stat().st_mode & 0o077 for path in (root, root / "saved", root / "journal.json", root / "lock")} == {0}
+    assert {path.stat().st_mode & 0o077 for path in (root, root / "saved", root / "journal.json")} == {0}
+
+
+def test_the_plan_goes_on_after_its_last_entry(disk: Disk) -> None:
+    run = Run(command=COMMAND)
+    journal = Journal(FOLDER, disk)
+    with journal.locked():
+        journal.intend((run, FILE, run))
+        journal.finish(journal.begin(run))
+        journal.write_note("n")
+        again = Journal(FOLDER, disk)
+        assert (again.plan, again.remaining, again.note) == ((run, FILE, run), (FILE, run), "n")
+        journal.forget(journal.entries[0])
+        assert journal.remaining == journal.plan
+    assert Journal(FOLDER, disk).plan == ()
 
 
 def test_an_empty_journal_leaves_nothing(disk: Disk, tmp_path: Path) -> None:
@@ -72,12 +86,13 @@ def test_an_empty_journal_leaves_nothing(disk: Disk, tmp_path: Path) -> None:
 def test_one_process_at_a_time(disk: Disk) -> None:
     with Journal(FOLDER, disk).locked():
         assert is_locked(disk)
+        assert is_locked(disk, f"{FOLDER}-of-another-command")
     assert not is_locked(disk)
 
 
-def is_locked(disk: Disk) -> bool:
+def is_locked(disk: Disk, folder: str = FOLDER) -> bool:
     try:
-        with Journal(FOLDER, disk).locked():
+        with Journal(folder, disk).locked():
             return False
     except ChangeError as error:
         return "another process is changing this machine" in str(error)
@@ -134,7 +149,7 @@ def test_the_lock_is_not_one_that_was_removed_meanwhile(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process before removes the file between our open and our lock."""
-    lock = tmp_path / FOLDER[1:] / "lock"
+    lock = (tmp_path / FOLDER[1:]).with_name("changes.lock")
     opened = os.open
     removed: list[Path] = []
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.changes.disk import ChangeError, Disk
+from dockershim.changes.disk import ChangeError, Disk, FileState
 from dockershim.changes.journal import Journal
-from dockershim.changes.perform import Performer, spawn
-from dockershim.changes.steps import NEW_CONTENT, Command, Run, SetValue, WriteFile, digest
+from dockershim.changes.perform import Function, Performer, spawn
+from dockershim.changes.steps import NEW_CONTENT, Call, Command, Run, SetValue, WriteFile, digest
 
 FOLDER = "/var/setup"
 
@@ -36,7 +36,13 @@ class Place:
             spawn=self.spawn,
             conditions={"it holds": lambda: self.holds},
             report=self.said.append,
+            functions={"call": Function(self.call, lambda *words: self.ran.append(f"undo {' '.join(words)}"))},
         )
+
+    def call(self, *words: str) -> None:
+        self.ran.append(" ".join(words))
+        if self.fails in words:
+            raise ChangeError("not yet")
 
     def spawn(self, words: Sequence[str]) -> None:
         self.ran.append(" ".join(words))
@@ -83,7 +89,7 @@ def test_undo_goes_on_after_what_it_leaves(place: Place, now: bytes | None) -> N
         place.performer().do(Run(command=command("x"), undo=(command("z"),)))
         file.write_bytes(now) if now is not None else file.unlink()
         [problem] = place.performer().undo_all()
-    assert problem.startswith("/etc/new/a: was changed after setup")
+    assert problem.startswith("/etc/new/a: was changed since")
     assert place.ran == ["x", "x", "z", "y"]
     assert [entry.step for entry in place.journal.entries] == [place.write(b"1", b"0")]
     assert (file.read_bytes() if file.exists() else None) == now
@@ -163,9 +169,70 @@ def test_an_interrupted_step_whose_file_others_changed_is_theirs(place: Place) -
     assert "was changed by others" in place.said[-1]
 
 
+def test_a_function_is_undone_only_if_it_has_ended(place: Place) -> None:
+    step = Call(name="call", arguments=("a", "b"), reason="r")
+    with place.journal.locked():
+        place.performer().do(step)
+        place.fails = "a"
+        with pytest.raises(ChangeError, match="not yet"):
+            place.performer().do(step)
+        assert place.performer().undo_all() == []
+    assert place.ran == ["a b", "a b", "undo a b"]
+    assert str(step) == "call"
+
+
+def test_a_step_whose_undo_was_interrupted_is_neither_done_nor_undone(place: Place) -> None:
+    place.fails = "y"
+    with place.journal.locked():
+        place.performer().do(Run(command=command("x"), undo=(command("y"),)))
+        with pytest.raises(ChangeError):
+            place.performer().undo(place.journal.entries[0])
+        assert [entry.done for entry in place.journal.entries] == [False]
+        place.performer().finish_interrupted()
+    assert place.ran == ["x", "y", "x"]
+    assert [entry.done for entry in place.journal.entries] == [True]
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        pytest.param(b"new\n", b"old\n", id="as the step has written it"),
+        pytest.param(b"theirs\nnew\n", b"theirs\nold\n", id="changed by others"),
+        pytest.param(b"theirs\nold\n", b"theirs\nold\n", id="the undo was interrupted"),
+        pytest.param(b"theirs\n", None, id="neither is there"),
+    ],
+)
+def test_one_value_is_put_back_in_what_others_have_written(place: Place, now: bytes, left: bytes | None) -> None:
+    file = place.root / "etc/new/a"
+    file.parent.mkdir()
+    file.write_bytes(b"old\n")
+    step = WriteFile(path="/etc/new/a", content=b"new\n", reason="r", before=digest(b"old\n"), replaced=("old", "new"))
+    with place.journal.locked():
+        place.performer().do(step)
+        file.write_bytes(now)
+        problems = place.performer().undo_all()
+        assert file.read_bytes() == (now if left is None else left)
+        assert len(problems) == (left is None)
+        if left is None:
+            place.journal.forget(place.journal.entries[0])
+
+
+def test_an_interrupted_step_puts_its_value_into_what_others_have_written(place: Place) -> None:
+    file = place.root / "etc/new/a"
+    file.parent.mkdir()
+    file.write_bytes(b"theirs\nold\n")
+    step = WriteFile(path="/etc/new/a", content=b"new\n", reason="r", before=digest(b"old\n"), replaced=("old", "new"))
+    with place.journal.locked():
+        place.journal.begin(step, FileState(b"old\n", 0o644, 0, 0))
+        place.performer().finish_interrupted()
+    assert file.read_bytes() == b"theirs\nnew\n"
+
+
 def test_a_program_that_fails_says_why() -> None:
     spawn([sys.executable, "-c", ""])
     with pytest.raises(ChangeError, match=r"failed with exit code 3: \\x1b\[2Jwhy"):
         spawn([sys.executable, "-c", "import sys; sys.stderr.write('\\033[2Jwhy\\n'); sys.exit(3)"])
     with pytest.raises(ChangeError, match="cannot run /none: No such file"):
         spawn(["/none"])
+    with pytest.raises(ChangeError, match=r"`sleep 60` did not end within 0\.01 s"):
+        spawn(["sleep", "60"], 0.01)

@@ -383,3 +383,15 @@ def test_what_a_running_server_can_take_over() -> None:
         "runtime_request_timeout",
         "shutdown_grace",
     }
+
+
+def test_a_drop_in_is_read_and_keeps_what_it_has() -> None:
+    first = config.drop_in(None, {"cni_bin_dir": ("/opt/cni/bin", "/usr/lib/cni")}, "setup")
+    second = config.drop_in(first, {"oci_runtime": "dockershim-runc", "early_network": True}, "setup")
+    read = tomllib.loads(second.decode())
+    assert read == {
+        "cni_bin_dir": ["/opt/cni/bin", "/usr/lib/cni"],
+        "oci_runtime": "dockershim-runc",
+        "early_network": True,
+    }
+    assert read.keys() <= {key for option in config.OPTIONS for key in option.keys}

@@ -13,18 +13,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dockershim.changes.disk import ChangeError, Disk, FileState
+from dockershim.changes.disk import ChangeError
 from dockershim.changes.journal import Entry
+from dockershim.changes.report import NOTHING
 from dockershim.common.mountinfo import Mount
 from dockershim.doctor import daemon, engine, kubelet, network, server
 from dockershim.doctor import node as doctor_node
 from dockershim.doctor.findings import Finding, without_consequences
+from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
 from dockershim.errors import Unavailable
 from dockershim.server.config import Config, load
 from dockershim.setup.command import Machine, run
-from dockershim.setup.facts import KUBELET_UNIT, SOCKET_UNIT, Facts
+from dockershim.setup.facts import Facts
 from dockershim.setup.plan import KEEPS_CONTAINERS, NO_CONTAINER, Plan, Wishes
-from dockershim.setup.report import NOTHING, Report
+from dockershim.setup.report import Report
+from tests.unit.changes.killable import KillableDisk
 from tests.unit.translate.kubelet import ENGINE_28
 
 DOCKER = "docker.service"
@@ -36,63 +39,6 @@ CRICTL = b"# of the operator\nruntime-endpoint: unix:///run/containerd/container
 PLUGINS = ("bridge", "host-local", "portmap", "firewall")
 IP_FORWARD = "/proc/sys/net/ipv4/ip_forward"
 BRIDGE_CALLS = "/proc/sys/net/bridge/bridge-nf-call-iptables"
-
-
-class Killed(BaseException):
-    """The program ends here, and nothing more of it runs."""
-
-
-class KillableDisk(Disk):
-    """A disk, and the process that uses it: all that changes the node goes through ``change``."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.changes = 0
-        #: So many changes are made before the process dies.
-        self.lives_for = 1 << 30
-
-    def change(self) -> None:
-        """Count a change. Raises Killed once the process is dead."""
-        if self.changes >= self.lives_for:
-            raise Killed
-        self.changes += 1
-
-    def revive(self) -> None:
-        self.changes, self.lives_for = 0, 1 << 30
-
-    def stage(self, path: str, state: FileState) -> Path:
-        try:
-            self.change()
-        except Killed:
-            if self.changes == self.lives_for and self.at(path).parent.is_dir():
-                super().stage(path, replace(state, content=state.content[: len(state.content) // 2]))
-            raise
-        return super().stage(path, state)
-
-    def commit(self, path: str) -> None:
-        self.change()
-        super().commit(path)
-
-    def discard(self, path: str) -> None:
-        self.change()
-        super().discard(path)
-
-    def remove(self, path: str) -> None:
-        self.change()
-        super().remove(path)
-
-    def make_folders(self, folders: Sequence[str], mode: int = 0o755) -> None:
-        for folder in folders:
-            self.change()
-            super().make_folders([folder], mode)
-
-    def remove_folders(self, folders: Sequence[str]) -> None:
-        self.change()
-        super().remove_folders(folders)
-
-    def set_value(self, path: str, value: str) -> None:
-        self.change()
-        super().set_value(path, value)
 
 
 class Silent(Report):

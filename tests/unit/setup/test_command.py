@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dockershim.setup.facts import KUBELET_UNIT
+from dockershim.changes.report import NOTHING
+from dockershim.doctor.units import KUBELET_UNIT
 from dockershim.setup.plan import Wishes
-from dockershim.setup.report import NOTHING
-from tests.unit.setup.node import BRIDGE_CALLS, CRICTL, DAEMON_JSON, SETTINGS, Killed, Node
+from tests.unit.changes.killable import Killed
+from tests.unit.setup.node import BRIDGE_CALLS, CRICTL, DAEMON_JSON, SETTINGS, Node
 
 EVERYTHING = Wishes("bridge", frozenset({"early-network", "user-namespaces"}))
 
@@ -20,6 +23,14 @@ EVERYTHING = Wishes("bridge", frozenset({"early-network", "user-namespaces"}))
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk's own power cuts are not tried here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory: a disk may write out each file that a rename puts in the place of another one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -143,7 +154,7 @@ def test_a_file_that_others_changed_after_setup_is_left_and_named(node: Node) ->
     node.put("/etc/crictl.yaml", b"mine: true\n")
     code, printed = node.setup(undo=True)
     assert code == 1
-    assert "dockershim: /etc/crictl.yaml: was changed after setup, and stays as it is" in printed
+    assert "dockershim: /etc/crictl.yaml: was changed since, and stays as it is" in printed
     assert node.get("/etc/crictl.yaml") == b"mine: true\n"
     assert node.get(DAEMON_JSON) == SETTINGS
     saved = printed.rpartition("the file from before is ")[2].strip()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 
 import pytest
 import yaml
 
 import cni
-from dockershim.server import config
 from dockershim.setup import files
 
 ENDPOINT = "unix:///run/dockershim.sock"
@@ -26,18 +24,6 @@ def test_modules() -> None:
     first = files.modules(None, "br_netfilter")
     assert first == b"# Written by dockershim setup.\nbr_netfilter\n"
     assert files.modules(first, "br_netfilter") == first
-
-
-def test_settings_of_the_server_are_read_by_it() -> None:
-    first = files.server_settings(None, {"cni_bin_dir": ("/opt/cni/bin", "/usr/lib/cni")})
-    second = files.server_settings(first, {"oci_runtime": "dockershim-runc", "early_network": True})
-    read = tomllib.loads(second.decode())
-    assert read == {
-        "cni_bin_dir": ["/opt/cni/bin", "/usr/lib/cni"],
-        "oci_runtime": "dockershim-runc",
-        "early_network": True,
-    }
-    assert read.keys() <= {key for option in config.OPTIONS for key in option.keys}
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dockershim.changes.steps import Run, SetValue, Step, WriteFile
+from dockershim.changes.steps import Refused, Run, SetValue, Step, WriteFile
 from dockershim.doctor import state
 from dockershim.doctor.daemon import Daemon
 from dockershim.doctor.findings import Finding, fail, warn
 from dockershim.doctor.server import UNIT
+from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
 from dockershim.server import cli, config
 from dockershim.setup import plan as plan_module
-from dockershim.setup.facts import KUBELET_UNIT, SOCKET_UNIT
-from dockershim.setup.plan import BRIDGE, FEATURES, Plan, Refused, Wishes, make_plan
+from dockershim.setup.plan import BRIDGE, FEATURES, Plan, Wishes, make_plan
 from tests.unit.setup.node import DAEMON_JSON, DOCKER, Node
 from tests.unit.translate.kubelet import ENGINE_28
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import io
 
+from dockershim.changes.report import NOTHING
 from dockershim.changes.steps import WriteFile, digest
 from dockershim.doctor.findings import warn
 from dockershim.setup.plan import Plan
-from dockershim.setup.report import NOTHING, Report, diff
+from dockershim.setup.report import Report
 
 
 def step(content: bytes, before: bytes | None) -> WriteFile:
     return WriteFile(path="/etc/a", content=content, reason="why", before=digest(before))
-
-
-def test_a_file_is_a_unified_diff() -> None:
-    assert diff(step(b"a\nc\n", b"a\nb\n"), b"a\nb\n") == [
-        "--- /etc/a", "+++ /etc/a", "@@ -1,2 +1,2 @@", " a", "-b", "+c",
-    ]  # fmt: skip
-    assert diff(step(b"a\n", None), None)[:2] == ["--- /dev/null", "+++ /etc/a"]
-    assert diff(step(b"\0\1", None), None) == ["binary, 2 bytes, mode 644"]
 
 
 def test_nothing_that_is_read_steers_the_terminal() -> None:

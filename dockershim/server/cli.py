@@ -30,8 +30,9 @@ INFO: Final = ["info"]
 DOCTOR: Final = ["doctor"]
 STATUS: Final = ["status"]
 SETUP: Final = ["setup"]
+MIGRATE: Final = ["migrate"]
 
-COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR, STATUS, SETUP)
+COMMANDS: Final = (SERVE, CONFIG_DEFAULT, CONFIG_SHOW, INFO, DOCTOR, STATUS, SETUP, MIGRATE)
 #: Of setup: pod networks that it can write, and features that it can turn on.
 _NETWORKS: Final = ("bridge",)
 _FEATURES: Final = ("early-network", "user-namespaces")
@@ -55,6 +56,7 @@ commands:
   doctor           check this node for problems and print how to fix them; the exit code is 1 if a check fails
   status           show pods, containers, their resource usage and the state of the server until Ctrl-C
   setup            print what to change on this host for a kubelet with Docker; --yes changes it, --undo takes it back
+  migrate          print how this node moves from cri-dockerd while pods run; --yes moves it, --back returns it
 """
 
 
@@ -88,6 +90,8 @@ def main(argv: Sequence[str] | None = None, compose: Compose | None = None) -> i
         return _status(settings, once=arguments.once, as_json=arguments.json)
     if arguments.command == SETUP:
         return _setup(settings, arguments)
+    if arguments.command == MIGRATE:
+        return _migrate(settings, arguments)
     return _serve(settings, load, compose)
 
 
@@ -154,11 +158,23 @@ def _setup(settings: config.Config, arguments: argparse.Namespace) -> int:
     from dockershim.setup.command import setup
     from dockershim.setup.plan import Wishes
 
-    environ = dict(os.environ)
-    question = Question(settings, _callers_endpoint(settings), environ, _config_of)
+    question = Question(settings, _callers_endpoint(settings), dict(os.environ), _config_of)
     wishes = Wishes(network=arguments.network or "", features=frozenset(arguments.features or ()))
-    folder = f"{_config_file(arguments.config, environ) or config.DEFAULT_FILE}.d"
+    folder = _settings_folder(arguments)
     return setup(question, folder, wishes=wishes, apply=arguments.yes, undo=arguments.undo)
+
+
+def _migrate(settings: config.Config, arguments: argparse.Namespace) -> int:
+    set_up_grpc()
+    from dockershim.migrate.command import migrate
+
+    folder = _settings_folder(arguments)
+    return migrate(settings, folder, apply=arguments.yes, back=arguments.back, keep_socket=arguments.keep_socket)
+
+
+def _settings_folder(arguments: argparse.Namespace) -> str:
+    """Where drop-ins of the configuration file are."""
+    return f"{_config_file(arguments.config, os.environ) or config.DEFAULT_FILE}.d"
 
 
 def _config_of(words: Sequence[str], environ: Mapping[str, str]) -> config.Config:
@@ -226,22 +242,28 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--once: only valid for status")
     if arguments.pod and arguments.command != DOCTOR:
         parser.error("--pod: only valid for doctor")
-    _check_setup(parser, arguments)
+    _check_changes(parser, arguments)
     return arguments
 
 
-def _check_setup(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    given = {
-        "--yes": arguments.yes,
-        "--undo": arguments.undo,
-        "--network": arguments.network,
-        "--with": arguments.features,
+def _check_changes(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """The flags of the commands that change the machine."""
+    of_command = {
+        "--yes": (arguments.yes, (SETUP, MIGRATE)),
+        "--undo": (arguments.undo, (SETUP,)),
+        "--network": (arguments.network, (SETUP,)),
+        "--with": (arguments.features, (SETUP,)),
+        "--back": (arguments.back, (MIGRATE,)),
+        "--keep-socket": (arguments.keep_socket, (MIGRATE,)),
     }
-    flags = [flag for flag, value in given.items() if value]
-    if flags and arguments.command != SETUP:
-        parser.error(f"{flags[0]}: only valid for setup")
-    if arguments.undo and (others := [flag for flag in flags if flag not in ("--undo", "--yes")]):
-        parser.error(f"--undo: cannot be combined with {others[0]}")
+    flags = [flag for flag, (value, _) in of_command.items() if value]
+    for flag in flags:
+        _, commands = of_command[flag]
+        if arguments.command not in commands:
+            parser.error(f"{flag}: only valid for {' and '.join(name for (name,) in commands)}")
+    for back in {"--undo", "--back"} & set(flags):
+        if others := [flag for flag in flags if flag not in (back, "--yes")]:
+            parser.error(f"{back}: cannot be combined with {others[0]}")
 
 
 def _explicit_switches(argv: Sequence[str]) -> list[str]:
@@ -272,8 +294,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON (info, doctor, status)")
     parser.add_argument("--once", action="store_true", help="print all pods once and exit (status)")
     parser.add_argument("--pod", action="store_true", help="also run a pod and remove it (doctor)")
-    parser.add_argument("--yes", action="store_true", help="do what the plan says (setup)")
+    parser.add_argument("--yes", action="store_true", help="do what the plan says (setup, migrate)")
     parser.add_argument("--undo", action="store_true", help="undo what setup has done (setup)")
+    parser.add_argument("--back", action="store_true", help="return the node to cri-dockerd (migrate)")
+    parser.add_argument("--keep-socket", action="store_true", help="serve where cri-dockerd did (migrate)")
     parser.add_argument("--network", choices=_NETWORKS, help="also write a pod network for this node alone (setup)")
     parser.add_argument(
         "--with",

@@ -30,24 +30,29 @@ API: Final = "kubeadm.k8s.io/v1beta4"
 TIMEOUTS: Final = dict.fromkeys(
     ("controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "tlsBootstrap", "discovery"), "10m"
 )
-NODE: Final = {"criSocket": SOCKET}
 # There is one of each: a lease that one cannot renew in time on a busy machine would only end it.
 ALONE: Final = {"extraArgs": [{"name": "leader-elect", "value": "false"}]}
-INIT: Final = (
-    {
-        "kind": "InitConfiguration",
-        # User Mode Linux has one processor.
-        "nodeRegistration": {**NODE, "ignorePreflightErrors": ["NumCPU"]},
-        "timeouts": TIMEOUTS,
-    },
-    {
-        "kind": "ClusterConfiguration",
-        "kubernetesVersion": f"v{NEWEST.version}",
-        "networking": {"podSubnet": PODS},
-        "controllerManager": ALONE,
-        "scheduler": ALONE,
-    },
-)
+
+
+def init_configuration(socket: str) -> tuple[Mapping[str, Any], ...]:
+    """The configuration of `kubeadm init` on a runtime with this socket."""
+    return (
+        {
+            "kind": "InitConfiguration",
+            # User Mode Linux has one processor.
+            "nodeRegistration": {"criSocket": socket, "ignorePreflightErrors": ["NumCPU"]},
+            "timeouts": TIMEOUTS,
+        },
+        {
+            "kind": "ClusterConfiguration",
+            "kubernetesVersion": f"v{NEWEST.version}",
+            "networking": {"podSubnet": PODS},
+            "controllerManager": ALONE,
+            "scheduler": ALONE,
+        },
+    )
+
+
 ADMIN: Final = "/etc/kubernetes/admin.conf"
 #: Seconds for one step of kubeadm, and for pods that have to be pulled and started.
 PATIENCE: Final = 600.0
@@ -63,18 +68,13 @@ with urllib.request.urlopen(sys.argv[1], timeout=50) as answer:
 
 
 @dataclass(slots=True)
-class TwoNodes(Client):
-    """kubectl runs on this machine, on the network of the guests."""
+class GuestCluster(Client):
+    """A cluster whose control plane is a guest. kubectl runs on this machine, on the network of the guests."""
 
     network: Network
     control: Guest
-    worker: Guest
     #: How long each step of making it took.
     took: dict[str, float] = field(default_factory=dict, kw_only=True)
-
-    @property
-    def nodes(self) -> tuple[Guest, Guest]:
-        return self.control, self.worker
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         return list(map(str, self.network.inside(*Client.kubectl_command(self, *arguments))))
@@ -97,6 +97,46 @@ class TwoNodes(Client):
                     raise
             time.sleep(self.pause)
 
+    def ready(self) -> set[str]:
+        """The names of the nodes that are ready."""
+        shown = '{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
+        lines = self.kubectl("get", "nodes", "-o", f"jsonpath={shown}", check=False).split()
+        return {line.removesuffix("=True") for line in lines if line.endswith("=True")}
+
+    def timed(self, step: str, do: Callable[[], object]) -> None:
+        """Do a step, and tell how long it took."""
+        began = time.monotonic()
+        do()
+        self.took[step] = time.monotonic() - began
+        say(f"{step}: {self.took[step]:.0f} s")
+
+    def init(self, socket: str = SOCKET) -> None:
+        """`kubeadm init` on the runtime with this socket."""
+        self.kubeadm(self.control, "init", *init_configuration(socket))
+        self.control.fetch(ADMIN, self.connections)
+
+    def kubeadm(self, guest: Guest, what: str, *configuration: Mapping[str, Any]) -> None:
+        """Run kubeadm with a configuration. Raises ClusterError with all that it said."""
+        # JSON is YAML.
+        text = "\n---\n".join(json.dumps({"apiVersion": API, **part}, indent=1) for part in configuration)
+        guest.sh(f"cat >{CONFIG}", input=text)
+        ended = guest.ended(f"kubeadm {what} --config={CONFIG}", timeout=2 * PATIENCE)
+        with (self.logs / f"kubeadm-{guest.name}.log").open("a") as log:
+            log.write(ended.output + ended.errors)
+        if ended.code:
+            raise ClusterError(f"kubeadm {what} ended with {ended.code}:\n{ended.output}{ended.errors}")
+
+
+@dataclass(slots=True)
+class TwoNodes(GuestCluster):
+    """A cluster of two guests."""
+
+    worker: Guest
+
+    @property
+    def nodes(self) -> tuple[Guest, Guest]:
+        return self.control, self.worker
+
     def get(self, url: str) -> str:
         """What an URL answers to a machine next to the nodes. Raises ClusterError."""
         words = self.network.inside(sys.executable, "-c", _GET, url)
@@ -109,35 +149,18 @@ class TwoNodes(Client):
         """What an URL answered so many times."""
         return {self.get(url) for _ in range(tries)}
 
-    def ready(self) -> set[str]:
-        """The names of the nodes that are ready."""
-        shown = '{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
-        lines = self.kubectl("get", "nodes", "-o", f"jsonpath={shown}", check=False).split()
-        return {line.removesuffix("=True") for line in lines if line.endswith("=True")}
-
     def wait_ready(self) -> None:
         """Wait until both nodes are ready, and the pods of Kubernetes and of flannel on them."""
         self.wait(lambda: self.ready() == {CONTROL, WORKER}, PATIENCE, "the nodes")
         for namespace in ("kube-flannel", "kube-system"):
             self.wait(partial(self.runs_all, namespace), PATIENCE, f"the pods of {namespace}")
 
-    def timed(self, step: str, do: Callable[[], object]) -> None:
-        """Do a step, and tell how long it took."""
-        began = time.monotonic()
-        do()
-        self.took[step] = time.monotonic() - began
-        say(f"{step}: {self.took[step]:.0f} s")
-
     def make(self) -> None:
         """Make the cluster of two guests that are up."""
-        self.timed("kubeadm init", self._init)
+        self.timed("kubeadm init", self.init)
         self.timed("kubeadm join", self._join)
         self.timed("flannel", self._add_network)
         self.timed("both nodes ready", self.wait_ready)
-
-    def _init(self) -> None:
-        self._kubeadm(self.control, "init", *INIT)
-        self.control.fetch(ADMIN, self.connections)
 
     def _add_network(self) -> None:
         # It ends, and is started again after longer and longer pauses, while there are no Services.
@@ -148,27 +171,16 @@ class TwoNodes(Client):
         told = self.control.run("kubeadm", "token", "create", "--print-join-command", timeout=PATIENCE).split()
         token, pin = (told[told.index(option) + 1] for option in ("--token", "--discovery-token-ca-cert-hash"))
         discovery = {"apiServerEndpoint": told[2], "token": token, "caCertHashes": [pin]}
-        self._kubeadm(
+        self.kubeadm(
             self.worker,
             "join",
             {
                 "kind": "JoinConfiguration",
-                "nodeRegistration": NODE,
+                "nodeRegistration": {"criSocket": SOCKET},
                 "discovery": {"bootstrapToken": discovery},
                 "timeouts": TIMEOUTS,
             },
         )
-
-    def _kubeadm(self, guest: Guest, what: str, *configuration: Mapping[str, Any]) -> None:
-        """Run kubeadm with a configuration. Raises ClusterError with all that it said."""
-        # JSON is YAML.
-        text = "\n---\n".join(json.dumps({"apiVersion": API, **part}, indent=1) for part in configuration)
-        guest.sh(f"cat >{CONFIG}", input=text)
-        ended = guest.ended(f"kubeadm {what} --config={CONFIG}", timeout=2 * PATIENCE)
-        with (self.logs / f"kubeadm-{guest.name}.log").open("a") as log:
-            log.write(ended.output + ended.errors)
-        if ended.code:
-            raise ClusterError(f"kubeadm {what} ended with {ended.code}:\n{ended.output}{ended.errors}")
 
 
 @contextmanager

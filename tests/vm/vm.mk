@@ -4,14 +4,21 @@
 
 GUEST ?= uml
 GUEST_ENGINE ?= 29
-VM_TESTS = $(BIN)/python -m pytest -p no:cacheprovider --guest=$(GUEST) --guest-engine=$(GUEST_ENGINE) $(if $(FOCUS),-k "$$FOCUS") tests/vm
+VM_TESTS = $(BIN)/python -m pytest -p no:cacheprovider --guest=$(GUEST) --guest-engine=$(GUEST_ENGINE) $(if $(FOCUS),-k "$$FOCUS")
+OF_KUBEADM = tests/vm/test_migrate.py
 
 ##@ Test
 
 # A quarter of an hour with qemu, so it is not part of `make test`.
 .PHONY: vm
 vm: guest-supplies ## Run the server under systemd in a virtual machine: AppArmor, slices, units, reboot, power cut (GUEST=uml|qemu, GUEST_ENGINE=29|28, FOCUS=name)
-	$(VM_TESTS)
+	$(VM_TESTS) --ignore=$(OF_KUBEADM) tests/vm
+
+# Go builds kubeadm, the control plane and cri-dockerd for some ten minutes the first time.
+.PHONY: migrate
+migrate: guest-supplies ## Move a node of kubeadm with 20 pods from cri-dockerd in a virtual machine, and back; kill the command on the way (GUEST_ENGINE=29|28)
+	$(BIN)/python -m tests.vm.cri_dockerd
+	$(VM_TESTS) $(OF_KUBEADM)
 
 # What is made once is made before the tests, which have a time limit.
 .PHONY: guest-supplies
@@ -21,7 +28,7 @@ guest-supplies: install
 # Those of them that have the mark `guest`.
 .PHONY: guest
 guest: guest-supplies ## Run a part of them in three minutes: pods of a real kubelet, limits, restarts, a reboot; a kernel and a kubelet are built once (GUEST=uml|qemu)
-	$(VM_TESTS) -m guest $(if $(ALONGSIDE),$(RUN_AGAIN))
+	$(VM_TESTS) -m guest --ignore=$(OF_KUBEADM) tests/vm $(if $(ALONGSIDE),$(RUN_AGAIN))
 
 .PHONY: guest-kernel
 guest-kernel: install ## Build the kernel of User Mode Linux once, and check that it has what Docker, kubelet and kube-proxy need

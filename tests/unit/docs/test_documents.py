@@ -29,7 +29,7 @@ OTHER_FLAGS |= {"--config-file", "--dearmor", "--name", "--quiet", "--set", "--v
 OTHER_FLAGS |= {"--annotation", "--privileged", "--runtime"}
 OTHER_FLAGS |= {"--verify", "--checksig", "--show-keys", "--ignore-missing", "--import"}
 OTHER_FLAGS |= {"--prefix", "--uninstall"}
-OTHER_FLAGS |= {"--yes", "--undo", "--network", "--with", "--log-opt"}
+OTHER_FLAGS |= {"--yes", "--undo", "--network", "--with", "--log-opt", "--back", "--keep-socket"}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

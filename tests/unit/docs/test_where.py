@@ -26,6 +26,7 @@ KINDS = (
     "A metric",
     "A check of the doctor",
     "A step of setup",
+    "A step of migrate",
     "A hook point",
     "An event of NRI",
     "A line of the server's log",

@@ -90,6 +90,14 @@ def test_a_flag_may_be_repeated_where_that_makes_sense(argv: list[str], served: 
         pytest.param(["config"], "unknown command: config", id="half a command"),
         pytest.param(["--json"], "--json: only valid for info, doctor and status", id="JSON of nothing"),
         pytest.param(["info", "--once"], "--once: only valid for status", id="once of another command"),
+        pytest.param(["status", "--yes"], "--yes: only valid for setup and migrate", id="a yes to a question"),
+        pytest.param(["migrate", "--undo"], "--undo: only valid for setup", id="an undo of a move"),
+        pytest.param(["setup", "--back"], "--back: only valid for migrate", id="a way back of setup"),
+        pytest.param(["setup", "--keep-socket"], "--keep-socket: only valid for migrate", id="a socket of setup"),
+        pytest.param(
+            ["migrate", "--back", "--keep-socket"], "--back: cannot be combined with --keep-socket", id="two ways"
+        ),
+        pytest.param(["setup", "--undo", "--network=bridge"], "--undo: cannot be combined with --network", id="both"),
         pytest.param(["info", "--pod"], "--pod: only valid for doctor", id="a pod of another command"),
         pytest.param(["--log-level"], "expected one argument", id="a flag without its value"),
     ],

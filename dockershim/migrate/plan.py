@@ -182,6 +182,11 @@ class _Planner:
         endpoint = flag(self.facts.units[UNIT].command, _ENDPOINT_FLAG)
         return endpoint.startswith("fd://") and SOCKET_UNIT in self.facts.units
 
+    @property
+    def _our_root(self) -> Path:
+        """Where our server keeps its checkpoints: a flag of the unit wins over the configuration."""
+        return Path(flag(self.facts.units[UNIT].command, "root-directory") or self.facts.config.root_directory)
+
     def _our_endpoint(self) -> str:
         if self._takes_socket:
             paths = [one for one in self.facts.units[SOCKET_UNIT].listens if one.startswith("/")]
@@ -209,7 +214,7 @@ class _Planner:
                 values[option.key] = option.read(flags[option.key])
             except ValueError as error:
                 raise Refused(f"cri-dockerd's {option.key} = {flags[option.key]!r}: {error}; {_BY_HAND[3:]}") from error
-        if root != config.root_directory:
+        if root != self._our_root:
             values["adopt_from"] = tuple(dict.fromkeys((*config.adopt_from, root)))
         if self.keep_socket:
             values["container_runtime_endpoint"] = old
@@ -298,10 +303,9 @@ class _Planner:
         start = Command(words=("systemctl", "start", *names), reason="as before")
         stop = Command(words=("systemctl", "stop", *names), reason="pods go on without it")
         yield Run(command=stop, undo=(forget, start))
-        config = self.facts.config
-        if root != config.root_directory:
+        if root != self._our_root:
             reason = "dockershim reads those of cri-dockerd where they are; migrate --back moves ours to them"
-            folders = (f"{config.root_directory}/sandbox", f"{root}/sandbox")
+            folders = (f"{self._our_root}/sandbox", f"{root}/sandbox")
             yield Call(name=HAND_OVER, arguments=folders, reason=reason)
         ours = [SOCKET_UNIT] if self._takes_socket else []
         ours.append(UNIT)

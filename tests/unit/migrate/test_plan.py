@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dockershim.changes.steps import Refused, Run, WriteFile
+from dockershim.changes.steps import Call, Refused, Run, WriteFile
 from dockershim.doctor.server import UNIT
 from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT, Unit
 from dockershim.migrate.facts import Facts
@@ -118,6 +118,9 @@ def test_a_root_directory_that_both_have_needs_no_hand_over() -> None:
     steps = plan(with_words("--cri-dockerd-root-directory=/var/lib/dockershim").facts()).steps
     assert HAND_OVER not in map(str, steps)
     assert HAND_OVER in map(str, plan(Node.made().facts()).steps)
+    found = plan(Node.made(command=("dockershim", "serve", "--root-directory=/srv/ours")).facts())
+    [step] = [step for step in found.steps if isinstance(step, Call) and step.name == HAND_OVER]
+    assert step.arguments == ("/srv/ours/sandbox", "/var/lib/cri-dockerd/sandbox")
 
 
 def test_kubesprays_units() -> None:

@@ -27,6 +27,7 @@ from tests.vm.running import site
 
 COMMAND = "/opt/dockershim/bin/dockershim migrate"
 OURS = "unix:///run/dockershim.sock"
+PAUSE = "registry.k8s.io/pause"
 PODS = 20
 #: Seconds of NotReady at most, and for one call of the command.
 NOT_READY = 30.0
@@ -92,6 +93,8 @@ def made(machine: Machine, request: pytest.FixtureRequest) -> Iterator[GuestClus
         cluster = GuestCluster(
             programs, place.network, guest, connections=folder / "admin.conf", logs=folder, pause=PAUSE
         )
+        # kubeadm pulls one of its own release too, which is in the registry of suites that are not run here.
+        guest.sh(f"docker pull -q {PAUSE}:3.10 && docker tag {PAUSE}:3.10 {PAUSE}:3.10.2", timeout=PATIENCE)
         cluster.timed("kubeadm init", lambda: cluster.init(cri_dockerd.ENDPOINT))
         cluster.wait(lambda: cluster.ready() == {guest.name}, PATIENCE, "the node")
         cluster.timed("20 pods", lambda: deploy(cluster, "steady", PODS))

@@ -137,6 +137,28 @@ def test_it_returns_by_itself_if_dockershim_reports_other_pods() -> None:
     assert node.state() == before
 
 
+def test_what_was_harmed_is_named_and_the_node_returns_all_the_same() -> None:
+    """A container is restarted once the kubelet uses dockershim. What was there before is not forgotten."""
+    node = Node.made()
+
+    def restarted(pods: Pods) -> Pods:
+        if KUBELET_UNIT not in node.ran[-1]:
+            return pods
+        [(_, container), *rest] = pods.containers.items()
+        again = msgspec.structs.replace(container, attempt=1)
+        node.pods = msgspec.structs.replace(pods, containers={"d": again, **dict(rest)})
+        return node.pods
+
+    before = node.copied().state()
+    node.ours = restarted
+    code, printed = node.run(apply=True)
+    said = "does not report what was there before: container main of pod default/web-1 (c000000000000) was restarted"
+    assert f"dockershim: unix:///run/dockershim.sock {said}. The node returns" in printed
+    assert printed.count(f"dockershim: unix:///run/cri-dockerd.sock {said}") == 2
+    assert code == FAILED
+    assert node.state() == before
+
+
 @pytest.mark.parametrize("fails", ["start dockershim", "stop cri-docker", "enable", "disable", "stop kubelet"])
 def test_it_returns_by_itself_if_a_command_fails(fails: str) -> None:
     node = Node.made(fails=fails)

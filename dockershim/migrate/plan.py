@@ -298,11 +298,7 @@ class _Planner:
         names = [unit.name for unit in stopped]
         if enabled := [unit.name for unit in stopped if unit.enabled == "enabled"]:
             yield _systemctl("disable", "enable", enabled, "one of the two servers starts at boot")
-        # It may have been started too often lately for systemd to start it again.
-        forget = Command(words=("systemctl", "reset-failed", *names), reason="as if for the first time", may_fail=True)
-        start = Command(words=("systemctl", "start", *names), reason="as before")
-        stop = Command(words=("systemctl", "stop", *names), reason="pods go on without it")
-        yield Run(command=stop, undo=(forget, start))
+        yield _systemctl("stop", "start", names, "pods go on without it")
         if root != self._our_root:
             reason = "dockershim reads those of cri-dockerd where they are; migrate --back moves ours to them"
             folders = (f"{self._our_root}/sandbox", f"{root}/sandbox")

@@ -34,14 +34,15 @@ TIMEOUTS: Final = dict.fromkeys(
 ALONE: Final = {"extraArgs": [{"name": "leader-elect", "value": "false"}]}
 
 
-def init_configuration(socket: str) -> tuple[Mapping[str, Any], ...]:
-    """The configuration of `kubeadm init` on a runtime with this socket."""
+def init_configuration(socket: str, **more: Any) -> tuple[Mapping[str, Any], ...]:
+    """The configuration of `kubeadm init` on a runtime with this socket; ``more`` are keys of InitConfiguration."""
     return (
         {
             "kind": "InitConfiguration",
             # User Mode Linux has one processor.
             "nodeRegistration": {"criSocket": socket, "ignorePreflightErrors": ["NumCPU"]},
             "timeouts": TIMEOUTS,
+            **more,
         },
         {
             "kind": "ClusterConfiguration",
@@ -110,9 +111,9 @@ class GuestCluster(Client):
         self.took[step] = time.monotonic() - began
         say(f"{step}: {self.took[step]:.0f} s")
 
-    def init(self, socket: str = SOCKET) -> None:
-        """`kubeadm init` on the runtime with this socket."""
-        self.kubeadm(self.control, "init", *init_configuration(socket))
+    def init(self, socket: str = SOCKET, **more: Any) -> None:
+        """`kubeadm init` with ``init_configuration``."""
+        self.kubeadm(self.control, "init", *init_configuration(socket, **more))
         self.control.fetch(ADMIN, self.connections)
 
     def kubeadm(self, guest: Guest, what: str, *configuration: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -27,7 +28,6 @@ from tests.vm.running import site
 
 COMMAND = "/opt/dockershim/bin/dockershim migrate"
 OURS = "unix:///run/dockershim.sock"
-PAUSE = "registry.k8s.io/pause"
 PODS = 20
 #: Seconds of NotReady at most, and for one call of the command.
 NOT_READY = 30.0
@@ -39,26 +39,25 @@ find /etc /var/lib/kubelet -xdev \( -path /var/lib/kubelet/pods -o -path /var/li
 for unit in cri-docker.service cri-docker.socket dockershim.service dockershim.socket kubelet.service; do
   echo $unit $(systemctl is-enabled $unit) $(systemctl is-active $unit)
 done
-ls /run/*.sock; ls -A /var/lib/dockershim; ls /run/netns
+ls /run/*.sock; ls /run/netns
 """
-#: Lines of the command after which it is killed, of the way there and of the way back.
-KILLED_FORWARD = (
-    "note the pods",
-    "$ systemctl stop cri-docker",
-    "$ systemctl start dockershim",
-    "wait for the kubelet",
+#: Calls that are killed after a line that begins so, each with the next call: the node goes from side to side.
+KILLED = (
+    ("--yes", "note the pods", "--back"),
+    ("--yes", "$ systemctl stop cri-docker", "--yes"),
+    ("--back", "$ systemctl stop kubelet", "--yes"),
+    ("--back", "undo: hand over", "--back"),
+    ("--yes", "$ systemctl start dockershim", "--back"),
+    ("--yes", "wait for the kubelet", "--yes"),
+    ("--back", "$ systemctl start cri-docker", "--yes"),
+    ("--back", "$ systemctl start kubelet", "--back"),
 )
-KILLED_BACK = (
-    "$ systemctl stop kubelet",
-    "undo: hand over",
-    "$ systemctl start cri-docker",
-    "$ systemctl start kubelet",
-)
-#: Runs the command in the background, and kills it once a line begins with $1; systemctl goes on.
+#: Runs the command in the background, and kills it after the line $1; what systemctl has begun goes on.
 _KILL = """
 rm -f /tmp/out; touch /tmp/out
 %s >/tmp/out 2>&1 & pid=$!
-while kill -0 $pid 2>/dev/null && ! grep -qF -- "$(printf '\\n%%s' "$1")" /tmp/out; do sleep 0.02; done
+while kill -0 $pid 2>/dev/null && ! awk -v begin="$1" 'index($0, begin) == 1 { found = 1 } END { exit !found }' /tmp/out
+do sleep 0.02; done
 kill -9 $pid; wait $pid; echo $? >&2; cat /tmp/out
 """
 
@@ -82,8 +81,13 @@ class Ready:
 
 @pytest.fixture(scope="module")
 def made(machine: Machine, request: pytest.FixtureRequest) -> Iterator[GuestCluster]:
-    """The cluster, on cri-dockerd, with 20 pods in addition to those of kubeadm."""
-    engine = request.config.getoption("--guest-engine")
+    with cluster_on_cri_dockerd(machine, request.config.getoption("--guest-engine")) as cluster:
+        yield cluster
+
+
+@contextmanager
+def cluster_on_cri_dockerd(machine: Machine, engine: str) -> Iterator[GuestCluster]:
+    """A cluster of one guest with 20 pods in addition to those of kubeadm."""
     with site(machine, provided(cri_dockerd.kind(), engine)) as place:
         guest = place.add()
         guest.boot()
@@ -93,11 +97,13 @@ def made(machine: Machine, request: pytest.FixtureRequest) -> Iterator[GuestClus
         cluster = GuestCluster(
             programs, place.network, guest, connections=folder / "admin.conf", logs=folder, pause=PAUSE
         )
-        # kubeadm pulls one of its own release too, which is in the registry of suites that are not run here.
-        guest.sh(f"docker pull -q {PAUSE}:3.10 && docker tag {PAUSE}:3.10 {PAUSE}:3.10.2", timeout=PATIENCE)
-        cluster.timed("kubeadm init", lambda: cluster.init(cri_dockerd.ENDPOINT))
+        # The add-ons are not needed, and a guest has little of a busy machine's processors.
+        skipped = {"skipPhases": ["preflight", "addon/coredns", "addon/kube-proxy"]}
+        cluster.timed("kubeadm init", lambda: cluster.init(cri_dockerd.ENDPOINT, **skipped))
         cluster.wait(lambda: cluster.ready() == {guest.name}, PATIENCE, "the node")
-        cluster.timed("20 pods", lambda: deploy(cluster, "steady", PODS))
+        # All at once they would take the control plane's time.
+        for replicas in range(PODS // 5, PODS + 1, PODS // 5):
+            cluster.timed(f"{replicas} pods", partial(deploy, cluster, "steady", replicas))
         cluster.wait(cluster.runs_all, PATIENCE, "the pods of kube-system")
         yield cluster
 
@@ -248,22 +254,17 @@ def test_there_and_back_with_the_old_socket(made: GuestCluster) -> None:
     assert guest.sh(MACHINE, check=False) == machine
 
 
-@pytest.mark.parametrize("then", ["--yes", "--back"])
-def test_killed_on_the_way_one_more_call_brings_it_to_either_side(made: GuestCluster, then: str) -> None:
+def test_killed_on_the_way_one_more_call_brings_it_to_either_side(made: GuestCluster) -> None:
     guest = made.control
     machine = guest.sh(MACHINE, check=False)
     with nothing_is_restarted(made):
-        for flags, lines in (("--yes", KILLED_FORWARD), ("--back", KILLED_BACK)):
-            for line in lines:
-                if flags == "--back":
-                    assert migrate(guest, "--yes").code == 0
-                killed(guest, flags, line)
-                assert "a move was interrupted" in migrate(guest).output
-                ended = migrate(guest, then)
-                assert ended.code == 0, f"{flags} killed after {line!r}: {ended.output}{ended.errors}"
-                assert is_served_by(guest) == ("dockershim" if then == "--yes" else "cri-dockerd")
-                if then == "--yes":
-                    assert migrate(guest, "--back").code == 0
+        for flags, line, then in KILLED:
+            killed(guest, flags, line)
+            assert "a move was interrupted" in migrate(guest).output
+            ended = migrate(guest, then)
+            assert ended.code == 0, f"{flags} killed after {line!r}: {ended.output}{ended.errors}"
+            assert is_served_by(guest) == ("dockershim" if then == "--yes" else "cri-dockerd")
+            if then == "--back":
                 assert guest.sh(MACHINE, check=False) == machine, f"{flags} killed after {line!r}"
 
 

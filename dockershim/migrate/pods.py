@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import grpc
@@ -13,9 +13,12 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.changes.disk import ChangeError
 from dockershim.server.cri_calls import call, connect, reason
 
-#: Seconds, of one call and of all.
+#: Seconds: of one call, of all, and for which calls are made again that a busy machine has not answered in time.
 _DEADLINE: Final = 15.0
 _ALL_CALLS: Final = 120.0
+_PATIENCE: Final = 60.0
+_PAUSE: Final = 1.0
+_PASSING: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 #: Nanoseconds. A container that was restarted and is younger may be restarted again at any time, by itself: the
 #: kubelet takes one that runs for ten minutes for a healthy one.
 _RESTARTING: Final = 600 * 10**9
@@ -54,25 +57,36 @@ class Pods(msgspec.Struct, frozen=True):
         return f"{len(self.pods)} pods and {running} running containers"
 
 
-def read(endpoint: str) -> Pods:
-    """Ask the server on ``unix:///path``, for two minutes at most. Raises ChangeError."""
+def read(
+    endpoint: str, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> Pods:
+    """Ask the server on ``unix:///path``, again for a minute while it or its engine is busy. Raises ChangeError."""
+    ends = clock() + _PATIENCE
+    while True:
+        try:
+            return _read(endpoint)
+        except grpc.RpcError as error:
+            if error.code() not in _PASSING or clock() > ends:
+                raise ChangeError(f"{endpoint}: the pods cannot be read: {reason(error)}") from error
+        sleep(_PAUSE)
+
+
+def _read(endpoint: str) -> Pods:
+    """Raises grpc.RpcError."""
     ends = time.monotonic() + _ALL_CALLS
 
     def left() -> float:
         return max(0.1, min(_DEADLINE, ends - time.monotonic()))
 
     with connect(endpoint) as channel:
-        try:
-            sandboxes = call(channel, cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse, left()).items
-            containers = call(channel, cri.ListContainersRequest(), cri.ListContainersResponse, left()).containers
-            pods = {}
-            for sandbox in sandboxes:
-                if sandbox.state == cri.SANDBOX_READY:
-                    request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id)
-                    status = call(channel, request, cri.PodSandboxStatusResponse, left()).status
-                    pods[sandbox.id] = _pod(sandbox.metadata, status.network)
-        except grpc.RpcError as error:
-            raise ChangeError(f"{endpoint}: the pods cannot be read: {reason(error)}") from error
+        sandboxes = call(channel, cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse, left()).items
+        containers = call(channel, cri.ListContainersRequest(), cri.ListContainersResponse, left()).containers
+        pods = {}
+        for sandbox in sandboxes:
+            if sandbox.state == cri.SANDBOX_READY:
+                request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id)
+                status = call(channel, request, cri.PodSandboxStatusResponse, left()).status
+                pods[sandbox.id] = _pod(sandbox.metadata, status.network)
     return Pods(time.time_ns(), pods, {one.id: _container(one) for one in containers})
 
 

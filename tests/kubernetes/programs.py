@@ -35,6 +35,7 @@ PROGRAMS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "agnhost": (_BUILD_SMALL, f"{KUBERNETES}/test/images/agnhost"),
     "nonewprivs": (_BUILD_SMALL, f"{KUBERNETES}/test/images/nonewprivs"),
     "sample-apiserver": (_BUILD_SMALL, "k8s.io/sample-apiserver"),
+    "sample-device-plugin": (_BUILD_SMALL, f"{KUBERNETES}/test/images/sample-device-plugin"),
     "etcd": (_BUILD_SMALL, "go.etcd.io/etcd/server/v3"),
 }
 # The others, each with its module.

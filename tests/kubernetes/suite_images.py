@@ -46,6 +46,8 @@ AGNHOST_PASSWD: Final = f"{PASSWD}user-defined-in-image:x:1000:1000::/home:/bin/
 AGNHOST_GROUP: Final = f"{GROUP}group-defined-in-image:x:50000:user-defined-in-image\n"
 # From here a subcommand of agnhost serves one image, and from no other layout.
 FAKE_REGISTRY: Final = "var/registry/pause"
+# Programs of the release, whose API is that of the images that the suites name.
+SAMPLES: Final = ("sample-apiserver", "sample-device-plugin")
 # In the program of busybox: the format of the shell's line numbers, and none.
 LINE: Final = b"\0line %d: \0"
 NO_LINE: Final = b"\0\0ine %d: \0"
@@ -54,7 +56,7 @@ NO_LINE: Final = b"\0\0ine %d: \0"
 def provide(release: programs.Release) -> Path:
     """The storage folder of a registry that has the images for a release's suites, made once."""
     built = {
-        **{name: release.provide(name) for name in ("agnhost", "nonewprivs", "sample-apiserver")},
+        **{name: release.provide(name) for name in ("agnhost", "nonewprivs", *SAMPLES)},
         **{name: programs.provide(name) for name in ("nmeter", "pause")},
     }
     layers = partial(_layers, release.sources())
@@ -68,7 +70,7 @@ def _layers(kubernetes: Path, source: Path, built: Mapping[str, Path]) -> Layers
         "tools": partial(_tools, source),
         "pause": lambda: [_built(built["pause"], "pause")],
         "nonewprivs": lambda: [_built(built["nonewprivs"], "usr/local/bin/nnp", 0o4755)],
-        "sample-apiserver": lambda: [_built(built["sample-apiserver"], "sample-apiserver")],
+        **{name: partial(_sample, name, built[name]) for name in SAMPLES},
         "nginx": partial(nginx, source),
         "perl": partial(_perl, source),
         **{name: partial(_marker, name) for name in DIFFERENT},
@@ -90,6 +92,10 @@ def _busybox(source: Path) -> Iterator[Entry]:
 
 def _built(path: Path, at: str, mode: int = 0o755) -> Entry:
     return Entry(at, path.read_bytes(), mode)
+
+
+def _sample(name: str, path: Path) -> Iterable[Entry]:
+    return [_built(path, name)]
 
 
 def _marker(name: str) -> Iterable[Entry]:
@@ -156,9 +162,13 @@ IMAGES: Final = (
     Image((f"{SUITE}/nonroot:1.5",), ("busybox",), SHELL | {"User": "1234"}),
     Image((f"{SUITE}/ipc-utils:1.4",), ("busybox", "tools")),
     Image((f"{SUITE}/perl:5.26",), ("busybox", "perl")),
-    # Its program is that of the release, whose API is the same.
     Image(
         (f"{SUITE}/sample-apiserver:1.29.2",), ("busybox", "sample-apiserver"), {"Entrypoint": ["/sample-apiserver"]}
+    ),
+    Image(
+        (f"{SUITE}/sample-device-plugin:1.7", f"{SUITE}/sample-device-plugin:1.8.0"),
+        ("busybox", "sample-device-plugin"),
+        {"Entrypoint": ["/sample-device-plugin", "-alsologtostderr"]},
     ),
     *(Image((f"{SUITE}/{name}:1.8",), ("busybox", name)) for name in PICTURES),
 )

@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e_node import units
+from tests.e2e_node import suite, units
 from tests.kubernetes.ginkgo import Suite
 from tests.kubernetes.interface import interface
 from tests.node import cgroups
@@ -23,31 +23,21 @@ from tests.node.server import Server
 
 FOLDER: Final = Path("/run/e2e-node")
 TMP: Final = Path("/tmp")
-# The suite's RuntimeClass, which its own nodes are configured with.
-RUNTIME: Final = "test-handler"
 # With it pods get user namespaces, if the engine is new enough.
 USERS: Final = "dockershim-runc"
 # What the suite's kubelet takes for the cgroups of the engine, and of all that is no part of Kubernetes.
 ENGINE_CGROUP, SYSTEM_CGROUP = "docker-daemon", "system"
 # The suite starts the kubelet by systemd where it finds these, and no systemd runs in a node.
 OF_SYSTEMD: Final = ("systemd-run", "journalctl")
-KUBELET: Final[dict[str, Any]] = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
+KUBELET: Final[Mapping[str, Any]] = {
+    **suite.KUBELET,
     "cgroupDriver": "cgroupfs",
-    "cgroupRoot": "/",
     "volumePluginDir": str(FOLDER / "plugins"),
     # A test node's machine may have any of these.
     "failCgroupV1": False,
     "failSwapOn": False,
     "evictionHard": {"memory.available": "0%"},
     "imageGCHighThresholdPercent": 100,
-    # From here on as in the suite's own default (test/e2e_node/jenkins/default-kubelet-config.yaml).
-    "podCIDR": "10.100.0.0/24",
-    "volumeStatsAggPeriod": "10s",
-    "fileCheckFrequency": "10s",
-    "evictionPressureTransitionPeriod": "30s",
-    "serializeImagePulls": False,
 }
 
 
@@ -63,29 +53,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--feature-gates", default="", help="of the kubelet")
     parser.add_argument("--units", action="store_true", help="let specs stop and start the kubelet as a unit")
     given, options = parser.parse_known_args(arguments)
-    suite = Suite(given.ginkgo, given.suite, given.report, given.time_limit)
+    run = Suite(given.ginkgo, given.suite, given.report, given.time_limit)
     _prepare(given.images, given.kubelet)
     if given.units:
         (FOLDER / "bin").mkdir()
         units.install(FOLDER / "bin")
         os.environ["PATH"] = f"{FOLDER / 'bin'}:{os.environ['PATH']}"
-    runtimes = {RUNTIME: "runc", USERS: USERS}
+    runtimes = {suite.RUNTIME: "runc", USERS: USERS}
     Engine().restart(*(f"--add-runtime={name}={shutil.which(program)}" for name, program in runtimes.items()))
     _move_to_cgroups()
     server = Server()
     server.start(f"--oci-runtime={USERS}")
     try:
         with interface():
-            return suite.run(
-                FOLDER,
-                options,
-                (
-                    "--prepull-images=false",
-                    f"--container-runtime-endpoint={server.target}",
-                    f"--kubelet-config-file={FOLDER / 'kubelet.json'}",
-                    f"--feature-gates={given.feature_gates}",
-                ),
-            )
+            own = suite.arguments(server.target, f"{FOLDER}/kubelet.json", given.feature_gates)
+            return run.run(FOLDER, options, own)
     finally:
         for log in (server.log, Engine().log):
             shutil.copy(log, given.report)

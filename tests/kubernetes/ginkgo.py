@@ -35,8 +35,13 @@ class Suite:
         # ginkgo starts the suite in the folder where it is.
         suite = folder / self.program.name
         suite.symlink_to(self.program)
-        command = [
-            *map(str, self.entrance),
+        command = [*map(str, self.entrance), *self.command(suite, options, arguments)]
+        with (self.report / f"{self.program.stem}.log").open("wb") as log:
+            return self._wait(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def command(self, suite: Path, options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+        """The words that run the program by its path ``suite``; it writes beside that."""
+        return [
             str(self.ginkgo),
             # A fixed order: a failure that depends on what ran before can be seen again.
             "--seed=1",
@@ -50,8 +55,6 @@ class Suite:
             f"--report-dir={self.report}",
             *arguments,
         ]
-        with (self.report / f"{self.program.stem}.log").open("wb") as log:
-            return self._wait(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
     def _wait(self, suite: subprocess.Popen[bytes]) -> int:
         """The suite ends itself in time; if it does not, SIGTERM and SIGKILL do."""

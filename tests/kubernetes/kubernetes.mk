@@ -14,6 +14,8 @@ SERIAL ?=
 # FEATURES=regex runs specs of features, which no conformant node need have, instead of the conformance specs.
 FEATURES ?=
 export FEATURES
+# Of the guest: --swap, --cpus=4, --cgroup-driver=cgroupfs, as `python -m tests.e2e_node --help` tells.
+GUEST_FLAGS ?=
 OF_KUBERNETES = $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 E2E_NODE = $(BIN)/python -m tests.e2e_node $(OF_KUBERNETES) $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \
   $(if $(FEATURES),--features "$$FEATURES") \
@@ -27,6 +29,10 @@ e2e-node: e2e-node-$(ENGINE) ## Run Kubernetes' node conformance suite: 27 minut
 .PHONY: $(EVERY_ENGINE:%=e2e-node-%)
 $(EVERY_ENGINE:%=e2e-node-%): e2e-node-%: install
 	$(E2E_NODE) $*
+
+.PHONY: e2e-node-guest
+e2e-node-guest: install ## Run it in a virtual machine, with cgroup v2 and systemd (GUEST=uml|qemu, GUEST_ENGINE=29|28, FOCUS=, FEATURES=, SERIAL=yes, GUEST_FLAGS=--swap)
+	$(E2E_NODE) $(GUEST_ENGINE) --guest=$(GUEST) $(GUEST_FLAGS)
 
 # ONLY=tests leaves the suite out, ONLY=suite all else.
 ONLY ?=

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from tests.vm import daemon
 from tests.vm.guest import Guest
@@ -16,11 +17,11 @@ _SECONDS: Final = 300
 
 
 @contextmanager
-def registered(guest: Guest) -> Iterator[None]:
-    """Engine and server have the runtime for the length of a block."""
+def registered(guest: Guest, others: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Engine and server have the runtime for the length of a block, and the engine has the ``others``."""
     folder = f"/opt/dockershim/lib/python3.*/site-packages/dockershim/runc/{RUNTIME}"
     guest.sh(f"install -m 755 {folder}-$(dpkg --print-architecture) {_PROGRAM}")
-    with daemon.changed(guest, {"runtimes": {RUNTIME: {"path": _PROGRAM}}}):
+    with daemon.changed(guest, {"runtimes": {**others, RUNTIME: {"path": _PROGRAM}}}):
         guest.sh(f"mkdir -p $(dirname {_DROP_IN}) && echo 'oci_runtime = \"{RUNTIME}\"' >{_DROP_IN}")
         guest.run("systemctl", "restart", "dockershim", timeout=_SECONDS)
         try:

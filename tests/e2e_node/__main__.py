@@ -24,6 +24,7 @@ from tests.vm.machines import MACHINES, UML, Uml
 
 EXPECTED: Final = Path(__file__).parent / "expected.toml"
 EXPECTED_SERIAL: Final = EXPECTED.with_name("expected_serial.toml")
+EXPECTED_FEATURES: Final = EXPECTED.with_name("expected_features.toml")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,9 +58,15 @@ def main(arguments: Sequence[str]) -> int:
     if given.write:
         sys.stdout.write(draft(specs))
         return 0
-    listed = EXPECTED_SERIAL if given.serial else EXPECTED
+    lists = [EXPECTED_SERIAL if given.serial else EXPECTED, *([EXPECTED_FEATURES] if given.features else [])]
     machine = "guest" if given.guest else "node"
-    expected = read_expectations(listed.read_text(), given.engine, given.feature_gates, release.minor, machine)
+    expected = [
+        expectation
+        for listed in lists
+        for expectation in read_expectations(
+            listed.read_text(), given.engine, given.feature_gates, release.minor, machine
+        )
+    ]
     return run.judge(specs, expected, whole=not (given.focus or given.features))
 
 

@@ -156,6 +156,9 @@ class EngineFollower:
                         continue
                     return
         except TimeoutError:
+            # On a busy machine the resync and the end of patience may come in one turn of the loop.
+            if self._current:
+                return
             raise Unavailable(f"cannot read the engine's state within {_PATIENCE:g} s: {self.failure}") from None
         raise Unavailable(str(self.failure))
 

@@ -106,6 +106,18 @@ async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
     assert follower.counters.causes[ResyncReason.STALLED] == 1
 
 
+async def test_a_resync_in_the_turn_in_which_patience_ends_is_in_time(
+    inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await inventory.sandboxes()
+    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    follower.suspect("a test")
+    reading = asyncio.create_task(follower.current())
+    await asyncio.sleep(0)
+    follower._gain()
+    await reading
+
+
 async def test_an_engine_that_hangs_is_given_up(
     server: Server, fake: FakeEngine, inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:

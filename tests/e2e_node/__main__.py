@@ -20,7 +20,7 @@ from tests.kubernetes.ginkgo import JUNIT
 from tests.node.packages import SetupError
 from tests.node.supplies import ENGINES
 from tests.vm.image import ENGINES as GUEST_ENGINES
-from tests.vm.machines import MACHINES, UML, Uml
+from tests.vm.machines import MACHINES
 
 EXPECTED: Final = Path(__file__).parent / "expected.toml"
 EXPECTED_SERIAL: Final = EXPECTED.with_name("expected_serial.toml")
@@ -38,7 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=6, help="how many run specs at the same time")
     parser.add_argument("--feature-gates", default="", metavar="NAME=true,...", help="of the kubelet")
     parser.add_argument("--serial", action="store_true", help="run the specs that run alone, instead of all others")
-    parser.add_argument("--cpus", type=int, default=1, help="of a guest of User Mode Linux")
     parser.add_argument("--cgroup-driver", choices=in_guest.DRIVERS, default="systemd", help="of a guest")
     parser.add_argument("--swap", action="store_true", help="a guest with swap, whose kubelet runs there")
     parser.add_argument("--write", action="store_true", help="print a draft of expected.toml from this run")
@@ -75,8 +74,7 @@ def _specs(run: Run, given: argparse.Namespace, release: programs.Release) -> li
     chosen = suite.choice(given.focus, given.features, given.serial, own_machine=bool(given.guest))
     options = (f"--procs={1 if given.serial else given.processes}", *chosen)
     if given.guest:
-        machine = Uml(given.cpus) if given.guest == UML.name else MACHINES[given.guest]
-        node = in_guest.Node(machine, given.engine, given.cgroup_driver, given.swap)
+        node = in_guest.Node(MACHINES[given.guest], given.engine, given.cgroup_driver, given.swap)
         return run.reported(JUNIT, partial(node.run, release, options, given.feature_gates))
     return run.specs(
         JUNIT,

@@ -14,7 +14,7 @@ SERIAL ?=
 # FEATURES=regex runs specs of features, which no conformant node need have, instead of the conformance specs.
 FEATURES ?=
 export FEATURES
-# Of the guest: --swap, --cpus=4, --cgroup-driver=cgroupfs, as `python -m tests.e2e_node --help` tells.
+# Of the guest: --swap, --cgroup-driver=cgroupfs, as `python -m tests.e2e_node --help` tells.
 GUEST_FLAGS ?=
 OF_KUBERNETES = $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 E2E_NODE = $(BIN)/python -m tests.e2e_node $(OF_KUBERNETES) $(if $(FOCUS),--focus "$$FOCUS") $(if $(GATES),--feature-gates $(GATES)) \

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from tests.node.packages import run
 from tests.vm import kernel
@@ -82,21 +82,19 @@ class Qemu:
         ]
 
 
-@dataclass(frozen=True, slots=True)
 class Uml:
-    """User Mode Linux, by the kernel that this project builds. More than one processor makes it twice as slow."""
+    """User Mode Linux, by the kernel that this project builds."""
 
-    cpus: int = 1
-    name: ClassVar[str] = "uml"
-    plug: ClassVar[Plug] = "veth"
-    boot_time: ClassVar[float] = 180.0
+    name: Final = "uml"
+    plug: Final = "veth"
+    boot_time: Final = 180.0
 
     def command(self, parts: Parts) -> Sequence[str | Path]:
-        # The depth of the card's queue is what makes a packet socket work. The memory is a file without a name in
-        # TMPDIR, which is to be in memory itself.
+        # More than one processor (ncpus=) makes it twice as slow. The depth of the card's queue is what makes a packet
+        # socket work. The memory is a file without a name in TMPDIR, which is to be in memory itself.
         return [
             *("env", "TMPDIR=/dev/shm"),
-            *(kernel.provide(), "seccomp=on", "mem=3G", f"ncpus={self.cpus}"),
+            *(kernel.provide(), "seccomp=on", "mem=3G"),
             *(f"ubd0={parts.folder / 'disk.cow'},{parts.image.disk}", "root=/dev/ubda"),
             f"vec0:transport=raw,ifname={parts.port.device},depth=64,mac={parts.port.mac}",
             *("con=null", "con0=null,fd:1", "ssl=null"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -64,6 +65,18 @@ class Host:
         done = subprocess.run([self.node.command], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()[0].strip("'")
+
+
+@pytest.fixture
+def tmp_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A prefix has at most 64 characters, and pytest's own folders have more where tests are shared among processes.
+
+    In memory, because a disk flushes each file that a rename replaces.
+    """
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    monkeypatch.undo()  # of what cuts a change
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,11 @@ _BUILD_SMALL: Final = ("build", "-ldflags", "-s -w")
 _WITH_VERSION: Final = "-X k8s.io/component-base/version.gitVersion={version}"
 _COMMAND: Final = ("build", "-ldflags", f"-s -w {_WITH_VERSION}")
 # Vet would look at all that it is made of, which takes as long as compiling it.
-_SUITE: Final = ("test", "-c", "-vet=off", "-ldflags", _WITH_VERSION)
+# The suites compare these, too: some have files for each minor version.
+_WITH_NUMBERS: Final = " ".join(
+    f"-X k8s.io/component-base/version.git{name}={{{name.lower()}}}" for name in ("Major", "Minor")
+)
+_SUITE: Final = ("test", "-c", "-vet=off", "-ldflags", f"{_WITH_VERSION} {_WITH_NUMBERS}")
 _COMMANDS: Final = (
     *("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"),
     *("kubeadm", "kubectl", "kubelet"),
@@ -70,7 +74,8 @@ class Release:
     def provide(self, name: str) -> Path:
         """One of PROGRAMS, alone in a folder of the cache. SetupError if it cannot be built."""
         how, package = PROGRAMS[name]
-        words = (word.format(version=f"v{self.version}") for word in how)
+        major, minor = self.minor.split(".")
+        words = (word.format(version=f"v{self.version}", major=major, minor=minor) for word in how)
         return tools.built(f"kubernetes-{self.minor}-{name}", self.module, (*words, "-o", name, package)) / name
 
     def sources(self) -> Path:

@@ -66,7 +66,7 @@ class NodeStatus:
         response = cri.StatusResponse(
             status=cri.RuntimeStatus(
                 conditions=[
-                    _condition("RuntimeReady", "EngineUnavailable", self.follower.failure),
+                    _condition("RuntimeReady", "EngineUnavailable", self.follower.engine_failure),
                     _condition("NetworkReady", "NetworkPluginNotReady", await failure_of(self.network.check())),
                 ]
             ),

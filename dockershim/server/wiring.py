@@ -277,8 +277,8 @@ async def compose(config: Config, world: World = MACHINE) -> AsyncIterator[Servi
 
 
 def _summary(follower: EngineFollower, info: EngineInfo, inventory: Inventory) -> str:
-    if follower.failure is not None:
-        return f"The engine cannot be used: {follower.failure}"
+    if follower.engine_failure is not None:
+        return f"The engine cannot be used: {follower.engine_failure}"
     records = inventory.snapshot()
     pods = sum(isinstance(record, SandboxRecord) for record in records)
     engine = f"Docker Engine {info.last.version}" if info.last is not None else "the engine answers"

@@ -35,7 +35,10 @@ _LATE_BEHIND_LONG: Final = 256
 _BEAT: Final = 0.2
 _STALL: Final = 1.0
 _CONNECT_DEADLINE: Final = 2.0
+#: Seconds that a reader waits for a resync: of an engine that fails, and of one that answers. On a busy machine, where
+#: this process stalls, a resync takes long and has to be made again.
 _PATIENCE: Final = 10.0
+_PATIENCE_OF_STALLS: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _TICK: Final = 1.0
 #: The event of a change that a comparison found may still be on its way. After these seconds it counts as missed.
@@ -76,6 +79,10 @@ class ResyncReason(StrEnum):
     STALLED = "stalled"
     SILENT = "silent"
     UNREAD = "unread"
+
+
+#: Those that do not say that the engine has failed.
+_DOUBTS: Final = (ResyncReason.LATE, ResyncReason.STALLED, ResyncReason.UNREAD)
 
 
 @dataclass(slots=True)
@@ -142,9 +149,10 @@ class EngineFollower:
             await self._wait()
 
     async def _wait(self) -> None:
+        patience = _PATIENCE_OF_STALLS if self.engine_failure is None else _PATIENCE
         # An attempt that began before this call may fail for reasons that are over; _Silent holds until now.
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(patience):
                 for _ in range(2):
                     self._hurry.set()
                     assert self._attempt is not None, "the follower runs"
@@ -159,8 +167,17 @@ class EngineFollower:
             # On a busy machine the resync and the end of patience may come in one turn of the loop.
             if self._current:
                 return
-            raise Unavailable(f"cannot read the engine's state within {_PATIENCE:g} s: {self.failure}") from None
+            raise Unavailable(f"cannot read the engine's state within {patience:g} s: {self.failure}") from None
         raise Unavailable(str(self.failure))
+
+    @property
+    def engine_failure(self) -> Unavailable | None:
+        """Why the engine cannot be used; None while it answers.
+
+        Doubts about events, as after a time in which this process did not run, are no failure of the engine.
+        """
+        is_doubt = self._cause in _DOUBTS and not self.outage.lasts
+        return None if is_doubt else self.failure
 
     @property
     def is_current(self) -> bool:

@@ -106,11 +106,44 @@ async def test_a_process_that_did_not_run_reads_anew_before_it_answers(
     assert follower.counters.causes[ResyncReason.STALLED] == 1
 
 
+async def test_doubts_about_events_are_no_failure_of_the_engine(
+    server: Server, fake: FakeEngine, inventory: Inventory, follower: EngineFollower
+) -> None:
+    """A kubelet whose runtime is not ready syncs no pods, and the node is NotReady."""
+
+    def has_failed() -> bool:
+        return follower.engine_failure is not None
+
+    assert has_failed(), "the engine has not answered yet"
+    await inventory.sandboxes()
+    for cause in (ResyncReason.STALLED, ResyncReason.LATE, ResyncReason.UNREAD):
+        follower.suspect("a test", cause)
+        assert (follower.is_current, has_failed()) == (False, False)
+        await inventory.sandboxes()
+    follower.suspect("a test", ResyncReason.STALLED)
+    await server.stop()
+    await until(has_failed)
+
+
+async def test_a_resync_of_an_engine_that_answers_is_waited_for_longer(
+    fake: FakeEngine, inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await inventory.sandboxes()
+    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    fake.hold = asyncio.Event()
+    lists = fake.lists
+    follower.suspect("a test", ResyncReason.STALLED)
+    reading = asyncio.create_task(inventory.sandboxes())
+    await until(lambda: fake.lists > lists)
+    fake.hold.set()
+    assert len(await reading) == 2
+
+
 async def test_a_resync_in_the_turn_in_which_patience_ends_is_in_time(
     inventory: Inventory, follower: EngineFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await inventory.sandboxes()
-    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(module, "_PATIENCE_OF_STALLS", 0.0)
     follower.suspect("a test")
     reading = asyncio.create_task(follower.current())
     await asyncio.sleep(0)

@@ -84,9 +84,9 @@ def matrix() -> str:
 
 def _seen(target: Target) -> str:
     if not target.installed_by:
-        return "built, not installed"
+        return "not installed"
     where = "installed" if target.kind == "deb" else "installed on a Debian with this Python"
-    return f"built, {where} by `{target.installed_by}`"
+    return f"{where} by `{target.installed_by}`"
 
 
 def with_matrix(text: str) -> str:

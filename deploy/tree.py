@@ -6,17 +6,19 @@ their packages.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy import runc
 from deploy.deb import texts
-from deploy.targets import ARCHITECTURES, ROOT, Target
+from deploy.targets import ARCHITECTURES, ROOT, TARGETS, Target, of_kind, own_architecture
 from dockershim import __version__
 
 LOCK = ROOT / "deploy/locks/server.txt"
@@ -52,6 +54,32 @@ WHEELS_GLIBC = "2.28"
 
 class BuildError(Exception):
     """The package cannot be built; the text says why."""
+
+
+def command(
+    kind: str,
+    description: str | None,
+    build: Callable[[Target, str, str, Path], Sequence[Path]],
+    default: str | None = None,
+) -> int:
+    """What `python -m deploy.deb` and `python -m deploy.rpm` do: build what the arguments ask for, and print the paths.
+
+    ``default`` is the target when none is named.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m deploy.{kind}", description=description)
+    about = "the release it is for"
+    parser.add_argument("--target", choices=of_kind(kind), default=default, required=default is None, help=about)
+    parser.add_argument("--architecture", choices=ARCHITECTURES, default=own_architecture())
+    parser.add_argument("--revision", default="1", help="counts packages of one version")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    given = parser.parse_args()
+    try:
+        packages = build(TARGETS[given.target], given.architecture, given.revision, given.output)
+    except BuildError as error:
+        sys.stderr.write(f"make {kind}: {error}\n")
+        return 1
+    sys.stdout.write("".join(f"{os.path.relpath(package)}\n" for package in packages))
+    return 0
 
 
 def version(upstream: str = __version__) -> str:

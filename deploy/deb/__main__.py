@@ -8,7 +8,6 @@ of a distribution: there is one package for each of deploy/targets.py.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 from deploy import tree
-from deploy.targets import ARCHITECTURES, ROOT, TARGETS, Target, of_kind, own_architecture, own_suite
+from deploy.targets import Target, own_suite
 
 DEBIAN = Path(__file__).parent / "debian"
 #: Where debhelper looks for the units of deploy/.
@@ -32,19 +31,7 @@ UNITS = {
 
 def main() -> int:
     """Build the packages that the arguments ask for, and print their paths."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.deb", description=__doc__)
-    parser.add_argument("--target", choices=of_kind("deb"), default=own_suite(), help="the release it is for")
-    parser.add_argument("--architecture", choices=ARCHITECTURES, default=own_architecture())
-    parser.add_argument("--revision", default="1", help="counts packages of one version")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    given = parser.parse_args()
-    try:
-        packages = build(TARGETS[given.target], given.architecture, given.revision, given.output)
-    except tree.BuildError as error:
-        sys.stderr.write(f"make deb: {error}\n")
-        return 1
-    sys.stdout.write("".join(f"{os.path.relpath(package)}\n" for package in packages))
-    return 0
+    return tree.command("deb", __doc__, build, own_suite())
 
 
 def version_of(upstream: str, revision: str, target: Target) -> str:

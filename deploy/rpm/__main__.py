@@ -6,10 +6,8 @@ builds them, with the files of the Debian package.
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import gzip
-import os
 import re
 import shutil
 import sys
@@ -17,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy import tree
-from deploy.targets import ARCHITECTURES, ROOT, TARGETS, Target, of_kind, own_architecture
+from deploy.targets import ARCHITECTURES, ROOT, Target
 from dockershim.server import cri_dockerd
 
 HERE = Path(__file__).parent
@@ -40,19 +38,7 @@ SETTINGS = {
 
 def main() -> int:
     """Build the packages that the arguments ask for, and print their paths."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.rpm", description=__doc__)
-    parser.add_argument("--target", choices=of_kind("rpm"), required=True, help="the release it is for")
-    parser.add_argument("--architecture", choices=ARCHITECTURES, default=own_architecture())
-    parser.add_argument("--revision", default="1", help="counts packages of one version")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    given = parser.parse_args()
-    try:
-        packages = build(TARGETS[given.target], given.architecture, given.revision, given.output)
-    except tree.BuildError as error:
-        sys.stderr.write(f"make rpm: {error}\n")
-        return 1
-    sys.stdout.write("".join(f"{os.path.relpath(package)}\n" for package in packages))
-    return 0
+    return tree.command("rpm", __doc__, build)
 
 
 def build(target: Target, architecture: str, revision: str, output: Path) -> tuple[Path, ...]:

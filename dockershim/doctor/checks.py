@@ -18,6 +18,7 @@ from dockershim.common.mountinfo import mounts
 from dockershim.doctor import daemon, engine, kubelet, network, node, server, state
 from dockershim.doctor.findings import Finding, fail
 from dockershim.doctor.node_files import answers, is_program, output, text
+from dockershim.doctor.units import Unit
 from dockershim.hooks.config import Reading, read_folder
 from dockershim.network.netns import Pins
 from dockershim.server.config import Config
@@ -54,6 +55,7 @@ class Node:
         self._running = _begin(self._read_running, "read the server's configuration")
         self._engine = _begin(lambda: engine.ask(self.config), "ask the engine")
         self._server = _begin(lambda: server.ask(question.endpoint), "ask the server")
+        self._services = _begin(server.services, "ask systemd")
         self._kubelet = _begin(kubelet.read_kubelet, "read the kubelet's files")
 
     def _read_running(self) -> tuple[Config | None, list[str]]:
@@ -93,6 +95,11 @@ class Node:
         return self._server.result(_PATIENCE)
 
     @property
+    def unit(self) -> Unit:
+        """The unit of the server. Raises TimeoutError."""
+        return server.unit_of(self._services.result(_PATIENCE), self.question.endpoint, self.server.pid)
+
+    @property
     def kubelet(self) -> kubelet.Kubelet | None:
         """Raises TimeoutError."""
         return self._kubelet.result(_PATIENCE)
@@ -117,8 +124,8 @@ def _begin(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def _check_server(at: Node) -> Iterator[Finding]:
-    yield from server.check_server(at.server, at.question.endpoint)
-    yield from server.check_unit((output(["systemctl", "is-enabled", server.UNIT]) or "").strip())
+    yield from server.check_server(at.server, at.question.endpoint, at.unit.name)
+    yield from server.check_unit(at.unit)
 
 
 def _check_process(at: Node) -> Iterator[Finding]:
@@ -126,8 +133,8 @@ def _check_process(at: Node) -> Iterator[Finding]:
     yield from server.check_flags(running, at.config, flags)
     pid = at.server.pid
     found, who = server.privileges_of(pid)
-    yield from server.check_privileges(found, who, os.geteuid())
-    yield from server.check_mount_namespace(server.namespace_of(pid), server.namespace_of(1))
+    yield from server.check_privileges(found, who, os.geteuid(), at.unit.name)
+    yield from server.check_mount_namespace(server.namespace_of(pid), server.namespace_of(1), at.unit.name)
 
 
 def _check_engine(at: Node) -> Iterator[Finding]:
@@ -185,12 +192,12 @@ def _check_inotify(at: Node) -> Iterator[Finding]:
 
 
 def _check_checkpoints(at: Node) -> Iterator[Finding]:
-    yield from state.check_checkpoints(at.config.root_directory)
+    yield from state.check_checkpoints(at.config.root_directory, at.unit.name)
 
 
 def _check_pods(at: Node) -> Iterator[Finding]:
     yield from state.check_stuck(at.server.sandboxes, at.server.containers, time.time())
-    yield from state.check_pins(*_pins(at))
+    yield from state.check_pins(*_pins(at), at.unit.name)
 
 
 def _pins(at: Node) -> tuple[set[str], set[str], set[str] | None]:

@@ -11,7 +11,7 @@ from dockershim.doctor.check_process import examine
 from dockershim.doctor.checks import Question
 from dockershim.doctor.findings import ENGINE, Finding, Level, ok
 from dockershim.doctor.interrupts import Interrupts
-from dockershim.doctor.server import SERVER
+from dockershim.doctor.server import SERVER, log_of, services, unit_of
 
 WELL: Final = 0
 FAILED: Final = 1
@@ -45,4 +45,4 @@ def _run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> 
         return
     from dockershim.doctor.pod import run_pod
 
-    run_pod(endpoint, findings, interrupts)
+    run_pod(endpoint, findings, interrupts, log_of(unit_of(services(), endpoint, None).name))

@@ -30,7 +30,6 @@ _REMOVAL_CALL: Final = 15.0
 _AGAIN: Final = 0.3
 #: Seconds between two looks whether a call has ended.
 _PAUSE: Final = 0.002
-_FIX: Final = "journalctl -u dockershim.service -n 50"
 #: Repositories whose images have a shell, by their last part; and those that only wait.
 _WITH_SHELL: Final = ("busybox", "alpine", "debian", "ubuntu")
 _WAITING: Final = ("pause",)
@@ -45,6 +44,7 @@ class Run:
     channel: grpc.Channel
     findings: list[Finding]
     interrupts: Interrupts
+    fix: str
     name: str = field(default_factory=lambda: token_hex(8))
 
     def step(
@@ -58,7 +58,7 @@ class Run:
             told = tell(answer)
         except (grpc.RpcError, ValueError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else str(error)
-            self.findings.append(fail(title, why, _FIX, time.monotonic() - began))
+            self.findings.append(fail(title, why, self.fix, time.monotonic() - began))
             raise StepFailed from error
         self.findings.append(ok(title, told or "done", time.monotonic() - began))
         return answer
@@ -73,17 +73,20 @@ class StepFailed(Exception):
     """A call of the pod's life failed; the run has its finding."""
 
 
-def run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts) -> None:
-    """Run a pod and remove it; add the ``findings``. If a signal raises KeyboardInterrupt, the pod is removed first."""
+def run_pod(endpoint: str, findings: list[Finding], interrupts: Interrupts, fix: str) -> None:
+    """Run a pod and remove it; add the ``findings``. If a signal raises KeyboardInterrupt, the pod is removed first.
+
+    ``fix`` is what shows more of a failure.
+    """
     with connect(endpoint) as channel:
-        run = Run(channel, findings, interrupts)
+        run = Run(channel, findings, interrupts, fix)
         try:
             _sweep(channel)
             _live(run)
         except StepFailed:
             pass  # its finding is there
         except grpc.RpcError as error:
-            run.findings.append(fail("pod: list", reason(error), _FIX))
+            run.findings.append(fail("pod: list", reason(error), fix))
         finally:
             run.findings.append(_remove(channel, run.name))
 

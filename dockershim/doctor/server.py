@@ -17,8 +17,9 @@ import grpc
 
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.listener import listener
-from dockershim.doctor.findings import NETWORK_READY, RUNTIME_READY, Finding, fail, ok, warn
+from dockershim.doctor.findings import RUNTIME_READY, Finding, fail, ok, warn
 from dockershim.doctor.node_files import SHORT, output, text
+from dockershim.doctor.units import Unit, show
 from dockershim.server import cri_dockerd
 from dockershim.server.config import Config
 from dockershim.server.cri_calls import call, connect, reason
@@ -28,17 +29,19 @@ UNIT: Final = "dockershim.service"
 #: Seconds, of one call and of all.
 _DEADLINE: Final = 4.0
 _ALL_CALLS: Final = 7.0
+#: By the type of a condition; the log of the server's unit says more of all others.
 _FIXES: Final[Mapping[str, str]] = {
     RUNTIME_READY: "systemctl restart docker.service",
-    NETWORK_READY: "journalctl -u dockershim.service -n 50",
-    "CgroupDriverMatches": "remove --cgroup-driver from the flags, then: systemctl restart dockershim.service",
+    "CgroupDriverMatches": "remove --cgroup-driver from the flags, then: systemctl restart {unit}",
 }
 _QUEUE_FULL: Final = "its listen queue is full"
 _FIXES_OF_CONNECTING: Final[Mapping[str, str]] = {
-    _QUEUE_FULL: "systemctl restart dockershim.service",
+    _QUEUE_FULL: "systemctl restart {unit}",
     os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
-_SERVICES: Final = (UNIT, "cri-docker.service")
+#: The unit of the package dockershim-cri-dockerd, and where it listens. The real cri-dockerd has the same ones.
+_DROP_IN: Final = "cri-docker.service"
+_SERVICES: Final = (UNIT, _DROP_IN)
 #: The options of the server by which this command finds what it looks at.
 _LOOKED_AT: Final = (
     "docker_endpoint",
@@ -134,15 +137,34 @@ def peer(endpoint: str) -> tuple[int | None, str]:
     return pid or None, ""
 
 
-def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
-    """Whether a server answers, and whether it is ours."""
+def services() -> dict[str, Unit]:
+    """The units that may run the server, by name, as far as they exist."""
+    return show(_SERVICES)
+
+
+def unit_of(units: Mapping[str, Unit], endpoint: str, pid: int | None) -> Unit:
+    """The unit of the server with this process on this endpoint, also if it does not run; ``units`` are services().
+
+    It is dockershim.service but on a node with the package dockershim-cri-dockerd.
+    """
+    own, drop_in = units.get(UNIT, Unit(UNIT)), units.get(_DROP_IN)
+    if drop_in is None or (pid is not None and pid == own.pid):
+        return own
+    unused = own.enabled in ("", "disabled") and not own.is_active
+    if pid == drop_in.pid or (unused and Path(endpoint).name == Path(cri_dockerd.ENDPOINT).name):
+        return drop_in
+    return own
+
+
+def check_server(answer: ServerAnswer, endpoint: str, unit: str = UNIT) -> Iterator[Finding]:
+    """Whether a server answers, and whether it is ours. ``unit`` runs it."""
     if answer.failure:
         if answer.pid is None:
-            fix = _FIXES_OF_CONNECTING.get(answer.failure, "systemctl start dockershim.service")
+            fix = _FIXES_OF_CONNECTING.get(answer.failure, "systemctl start {unit}").format(unit=unit)
             yield fail(SERVER, f"no server responds on {endpoint}: {answer.failure}", fix)
         else:
             found = f"process {answer.pid} listens on {endpoint} but does not respond ({answer.failure})"
-            yield fail(SERVER, found, "systemctl restart dockershim.service")
+            yield fail(SERVER, found, f"systemctl restart {unit}")
         return
     if answer.info is None:
         found = f"the server on {endpoint} is not dockershim"
@@ -152,25 +174,30 @@ def check_server(answer: ServerAnswer, endpoint: str) -> Iterator[Finding]:
     behind = f" with Docker {answer.version.runtime_version}" if answer.version is not None else ""
     version = answer.info["dockershim"]
     yield ok(SERVER, f"dockershim {version}{behind}, responds in {milliseconds:.0f} ms on {endpoint}")
-    yield from _conditions(answer.status or cri.StatusResponse())
+    yield from _conditions(answer.status or cri.StatusResponse(), unit)
     yield from _hanging(answer.status or cri.StatusResponse())
 
 
-def check_unit(state: str) -> Iterator[Finding]:
-    """``state`` is what ``systemctl is-enabled`` prints; a unit that does not exist is not reported."""
+def check_unit(unit: Unit) -> Iterator[Finding]:
+    """Whether the server starts at boot; a unit that does not exist is not reported."""
     title = "start at boot"
-    if state == "disabled":
-        yield warn(title, f"{UNIT} is not enabled: no server after a reboot", f"systemctl enable {UNIT}")
-    elif state.startswith("enabled"):
-        yield ok(title, f"{UNIT} is {state}")
+    if unit.enabled == "disabled":
+        yield warn(title, f"{unit.name} is not enabled: no server after a reboot", f"systemctl enable {unit.name}")
+    elif unit.enabled.startswith("enabled"):
+        yield ok(title, f"{unit.name} is {unit.enabled}")
 
 
-def _conditions(status: cri.StatusResponse) -> Iterator[Finding]:
+def log_of(unit: str) -> str:
+    """The command that shows the end of a unit's log."""
+    return f"journalctl -u {unit} -n 50"
+
+
+def _conditions(status: cri.StatusResponse, unit: str) -> Iterator[Finding]:
     for condition in status.status.conditions:
         if condition.status:
             yield ok(condition.type, "true")
         else:
-            fix = _FIXES.get(condition.type, "journalctl -u dockershim.service -n 50")
+            fix = _FIXES.get(condition.type, log_of(unit)).format(unit=unit)
             yield fail(condition.type, condition.message or condition.reason or "false", fix)
 
 
@@ -229,7 +256,7 @@ def running_config(
         return None, flags
 
 
-def check_privileges(status: str, who: str, euid: int) -> Iterator[Finding]:
+def check_privileges(status: str, who: str, euid: int, unit: str = UNIT) -> Iterator[Finding]:
     """``status`` is /proc/<pid>/status of ``who``, in words; ``euid`` is this command's user."""
     if euid == 0:
         yield ok("root", "running as root")
@@ -240,7 +267,7 @@ def check_privileges(status: str, who: str, euid: int) -> Iterator[Finding]:
         return
     missing = [row for row in _NEEDED if not effective >> row[0] & 1]
     lacking = [row for row in _USEFUL if not effective >> row[0] & 1]
-    edit = "remove CapabilityBoundingSet= and User= from the unit (systemctl edit dockershim.service)"
+    edit = f"remove CapabilityBoundingSet= and User= from the unit (systemctl edit {unit})"
     for level, rows in ((fail, missing), (warn, lacking)):
         for _, name, use in rows:
             yield level("privileges", f"{who} does not have {name}, which is required for {use}", edit)
@@ -268,7 +295,7 @@ def privileges_of(pid: int | None, proc: Path = Path("/proc")) -> tuple[str, str
     return text(proc / "self/status", SHORT) or "", "this command (the server is not running)"
 
 
-def check_mount_namespace(servers: str | None, machines: str | None) -> Iterator[Finding]:
+def check_mount_namespace(servers: str | None, machines: str | None, unit: str = UNIT) -> Iterator[Finding]:
     """The mount namespaces of the server and of process 1, as /proc/<pid>/ns/mnt links; None if not known."""
     if servers is None or machines is None:
         return
@@ -276,7 +303,7 @@ def check_mount_namespace(servers: str | None, machines: str | None) -> Iterator
         yield ok("mount namespace", "the server runs in the host's mount namespace")
         return
     found = "the server has its own, so pinned network namespaces are not visible to the engine and to CNI daemons"
-    edit = "remove PrivateTmp=, ProtectSystem= and similar from the unit (systemctl edit dockershim.service)"
+    edit = f"remove PrivateTmp=, ProtectSystem= and similar from the unit (systemctl edit {unit})"
     yield fail("mount namespace", found, edit)
 
 

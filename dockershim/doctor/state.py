@@ -22,8 +22,8 @@ _STUCK_AFTER: Final = 3600.0
 _SHOWN: Final = 5
 
 
-def check_checkpoints(root: Path) -> Iterator[Finding]:
-    """The checkpoints below a root directory. Changes nothing."""
+def check_checkpoints(root: Path, unit: str) -> Iterator[Finding]:
+    """The checkpoints below a root directory. Changes nothing. ``unit`` runs the server."""
     title = "checkpoints"
     # A foreign store is only read: the server, not this command, sets damaged files aside.
     store = Store(root / "sandbox", foreign=True)
@@ -38,7 +38,7 @@ def check_checkpoints(root: Path) -> Iterator[Finding]:
         yield warn(title, found, f"examine them, then: rm -r {shlex.quote(str(root / 'damaged'))}")
     for problem in problems[:_SHOWN]:
         place = root / "sandbox" / problem.file_name
-        yield warn(title, f"{place}: {problem.error}", "systemctl restart dockershim.service (it moves the file aside)")
+        yield warn(title, f"{place}: {problem.error}", f"systemctl restart {unit} (it moves the file aside)")
     if not damaged and not problems:
         yield ok(title, f"{len(loaded)} in {root / 'sandbox'}")
 
@@ -65,11 +65,14 @@ def check_stuck(
     yield warn("stuck pods", found, f"crictl rmp --force {shlex.join(one.id[:13] for one in stuck[:_SHOWN])}")
 
 
-def check_pins(before: Collection[str], after: Collection[str], known: Collection[str] | None) -> Iterator[Finding]:
+def check_pins(
+    before: Collection[str], after: Collection[str], known: Collection[str] | None, unit: str
+) -> Iterator[Finding]:
     """Pins of pods that are gone.
 
     ``before`` and ``after`` are the sandbox ids of the pins before and after ``known``, the ids of all pods and
-    containers, was read, so that a pod that comes or goes meanwhile is not taken for a lost one.
+    containers, was read, so that a pod that comes or goes meanwhile is not taken for a lost one. ``unit`` runs the
+    server.
     """
     if known is None:
         return
@@ -77,7 +80,7 @@ def check_pins(before: Collection[str], after: Collection[str], known: Collectio
     if lost:
         ids = ", ".join(one[:13] for one in lost[:_SHOWN])
         found = f"{len(lost)} of {len(after)} pinned belong to pods that no longer exist: {ids}"
-        yield warn("network namespaces", found, "systemctl restart dockershim.service (it removes them on startup)")
+        yield warn("network namespaces", found, f"systemctl restart {unit} (it removes them on startup)")
     else:
         yield ok("network namespaces", f"{len(after)} pinned, all of existing pods")
 

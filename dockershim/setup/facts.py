@@ -35,9 +35,9 @@ class Facts:
 
     ``config`` is what doctor looked at, ``settings_folder`` where drop-ins of the server's configuration are.
     ``units`` are the states of units, in the words of ``systemctl is-enabled`` and ``is-active``; a unit that does not
-    exist is not there. ``runc`` is the content of our own dockershim-runc, None where the package has it at
-    ``PACKAGED_RUNC`` or where there is none for this machine. ``read`` gives the content of a file, None if there is
-    none; it raises ChangeError.
+    exist is not there. ``unit`` is the one of them that runs the server, and ``socket`` may hold the server's socket.
+    ``runc`` is the content of our own dockershim-runc, None where the package has it at ``PACKAGED_RUNC`` or where
+    there is none for this machine. ``read`` gives the content of a file, None if there is none; it raises ChangeError.
     """
 
     findings: Sequence[Finding]
@@ -48,6 +48,8 @@ class Facts:
     engine: engine.EngineAnswer = field(default_factory=engine.EngineAnswer)
     daemon: Daemon | None = None
     units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unit: str = server.UNIT
+    socket: str = SOCKET_UNIT
     kubelet_command: str = ""
     plugins: frozenset[str] = frozenset()
     network: str = ""
@@ -65,6 +67,8 @@ def look(question: Question, findings: Sequence[Finding], disk: Disk, settings_f
     config = server.looked_at(question.config, running)
     found = network.choose(config)
     command = kubelet.read_command()
+    unit = server.unit_of(server.services(), question.endpoint, pid).name
+    socket = unit.replace(".service", ".socket")
 
     def read(path: str) -> bytes | None:
         state = disk.read(path)
@@ -81,10 +85,12 @@ def look(question: Question, findings: Sequence[Finding], disk: Disk, settings_f
         engine=engine.ask(config),
         daemon=read_daemon() if config.docker_endpoint.startswith("unix://") else None,
         units={
-            name: (unit.enabled, unit.state)
-            for name, unit in units.show((server.UNIT, SOCKET_UNIT, KUBELET_UNIT)).items()
-            if unit.enabled
+            name: (one.enabled, one.state)
+            for name, one in units.show((unit, socket, KUBELET_UNIT)).items()
+            if one.enabled
         },
+        unit=unit,
+        socket=socket,
         kubelet_command=command.value if command else "",
         plugins=frozenset(str(path) for path in plugins if is_program(str(path))),
         network=found.network.source if found is not None and found.network is not None else "",

@@ -24,9 +24,9 @@ from dockershim.doctor.findings import (
     warn,
 )
 from dockershim.doctor.network import DEBIANS_PLUGINS, MODULE
-from dockershim.doctor.server import SERVER, UNIT
+from dockershim.doctor.server import SERVER
 from dockershim.doctor.state import TWO_SERVERS
-from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
+from dockershim.doctor.units import KUBELET_UNIT
 from dockershim.server.config import drop_in
 from dockershim.setup import daemon_json, files
 from dockershim.setup.facts import PACKAGED_RUNC, Facts
@@ -324,9 +324,9 @@ class _Planner:
             return
         path = f"{self.facts.settings_folder}/{SETTINGS}"
         restart = Command(
-            words=("systemctl", "try-restart", UNIT), reason="the server reads it at its start; pods go on"
+            words=("systemctl", "try-restart", self.facts.unit), reason="the server reads it at its start; pods go on"
         )
-        commands = (restart,) if UNIT in self.facts.units else ()
+        commands = (restart,) if self.facts.unit in self.facts.units else ()
 
         def make(before: bytes | None) -> bytes:
             try:
@@ -342,27 +342,24 @@ class _Planner:
         return any(TWO_SERVERS in one.message for one in self._complaints("cri-dockerd"))
 
     def _units(self) -> None:
-        units = self.facts.units
+        units, unit, socket = self.facts.units, self.facts.unit, self.facts.socket
         if self._has_other_server():
             return
-        if UNIT not in units:
+        if unit not in units:
             if self._complaints(SERVER):
-                found = f"{UNIT} is not installed, so the server is neither enabled nor started"
+                found = f"{unit} is not installed, so the server is neither enabled nor started"
                 self.more.append(warn(SERVER, found, "install the package, or the units of deploy/ as the README says"))
             return
-        runs = units[UNIT][1] == "active"
+        runs = units[unit][1] == "active"
         # A server with a socket of its own goes on with it.
-        names = [
-            UNIT,
-            *([SOCKET_UNIT] if SOCKET_UNIT in units and (not runs or units[SOCKET_UNIT][1] == "active") else []),
-        ]
+        names = [unit, *([socket] if socket in units and (not runs or units[socket][1] == "active") else [])]
         disabled = tuple(name for name in names if units[name][0] == "disabled")
         if disabled:
             self.fixed += self._complaints("start at boot")
             self._systemctl("enable", "disable", disabled, "no server after a reboot")
         startable = [name for name in names if not units[name][0].startswith("masked")]
         stopped = tuple(name for name in startable if units[name][1] in ("inactive", "failed"))
-        if self._complaints(SERVER) and UNIT in stopped:
+        if self._complaints(SERVER) and unit in stopped:
             self.fixed += self._complaints(SERVER)
             self._systemctl("start", "stop", stopped, "no server responds")
 

@@ -97,7 +97,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 def findings_of() -> list[Finding]:
     findings: list[Finding] = []
     with Interrupts() as interrupts:
-        run_pod("unix:///a", findings, interrupts)
+        run_pod("unix:///a", findings, interrupts, "see the log")
     return findings
 
 
@@ -149,7 +149,7 @@ def test_no_signal_keeps_the_pod(call: str, node: Node, monkeypatch: pytest.Monk
     monkeypatch.setattr(pod, "call", and_signal)
     findings: list[Finding] = []
     with Interrupts() as interrupts, contextlib.suppress(KeyboardInterrupt):
-        run_pod("unix:///a", findings, interrupts)
+        run_pod("unix:///a", findings, interrupts, "see the log")
     assert (interrupts.seen, sent > 1, node.pods) == (True, True, {})
     assert findings[-1].title == "pod: removal"
 
@@ -167,7 +167,7 @@ def test_a_signal_raises_while_a_call_is_waited_for_and_nowhere_in_grpc(
 
     monkeypatch.setattr(pod, "call", in_grpc)
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
-        run_pod("unix:///a", [], interrupts)
+        run_pod("unix:///a", [], interrupts, "see the log")
     assert node.calls[node.calls.index("after the signal") :][:2] == ["after the signal", "CreateContainer"]
     assert "StartContainer" not in node.calls
     assert node.pods == {}

@@ -23,7 +23,9 @@ from dockershim.doctor.server import (
     looked_at,
     peer,
     running_config,
+    unit_of,
 )
+from dockershim.doctor.units import Unit
 from dockershim.server import config as config_module
 from dockershim.server.cli import _config_of
 from dockershim.server.config import Config
@@ -105,12 +107,53 @@ def test_nobody_at_the_socket(tmp_path: Path) -> None:
     [
         pytest.param("enabled", {"start at boot": "ok"}, id="enabled"),
         pytest.param("disabled", {"start at boot": "warn"}, id="disabled"),
-        pytest.param("not-found", {}, id="no unit"),
-        pytest.param("", {}, id="no systemd"),
+        pytest.param("static", {}, id="not to be enabled"),
+        pytest.param("", {}, id="no unit, or no systemd"),
     ],
 )
 def test_the_unit(state: str, expected: dict[str, str]) -> None:
-    assert levels(check_unit(state)) == expected
+    assert levels(check_unit(Unit("a.service", enabled=state))) == expected
+
+
+def units(own: tuple[str, int] | None = None, drop_in: tuple[str, int] | None = None) -> dict[str, Unit]:
+    """dockershim.service and cri-docker.service: whether they are enabled, and their processes; None: not installed."""
+    found = {"dockershim.service": own, "cri-docker.service": drop_in}
+    return {
+        name: Unit(name, "active" if one[1] else "inactive", *one) for name, one in found.items() if one is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "endpoint", "pid", "expected"),
+    [
+        pytest.param(units(), "dockershim", None, "dockershim", id="no units"),
+        pytest.param(units(("enabled", 7)), "dockershim", 7, "dockershim", id="only ours"),
+        pytest.param(units(("disabled", 0), ("enabled", 7)), "cri-dockerd", 7, "cri-docker", id="the drop-in serves"),
+        pytest.param(units(None, ("enabled", 0)), "cri-dockerd", None, "cri-docker", id="the drop-in is dead"),
+        pytest.param(units(("disabled", 0), ("enabled", 7)), "dockershim", None, "dockershim", id="not moved yet"),
+        pytest.param(units(("enabled", 7), ("disabled", 0)), "cri-dockerd", 7, "dockershim", id="the socket was kept"),
+        pytest.param(units(("enabled", 0), ("disabled", 0)), "cri-dockerd", None, "dockershim", id="kept, and dead"),
+    ],
+)
+def test_the_unit_of_the_server(found: dict[str, Unit], endpoint: str, pid: int | None, expected: str) -> None:
+    assert unit_of(found, f"unix:///run/{endpoint}.sock", pid).name == f"{expected}.service"
+
+
+def test_each_fix_names_the_unit_of_the_server() -> None:
+    dead = ServerAnswer(failure="its listen queue is full")
+    conditions = answer(NetworkReady="none", CgroupDriverMatches="differs")
+    told = [
+        *check_server(dead, ENDPOINT, "cri-docker.service"),
+        *check_server(ServerAnswer(failure="no such file"), ENDPOINT, "cri-docker.service"),
+        *check_server(ServerAnswer(failure="too late", pid=1), ENDPOINT, "cri-docker.service"),
+        *check_server(conditions, ENDPOINT, "cri-docker.service"),
+        *check_unit(Unit("cri-docker.service", enabled="disabled")),
+        *check_privileges("CapEff:\t0", "the server", 0, "cri-docker.service"),
+        *check_mount_namespace("mnt:[1]", "mnt:[2]", "cri-docker.service"),
+    ]
+    failed = [finding for finding in told if finding.fix]
+    assert len(failed) == 11
+    assert all("cri-docker.service" in finding.fix for finding in failed)
 
 
 def test_a_server_that_takes_no_connections_hangs(tmp_path: Path) -> None:

@@ -23,26 +23,28 @@ from dockershim.hooks.config import Reading, read_folder
 from tests.unit.doctor.levels import fixes, levels
 
 NOW = 1_000_000.0
+UNIT = "a.service"
 
 
 def test_damaged_checkpoints_are_named_and_not_touched(tmp_path: Path) -> None:
-    assert levels(check_checkpoints(tmp_path)) == {"checkpoints": "ok"}
+    assert levels(check_checkpoints(tmp_path, UNIT)) == {"checkpoints": "ok"}
     Store(tmp_path / "sandbox").write(Checkpoint("abc", "pod", "ns"))
-    assert levels(check_checkpoints(tmp_path)) == {"checkpoints": "ok"}
+    assert levels(check_checkpoints(tmp_path, UNIT)) == {"checkpoints": "ok"}
     (tmp_path / "sandbox/torn").write_bytes(b"\0" * 99)
-    findings = list(check_checkpoints(tmp_path))
+    findings = list(check_checkpoints(tmp_path, UNIT))
     assert levels(findings) == {"checkpoints": "warn"}
     assert "sandbox/torn" in findings[0].message
+    assert f"systemctl restart {UNIT}" in fixes(findings)
     assert (tmp_path / "sandbox/torn").exists()
     Store(tmp_path / "sandbox").load_all()
-    findings = list(check_checkpoints(tmp_path))
+    findings = list(check_checkpoints(tmp_path, UNIT))
     assert levels(findings) == {"checkpoints": "warn"}
     assert f"rm -r {tmp_path}/damaged" in fixes(findings)
 
 
 def test_a_root_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "sandbox").touch()
-    assert levels(check_checkpoints(tmp_path)) == {"checkpoints": "fail"}
+    assert levels(check_checkpoints(tmp_path, UNIT)) == {"checkpoints": "fail"}
 
 
 def sandbox(name: str, age: float, state: Any = cri.SANDBOX_NOTREADY) -> cri.PodSandbox:
@@ -77,8 +79,9 @@ def test_stuck_pods(sandboxes: list[cri.PodSandbox] | None, containers: list[cri
     ],
 )
 def test_pins(before: set[str], after: set[str], known: set[str] | None, level: str | None) -> None:
-    findings = check_pins(before, after, known)
+    findings = list(check_pins(before, after, known, UNIT))
     assert levels(findings) == ({"network namespaces": level} if level else {})
+    assert (f"systemctl restart {UNIT}" in fixes(findings)) is (level == "warn")
 
 
 def hook(folder: Path, name: str, endpoint: Path, policy: str) -> None:

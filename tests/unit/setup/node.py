@@ -20,7 +20,7 @@ from dockershim.common.mountinfo import Mount
 from dockershim.doctor import daemon, engine, kubelet, network, server
 from dockershim.doctor import node as doctor_node
 from dockershim.doctor.findings import Finding, without_consequences
-from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT
+from dockershim.doctor.units import KUBELET_UNIT, SOCKET_UNIT, Unit
 from dockershim.errors import Unavailable
 from dockershim.server.config import Config, load
 from dockershim.setup.command import Machine, run
@@ -66,6 +66,8 @@ class Node:
     authorization: bool = False
     findings: Sequence[Finding] = ()
     units: dict[str, list[str]] = field(default_factory=dict)
+    unit: str = server.UNIT
+    socket: str = SOCKET_UNIT
     shared: bool = False
     lost: bool = False
     fails: str = ""
@@ -77,7 +79,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.disk = KillableDisk(self.root)
-        self.units |= {name: ["disabled", "inactive"] for name in (server.UNIT, SOCKET_UNIT, KUBELET_UNIT)}
+        self.units |= {name: ["disabled", "inactive"] for name in (self.unit, self.socket, KUBELET_UNIT)}
         self.put(IP_FORWARD, b"0\n")
         self.put(DAEMON_JSON, SETTINGS, mode=0o600)
         self.put("/etc/systemd/system/kubelet.service", KUBELET)
@@ -193,12 +195,12 @@ class Node:
         command = kubelet.read_command(unit_folders)
         root = Mount(1, "8:1", "/", "/", ("shared:1",) if self.shared else (), "ext4", "/dev/sda1", ())
         endpoint = config.container_runtime_endpoint
-        enabled, active = self.units.get(server.UNIT, ("", "inactive"))
+        enabled, active = self.units.get(self.unit, ("", "inactive"))
         findings = [
             *engine.check_engine(answer, config.docker_endpoint, ()),
             *daemon.check_logs(answer.log_driver, self.daemon, (self.get(DAEMON_JSON) or b"").decode(errors="replace")),
             *engine.check_runtimes(answer.runtimes, config.oci_runtime, lambda _: True),
-            *server.check_unit(enabled),
+            *server.check_unit(Unit(self.unit, enabled=enabled)),
             *(() if active == "active" else server.check_server(server.ServerAnswer(failure="no such file"), endpoint)),
             *kubelet.check_kubelet(seen, endpoint, None),
             *kubelet.check_crictl((self.get("/etc/crictl.yaml") or b"").decode(), endpoint, installed=True),
@@ -217,6 +219,8 @@ class Node:
             engine=answer,
             daemon=self.daemon,
             units={name: (states[0], states[1]) for name, states in self.units.items()},
+            unit=self.unit,
+            socket=self.socket,
             kubelet_command=command.value if command else "",
             plugins=frozenset(f"/usr/lib/cni/{path.name}" for path in self.disk.at("/usr/lib/cni").iterdir()),
             network=f"{config.cni_conf_dir}/{conflists[0].name}" if conflists else "",

@@ -239,6 +239,15 @@ def test_units(node: Node, service: list[str], socket: list[str], expected: list
     assert [line for line in found if line.startswith(verbs)] == expected
 
 
+def test_with_the_names_of_cri_dockerd_its_units_are_enabled_and_restarted(tmp_path: Path) -> None:
+    node = Node(tmp_path, unit="cri-docker.service", socket="cri-docker.socket")
+    found = commands(plan(node).steps)
+    assert "systemctl enable cri-docker.service cri-docker.socket" in found
+    assert "systemctl start cri-docker.service cri-docker.socket" in found
+    assert "systemctl try-restart cri-docker.service" in found
+    assert not any(UNIT in line for line in found)
+
+
 def test_a_server_without_units_is_said(node: Node) -> None:
     node.units.clear()
     assert "is not installed" in left(plan(node))["server"]

@@ -18,6 +18,7 @@ from pyroute2 import IPRoute, NetNS
 
 from dockershim.api.cri.v1 import api_pb2 as api
 from dockershim.network.netns import Pins
+from dockershim.setup.files import conflist
 from tests.cri_client import CRI
 from tests.engine import networks
 from tests.engine.networks import CONFIGURATIONS
@@ -39,7 +40,6 @@ from tests.engine.pods import (
     start,
 )
 from tests.engine.web_pods import GREETER, fetch, port
-from tests.first_pod import page
 from tests.node.server import Server
 from tests.node.state import Snapshot
 from tests.waiting import answer, until
@@ -185,20 +185,20 @@ async def test_the_engines_bridge_gives_pods_addresses(start_server: Callable[..
 
 
 @pytest.fixture
-def network_of_the_page(tmp_path: Path) -> Iterator[Path]:
-    """A folder with the network of docs/first-pod.md, but for its bridge and addresses, which the node has."""
-    network = page.files()["/etc/cni/net.d/10-pods.conflist"].replace("cni0", "page0").replace("10.88.", "10.89.")
-    (tmp_path / "10-pods.conflist").write_text(network)
+def network_of_setup(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the network that `dockershim setup` makes, but for the bridge's name, which the node has."""
+    network = conflist(ipaddress.IPv4Network("10.89.0.0/16")).replace(b"cni0", b"setup0")
+    (tmp_path / "10-pods.conflist").write_bytes(network)
     yield tmp_path
     with IPRoute() as routes:
-        for index in routes.link_lookup(ifname="page0"):
+        for index in routes.link_lookup(ifname="setup0"):
             routes.link("del", index=index)
 
 
-async def test_the_network_of_the_documents_passes_dockers_firewall(
-    start_server: Callable[..., Server], network_of_the_page: Path
+async def test_the_network_of_setup_passes_dockers_firewall(
+    start_server: Callable[..., Server], network_of_setup: Path
 ) -> None:
-    async with CRI(start_server(f"--cni-conf-dir={network_of_the_page}").target) as cri:
+    async with CRI(start_server(f"--cni-conf-dir={network_of_setup}").target) as cri:
         config = sandbox_config(hostname="greeter", port_mappings=port())
         async with pod(cri, config) as greeter, container(cri) as visitor:
             await start(cri, greeter, container_config(GREETER))

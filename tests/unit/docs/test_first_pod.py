@@ -1,18 +1,15 @@
-"""docs/first-pod.md and the settings of install.md: each file in them is one that its reader takes.
+"""docs/first-pod.md: each command is run, and each file is one that its reader takes.
 
 `make first-pod` runs the page.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 
 import pytest
 import yaml
 
-import cni
 from dockershim.server import config
 from tests.first_pod import clean, page
 
@@ -42,18 +39,6 @@ def test_a_script_is_split_into_what_one_copies(script: str, commands: list[str]
     assert list(page.split(script)) == commands
 
 
-def test_the_network_is_one_that_the_server_reads_and_docker_lets_through() -> None:
-    path = "/etc/cni/net.d/10-pods.conflist"
-    network = cni.NetworkList.parse(FILES[path].encode(), path)
-    types = [plugin.type for plugin in network.plugins]
-    assert "firewall" in types
-
-
-def test_the_drop_in_has_keys_that_the_server_takes() -> None:
-    settings = tomllib.loads(FILES["/etc/dockershim/config.toml.d/cni.toml"])
-    assert settings.keys() <= {key for option in config.OPTIONS for key in option.keys}
-
-
 def test_the_kubelet_is_of_the_release_that_the_page_is_run_with() -> None:
     assert set(re.findall(r"/core:/stable:/v([\d.]+)/deb/", page.PAGE.read_text())) == {clean.KUBERNETES.minor}
 
@@ -62,7 +47,3 @@ def test_the_kubelet_is_pointed_at_our_socket_and_at_the_folder_of_the_pod() -> 
     kubelet = yaml.safe_load(FILES["/var/lib/kubelet/config.yaml"])
     assert kubelet["containerRuntimeEndpoint"] == config.Config().container_runtime_endpoint
     assert f"{kubelet['staticPodPath']}/web.yaml" in FILES
-
-
-def test_the_settings_of_the_engine_are_those_of_install() -> None:
-    assert json.loads(FILES["/etc/docker/daemon.json"]).items() <= json.loads(page.engine_settings()).items()

@@ -32,8 +32,9 @@ _COPIED: Final = (
     *("tests", "bench", "deploy", "docs", "examples"),
     *("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"),
 )
-#: A mistake may keep tests from ending the processes that they start: these end with pytest, in a namespace of theirs.
-_CONTAINED: Final = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
+#: A mistake may keep tests from ending the processes that they start: these end with the shell, in a namespace of
+#: theirs. The shell is process 1 there, which doctor takes for systemd.
+_CONTAINED: Final = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", '"$@"; exit $?', "sh")
 #: How pytest ends if all tests passed; if it was called in a wrong way, or found no test.
 _ALL_PASSED: Final = 0
 _NO_TEST_RAN: Final = (4, 5)

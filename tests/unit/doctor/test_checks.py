@@ -14,6 +14,7 @@ from dockershim.doctor import checks, engine, server, state
 from dockershim.doctor.checks import CHECKS, Node, Question
 from dockershim.doctor.engine import EngineAnswer
 from dockershim.doctor.findings import CNI_CONFIGURATION
+from dockershim.doctor.units import Unit
 from dockershim.server import config as config_module
 from dockershim.server.cli import _config_of
 from dockershim.server.config import Config
@@ -112,3 +113,20 @@ def test_units_of_cri_dockerd_are_ours_where_our_server_has_its_socket(
     monkeypatch.setattr(state, "CRI_DOCKERD_ROOT", tmp_path)
     at = Node(Question(Config(), f"unix://{socket}", {}, _config_of))
     assert levels(list(CHECKS["cri-dockerd"](at))) == {"cri-dockerd": "ok" if "dockershim" in info else "warn"}
+
+
+def test_fixes_name_the_unit_that_runs_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sandbox").mkdir()
+    (tmp_path / "sandbox/torn").write_bytes(b"\0")
+    lost = {"a" * 64}
+    unit = Unit("cri-docker.service", "active", "disabled", pid=7)
+    monkeypatch.setattr(server, "services", lambda: {unit.name: unit})
+    monkeypatch.setattr(server, "ask", lambda _: server.ServerAnswer(failure="too late", pid=7))
+    monkeypatch.setattr(server, "privileges_of", lambda _: ("CapEff:\t0", "the server"))
+    monkeypatch.setattr(server, "namespace_of", lambda pid: f"mnt:[{pid}]")
+    monkeypatch.setattr(checks, "_pins", lambda _: (lost, lost, set()))
+    at = Node(Question(Config(root_directory=tmp_path), "unix:///run/cri-dockerd.sock", {}, _config_of))
+    titles = ("server", "privileges", "checkpoints", "pods")
+    fixes = {one.title: one.fix for title in titles for one in CHECKS[title](at) if one.fix and one.title != "root"}
+    assert fixes.keys() >= {"server", "start at boot", "mount namespace", "checkpoints", "network namespaces"}
+    assert [fix for fix in fixes.values() if unit.name not in fix] == []

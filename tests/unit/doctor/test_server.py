@@ -129,6 +129,7 @@ def units(own: tuple[str, int] | None = None, drop_in: tuple[str, int] | None = 
         pytest.param(units(), "dockershim", None, "dockershim", id="no units"),
         pytest.param(units(("enabled", 7)), "dockershim", 7, "dockershim", id="only ours"),
         pytest.param(units(("disabled", 0), ("enabled", 7)), "cri-dockerd", 7, "cri-docker", id="the drop-in serves"),
+        pytest.param(units(("disabled", 0), ("enabled", 7)), "other", 7, "cri-docker", id="elsewhere"),
         pytest.param(units(None, ("enabled", 0)), "cri-dockerd", None, "cri-docker", id="the drop-in is dead"),
         pytest.param(units(("disabled", 0), ("enabled", 7)), "dockershim", None, "dockershim", id="not moved yet"),
         pytest.param(units(("enabled", 7), ("disabled", 0)), "cri-dockerd", 7, "dockershim", id="the socket was kept"),

@@ -103,7 +103,7 @@ def _marker(name: str) -> Iterable[Entry]:
 
 
 def _picture(name: str) -> Iterable[Entry]:
-    """What specs of image volumes read: which picture it is, and the base of the original image."""
+    """Which picture it is, by HTTP and as a file of an image volume, and the base of the original image."""
     yield from folders("etc")
     yield Entry("data.json", json.dumps({"image": f"{name}.jpg"}).encode())
     yield Entry("etc/os-release", b'NAME="Alpine Linux"\n')
@@ -170,5 +170,5 @@ IMAGES: Final = (
         ("busybox", "sample-device-plugin"),
         {"Entrypoint": ["/sample-device-plugin", "-alsologtostderr"]},
     ),
-    *(Image((f"{SUITE}/{name}:1.8",), ("busybox", name)) for name in PICTURES),
+    *(Image((f"{SUITE}/{name}:1.8",), ("busybox", name), {"Cmd": ["httpd", "-f", "-h", "/"]}) for name in PICTURES),
 )

@@ -26,6 +26,8 @@ SETTINGS = {
     "_buildhost": "reproducible",
     "use_source_date_epoch_as_buildtime": "1",
     "clamp_mtime_to_source_date_epoch": "1",
+    # A tag of every package, also of those that fit all machines; rpm installs them by their architecture.
+    "_target_platform": "linux",
     "_binary_payload": "w15.zstdio",
     "_binary_filedigest_algorithm": "8",
     # Nothing is compiled, and the libraries of the wheels stay as their hashes say.

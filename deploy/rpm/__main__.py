@@ -36,6 +36,8 @@ SETTINGS = {
     "_build_id_links": "none",
     "_rpmfilename": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
 }
+#: Where the format's lead, which the header has replaced, has the number of a machine, in two bytes.
+LEAD_MACHINE, NO_MACHINE = 8, b"\0\0"
 
 
 def main() -> int:
@@ -60,7 +62,19 @@ def build(target: Target, architecture: str, revision: str, output: Path) -> tup
     tree.run("rpmbuild", "-bb", machine, *defines, str(work / "dockershim.spec"))
     output.mkdir(parents=True, exist_ok=True)
     names = file_names(target, architecture, revision)
+    for name in names[1:]:
+        _forget_machine(top / name)
     return tuple(Path(shutil.copy2(top / name, output / name)) for name in names)
+
+
+def _forget_machine(package: Path) -> None:
+    """Write one number for all machines into a package that has no architecture.
+
+    It is in the package's first bytes, which rpm does not read and no signature covers.
+    """
+    with package.open("r+b") as file:
+        file.seek(LEAD_MACHINE)
+        file.write(NO_MACHINE)
 
 
 def spec(target: Target, revision: str, files: Path, epoch: int) -> str:

@@ -18,7 +18,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between polls for the exit code, which comes milliseconds after the output: at first, growth, at most.
 _FIRST_POLL, _SLOWER, _LONGEST_POLL = 0.001, 1.2, 0.25
+#: Seconds for which a caller waits for a kill, and the longest pause between two looks when it goes on afterwards.
 _KILL_DEADLINE = 10.0
+_LONGEST_LATER_POLL = 5.0
+#: Seconds after which the engine has not got the request that starts a command.
+_START_LOST = 60.0
 _TERM_GRACE = 2.0
 _IDLE = 1.0
 
@@ -58,45 +62,73 @@ class EngineCommand:
         state: dict[str, Any] = await self._engine.get(f"{self.path}/json")
         return state
 
-    async def terminate(self) -> None:
-        """SIGTERM the command and the processes that it started; SIGKILL those that are left two seconds later."""
+    async def terminate(self) -> bool:
+        """SIGTERM the command and the processes that it started; ``kill`` those that are left two seconds later."""
         try:
             async with asyncio.timeout(_TERM_GRACE):
                 await self._until_ended(_term_once(self._container_id))
         except (TimeoutError, ShimError):
             pass  # kill() runs into the same error, and logs it.
-        await self.kill()
+        return await self.kill()
 
-    async def kill(self) -> None:
-        """SIGKILL the command and the processes that it started, and wait until the engine has seen its end."""
+    async def kill(self) -> bool:
+        """SIGKILL the command and the processes that it started, and wait until the engine has seen its end.
+
+        False if that takes more than ten seconds: a busy engine may not have started the command yet. Then the caller
+        has to have ``kill_later`` go on.
+        """
         try:
             async with asyncio.timeout(_KILL_DEADLINE):
-                await self._until_ended(lambda pid, is_over: kill_command(pid, self._container_id, is_over))
+                await self._until_ended(self._kill_once)
         except NotFound:
-            return  # The container has ended, and all processes in it.
+            pass  # The container has ended, and all processes in it.
         except (TimeoutError, ShimError) as error:
-            logger.warning("a command in container %s could not be killed: %s", self._container_id, error)
+            why = str(error) or f"the engine has not seen its end within {_KILL_DEADLINE:g} s"
+            logger.warning("a command in container %s could not be killed yet: %s", self._container_id, why)
+            return False
+        return True
 
-    async def _until_ended(self, act: Callable[[int, bool], None]) -> None:
+    async def kill_later(self) -> None:
+        """Go on to kill the command until the engine has seen its end, or will not start it any more.
+
+        Left alone, it would begin when the engine has time for it, and run as long as the container.
+        """
+        while True:
+            try:
+                return await self._until_ended(self._kill_once, _LONGEST_POLL, _LONGEST_LATER_POLL)
+            except NotFound:
+                return None
+            except ShimError as error:
+                logger.debug("a command in container %s cannot be killed yet: %s", self._container_id, error)
+            await asyncio.sleep(_LONGEST_LATER_POLL)
+
+    def _kill_once(self, pid: int, is_over: bool) -> None:
+        kill_command(pid, self._container_id, is_over)
+
+    async def _until_ended(
+        self, act: Callable[[int, bool], None], pause: float = _LONGEST_POLL / 10, longest: float = _LONGEST_POLL
+    ) -> None:
         """Call ``act`` again and again, until the engine has seen the end of the command's first process.
 
         ``act`` gets its pid, and whether it has ended: then others of the command may be left, or the pid be reused.
+        The pauses between two calls grow from ``pause`` to ``longest`` seconds.
         """
-        pause = _LONGEST_POLL / 10
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         while self.asked_to_start:
             state = await self._inspect()
             is_over = _has_ended(state)
             try:
                 if state["Pid"]:
                     await with_own_thread(act, int(state["Pid"]), is_over)
-                if is_over:
+                if is_over or (_is_unbegun(state) and clock() - begun > _START_LOST):
                     return
             except ResourceExhausted as error:
                 # Maybe by the command's own processes. A thread may be free a moment later.
                 logger.debug("a command in container %s cannot be killed yet: %s", self._container_id, error)
             await asyncio.sleep(pause)
             # A loaded engine sees the end late, and each look goes through all processes of the node.
-            pause = min(pause * _SLOWER, _LONGEST_POLL)
+            pause = min(pause * _SLOWER, longest)
 
 
 async def ended_under(inventory: Inventory, container_id: str, failure: ShimError) -> bool:
@@ -124,3 +156,8 @@ def _term_once(container_id: str) -> Callable[[int, bool], None]:
 
 def _has_ended(state: Mapping[str, Any]) -> bool:
     return not state["Running"] and state["ExitCode"] is not None
+
+
+def _is_unbegun(state: Mapping[str, Any]) -> bool:
+    """Whether the engine has not begun to start it. Then it calls it running, also before there is a process."""
+    return not state["Running"] and state["ExitCode"] is None

@@ -152,7 +152,9 @@ async def _exec(
         try:
             return await _run(engine, command, bool(body["Tty"]), streams)
         except (asyncio.CancelledError, Disconnected):
-            await run_to_completion(command.terminate(), "terminate a command whose client disconnected")
+            what = "terminate a command whose client disconnected"
+            if not await run_to_completion(command.terminate(), what):
+                background.start(command.kill_later(), owner="streaming", name=what)
             raise
     except ShimError as error:
         raise CommandFailed(await _why(inventory, container_id, error)) from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from dockershim.cri import commands
 from dockershim.cri.commands import EngineCommand
 from dockershim.cri.processes import _read, _signal
 from dockershim.engine.client import Engine
+from dockershim.errors import NotFound, ShimError, Unavailable
 from tests.processes import descriptors
 from tests.unit import virtual_time
 from tests.unit.state.fake_engine import until
@@ -164,6 +166,67 @@ def test_an_engine_that_does_not_see_the_end_is_asked_less_and_less_often(caplog
     engine = BlindEngine()
     blind = EngineCommand(cast("Engine", engine), CONTAINER, "f" * 64)
     blind.asked_to_start = True
-    virtual_time.run(blind.kill())
-    assert "could not be killed" in caplog.text
+    assert virtual_time.run(blind.kill()) is False
+    assert "could not be killed yet: the engine has not seen its end within 10 s" in caplog.text
     assert 30 < engine.asked < 60, "in ten seconds"
+
+
+class LateEngine:
+    """Answers an exec's inspect with the next of some states, again and again with the last one; or fails with it."""
+
+    def __init__(self, *states: Mapping[str, object] | ShimError) -> None:
+        self._states = list(states)
+        self.asked = 0
+
+    async def get(self, path: str) -> Any:
+        self.asked += 1
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if isinstance(state, ShimError):
+            raise state
+        return state
+
+
+NOT_BEGUN = {"Running": False, "ExitCode": None, "Pid": 0}
+BEGINS = {"Running": True, "ExitCode": None, "Pid": 0}
+RUNS = {"Running": True, "ExitCode": None, "Pid": 77}
+ENDED = {"Running": False, "ExitCode": 137, "Pid": 77}
+
+
+@pytest.mark.parametrize(
+    ("states", "killed", "asked"),
+    [
+        pytest.param([*[BEGINS] * 20, RUNS, RUNS, ENDED], [False, False, True], 23, id="as soon as there is a process"),
+        pytest.param([*[BEGINS] * 5, NotFound("exec e")], [], 6, id="the container has ended"),
+        pytest.param([BEGINS, Unavailable("away"), RUNS, ENDED], [False, True], 4, id="the engine was away"),
+        pytest.param([*[NOT_BEGUN] * 5, RUNS, ENDED], [False, True], 7, id="the engine takes long to begin"),
+    ],
+)
+def test_a_kill_goes_on_until_the_command_has_ended(
+    states: list[Any], killed: list[bool], asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine would start the command when it has the time, and no one would end it."""
+    kills: list[bool] = []
+
+    async def act(kill: Callable[[int, bool], None], pid: int, is_over: bool) -> None:
+        kill(pid, is_over)
+
+    monkeypatch.setattr(commands, "with_own_thread", act)
+    monkeypatch.setattr(commands, "kill_command", lambda pid, container, is_over: kills.append(is_over))
+    engine = LateEngine(*states)
+    late = EngineCommand(cast("Engine", engine), CONTAINER, "f" * 64)
+    late.asked_to_start = True
+    virtual_time.run(late.kill_later())
+    assert (kills, engine.asked) == (killed, asked)
+
+
+def test_a_command_whose_start_never_reached_the_engine_is_not_waited_for_without_end() -> None:
+    engine = LateEngine(NOT_BEGUN)
+    lost = EngineCommand(cast("Engine", engine), CONTAINER, "f" * 64)
+    lost.asked_to_start = True
+
+    async def kill() -> float:
+        await lost.kill_later()
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(kill()) == pytest.approx(63, abs=4)
+    assert engine.asked < 40

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -77,7 +77,7 @@ async def test_a_client_is_told_of_the_containers_end(
         await streamed()
 
 
-async def test_a_command_that_cannot_be_killed_soon_does_not_hold_up_the_answer(
+async def test_a_command_that_cannot_be_killed_soon_holds_up_the_answer_for_a_while(
     server: Server, client: Engine, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_module, "_END_SEEN", 0.05)
@@ -162,7 +162,7 @@ async def exec_within_a_second(engine: Any) -> cri.ExecSyncResponse:
     ("runs", "answered"),
     [
         pytest.param(1.4, 1.4, id="ends soon after the kill"),
-        pytest.param(60.0, 2.0, id="whose end the engine does not see"),
+        pytest.param(60.0, 31.0, id="whose end the engine does not see"),
     ],
 )
 def test_the_answer_of_a_killed_command_waits_a_while_for_its_end(runs: float, answered: float) -> None:
@@ -186,6 +186,111 @@ def test_a_loaded_engine_may_take_longer_to_prepare_a_command_than_it_may_run(pr
                 await exec_within_a_second(engine)
 
     virtual_time.run(probe())
+
+
+class BusyEngine:
+    """Each command needs ``work`` seconds of its one processor before there is a process, which a kill then ends.
+
+    All commands that are under way share the processor.
+    """
+
+    def __init__(self, work: float) -> None:
+        self._work = work
+        self._left: dict[str, float] = {}
+        self._over: dict[str, asyncio.Event] = {}
+        self.begun, self.most = 0, 0
+
+    async def post(self, path: str, body: object, *, deadline: float | None) -> dict[str, str]:
+        self.begun += 1
+        return {"Id": str(self.begun)}
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, *, json: object) -> AsyncIterator[Any]:
+        name = path.split("/")[2]
+        self._left[name] = self._work
+        self._over[name] = asyncio.Event()
+        self.most = max(self.most, len(self._left))
+
+        async def readany() -> bytes:
+            await self._over[name].wait()
+            return b""
+
+        yield SimpleNamespace(content=SimpleNamespace(readany=readany))
+
+    async def get(self, path: str) -> dict[str, object]:
+        running = path.split("/")[2] in self._left
+        return {"Pid": 0, "Running": running, "ExitCode": None if running else 137}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            share = 0.1 / max(1, len(self._left))
+            for name in list(self._left):
+                self._left[name] -= share
+                if self._left[name] <= 0:
+                    self.end(name)
+
+    def end(self, name: str) -> None:
+        del self._left[name]
+        self._over[name].set()
+
+
+async def probe(execs: Execs, answers: list[str], until: float) -> None:
+    """What a kubelet does: the next command begins after the answer, at most one a second."""
+    request = cri.ExecSyncRequest(container_id=CONTAINER, cmd=["probe"], timeout=1)
+    while now() < until:
+        try:
+            await execs.exec_sync(request)
+            answers.append("")
+        except DeadlineExceeded as error:
+            answers.append(str(error))
+        await asyncio.sleep(1)
+
+
+def test_probes_do_not_pile_up_on_a_node_that_takes_longer_to_start_a_command_than_it_may_run() -> None:
+    """On such a node hundreds of commands were under way within minutes, and nothing else was done any more."""
+
+    async def minutes() -> None:
+        engine, answers = BusyEngine(work=1.5), list[str]()
+        inventory: Any = Mock(container=AsyncMock(return_value=SimpleNamespace(id=CONTAINER)))
+        execs = Execs(cast("Engine", engine), inventory)
+        running = asyncio.create_task(engine.run())
+        await asyncio.gather(*(probe(execs, answers, 600) for _ in range(3)))
+        assert engine.most <= 3, "one of each probe"
+        assert len(answers) > 200
+        assert all("longer than 1 s" in answer for answer in answers)
+        await asyncio.sleep(60)
+        assert (await engine.get(f"/exec/{engine.begun}/json"))["Running"] is False
+        running.cancel()
+
+    virtual_time.run(minutes())
+
+
+def test_commands_that_never_end_are_few() -> None:
+    """As those that wait for a file system that does not answer. The probe fails, so the container is restarted."""
+
+    async def hours() -> None:
+        engine, answers = BusyEngine(work=float("inf")), list[str]()
+        inventory: Any = Mock(container=AsyncMock(return_value=SimpleNamespace(id=CONTAINER)))
+        execs = Execs(cast("Engine", engine), inventory)
+        await probe(execs, answers, 7200)
+        assert engine.begun == engine.most == exec_module._MOST_LEFT
+        assert "longer than 1 s" in answers[0]
+        assert "8 earlier ones" in answers[-1]
+        assert len(answers) > 5000, "which waits for nothing"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await execs.exec_sync(cri.ExecSyncRequest(container_id=CONTAINER, cmd=["hook"]))
+        assert engine.begun == exec_module._MOST_LEFT + 1, "what has no limit is no probe"
+        inventory.container.return_value = SimpleNamespace(id="f" * 64)
+        with pytest.raises(DeadlineExceeded, match="longer than 1 s"):
+            await execs.exec_sync(cri.ExecSyncRequest(container_id="f" * 64, cmd=["probe"], timeout=1))
+        for name in list(engine._left):
+            engine.end(name)
+        await asyncio.sleep(6)
+        assert not execs._left
+
+    virtual_time.run(hours())
 
 
 @pytest.mark.usefixtures("before_refusal")

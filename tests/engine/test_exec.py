@@ -223,6 +223,31 @@ async def test_no_zombie_is_left(cri: CRI, engine_api: DockerClient, pid: api.Na
         await until(lambda: others(first) == [])
 
 
+async def test_probes_do_not_pile_up_in_a_container_that_starts_no_command_in_time(
+    cri: CRI, engine_api: DockerClient
+) -> None:
+    """A pod can ask for so little of a processor that a command takes seconds to start, and for a probe each second."""
+    little = api.LinuxContainerResources(cpu_period=1_000_000, cpu_quota=1000)
+    under_way: list[int] = []
+
+    async def probe(end: float) -> None:
+        while time.monotonic() < end:
+            try:
+                await run(cri, container_id, "true", timeout=1)
+            except grpc.aio.AioRpcError:
+                under_way.append(len(others(first)))
+            await asyncio.sleep(0.1)
+
+    async with container(cri) as container_id:
+        first = process(engine_api, container_id)
+        request = api.UpdateContainerResourcesRequest(container_id=container_id, linux=little)
+        await cri.runtime.UpdateContainerResources(request)
+        await asyncio.gather(*(probe(time.monotonic() + 10) for _ in range(2)))
+    assert under_way, "the container starts commands in time, so this test says nothing"
+    # What starts a command has a child for a moment.
+    assert max(under_way) <= 4, "what each of the two probes has begun last"
+
+
 @pytest.mark.every_engine
 async def test_a_command_whose_caller_has_gone_is_killed(cri: CRI, running: str, engine_api: DockerClient) -> None:
     first = process(engine_api, running)

@@ -25,6 +25,7 @@ OTHER_FLAGS |= {"--once", "--pod", "--force", "--lazy", "--make-rshared", "--all
 OTHER_FLAGS |= {"--raw", "--export", "--check", "--repetitions"}
 OTHER_FLAGS |= {"--download-only", "--kubernetes-version", "--image-repository"}
 OTHER_FLAGS |= {"--cloudcore-ipport", "--token", "--remote-runtime-endpoint", "--cgroupdriver"}
+OTHER_FLAGS |= {"--docker", "--flannel-backend", "--data-dir", "--embedded-registry", "--pause-image"}
 OTHER_FLAGS |= {"--config-file", "--dearmor", "--name", "--quiet", "--set", "--validate"}
 OTHER_FLAGS |= {"--annotation", "--privileged", "--runtime"}
 OTHER_FLAGS |= {"--verify", "--checksig", "--show-keys", "--ignore-missing", "--import"}

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.cluster import PROGRAMS
+from tests.cluster.cluster import PROGRAMS, provide_control_plane
 from tests.kubelets.versions import since
 from tests.kubernetes import programs
-from tests.node.cache import REPOSITORY, entry, locked
+from tests.node.cache import REPOSITORY
 from tests.node.packages import SetupError
-from tests.node.supplies import BOOKWORM, ENGINES
+from tests.node.supplies import ENGINES
 
 #: The minor versions of kubelets that the API server, the newest, supports: its own and three before it.
 SUPPORTED: Final = tuple(programs.RELEASES)[-4:]
@@ -53,11 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _provide(kubelet: str) -> Sequence[Path]:
-    """The folders with etcd, with a kubelet, and with each of the newest Kubernetes' other programs."""
-    with locked("etcd"):
-        etcd = BOOKWORM.unpack(("etcd-server",), entry("etcd", "etcd-server"))
-    newest = (programs.NEWEST.provide(name) for name in ("kubectl", "kube-apiserver"))
-    return etcd / "usr/bin", *(path.parent for path in (programs.RELEASES[kubelet].provide("kubelet"), *newest))
+    """The folders with a kubelet, with etcd, and with each of the newest Kubernetes' other programs."""
+    return programs.RELEASES[kubelet].provide("kubelet").parent, *provide_control_plane()
 
 
 if __name__ == "__main__":

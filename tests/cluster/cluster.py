@@ -1,4 +1,4 @@
-"""A Kubernetes of one node inside a test node: etcd, kube-apiserver and a kubelet whose runtime is our server."""
+"""A Kubernetes of one node inside a test node: etcd, kube-apiserver, and a kubelet whose runtime is our server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.kubernetes import programs
 from tests.kubernetes.client import Client, end
 from tests.kubernetes.interface import ADDRESS, interface
+from tests.node.cache import entry, locked
+from tests.node.supplies import BOOKWORM
 
 #: The variable with the folders of etcd, kube-apiserver, kubelet and kubectl, as in PATH.
 PROGRAMS = "CLUSTER_PROGRAMS"
@@ -50,17 +53,26 @@ KUBELET: Mapping[str, Any] = {
 }
 
 
+def provide_control_plane() -> tuple[Path, ...]:
+    """The cache's folders with etcd, kubectl and the API server of the newest Kubernetes. SetupError without them."""
+    with locked("etcd"):
+        etcd = BOOKWORM.unpack(("etcd-server",), entry("etcd", "etcd-server"))
+    newest = (programs.NEWEST.provide(name) for name in ("kubectl", "kube-apiserver"))
+    return etcd / "usr/bin", *(path.parent for path in newest)
+
+
 @dataclass(slots=True)
 class Cluster(Client):
     """``programs`` are the folders of etcd, kube-apiserver, kubelet and kubectl; ``runtime`` the CRI socket's address.
 
-    A context manager. Raises ClusterError when something does not start.
+    A context manager, which starts all but the kubelet. Raises ClusterError when something does not start.
     """
 
     runtime: str
     connections: Path = field(default=FOLDER / "connections", kw_only=True)
     logs: Path = field(default=FOLDER, kw_only=True)
     _started: ExitStack = field(default_factory=ExitStack)
+    _control_plane: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _kubelet: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -71,18 +83,26 @@ class Cluster(Client):
         with ExitStack() as undo:
             undo.enter_context(self._started)
             self._started.enter_context(interface())
-            self._etcd()
-            self._api_server()
-            self.start_kubelet()
+            self.start_control_plane()
             self._started = undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._started.close()
 
-    def _etcd(self) -> None:
+    def start_control_plane(self) -> None:
+        """Start etcd and the API server, which find what they had before."""
+        self._control_plane = [self._etcd(), self._api_server()]
+        self.wait(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", 60, "the API server")
+
+    def stop_control_plane(self) -> None:
+        """What runs on the nodes goes on."""
+        for process in reversed(self._control_plane):
+            end(process)
+
+    def _etcd(self) -> subprocess.Popen[bytes]:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
-        self._run(
+        return self._run(
             "etcd",
             f"--data-dir={FOLDER / 'etcd'}",
             f"--listen-client-urls={client}",
@@ -92,10 +112,11 @@ class Cluster(Client):
             f"--initial-cluster=default={peer}",
         )
 
-    def _api_server(self) -> None:
+    def _api_server(self) -> subprocess.Popen[bytes]:
         key = FOLDER / "service-accounts.pem"
-        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-        self._run(
+        if not key.exists():
+            subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        return self._run(
             "kube-apiserver",
             "--etcd-servers=http://127.0.0.1:2379",
             "--bind-address=127.0.0.1",
@@ -111,7 +132,6 @@ class Cluster(Client):
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
         )
-        self.wait(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", 60, "the API server")
 
     def start_kubelet(self, **settings: Any) -> None:
         """``settings`` are added to those that the tests need."""
@@ -126,16 +146,17 @@ class Cluster(Client):
             f"--hostname-override={NODE}",
             f"--node-ip={ADDRESS}",
         )
-        self.wait(self._is_ready, 60, "the node")
+        self.wait(lambda: self.is_ready(NODE), 60, "the node")
 
     def stop_kubelet(self) -> None:
         """Its pods go on."""
         if self._kubelet is not None:
             end(self._kubelet)
 
-    def _is_ready(self) -> bool:
+    def is_ready(self, node: str) -> bool:
+        """Whether the API server has the node as ready."""
         ready = '{.status.conditions[?(@.type=="Ready")].status}'
-        return self.kubectl("get", "node", NODE, "-o", f"jsonpath={ready}", check=False) == "True"
+        return self.kubectl("get", "node", node, "-o", f"jsonpath={ready}", check=False) == "True"
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         process = self.start(program, *arguments)

@@ -27,6 +27,7 @@ def server() -> Iterator[Server]:
 def cluster(server: Server) -> Iterator[Cluster]:
     """A Kubernetes of one node on it."""
     with Cluster(os.environ[PROGRAMS], server.target) as running:
+        running.start_kubelet()
         yield running
         # The kubelet collects ended pods only after a while; the last test waits for that, unless FOCUS leaves it out.
         running.stop_kubelet()

@@ -129,4 +129,4 @@ assemblers:
 	  apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends \
 	    binutils binutils-aarch64-linux-gnu gcc libc6-dev gcc-aarch64-linux-gnu qemu-user-static; }
 
--include tests/node/node.mk tests/sim/sim.mk tests/vm/vm.mk tests/first_pod/first_pod.mk tests/kubernetes/kubernetes.mk tests/kubelets/kubelets.mk tests/two_nodes/two_nodes.mk bench/bench.mk deploy/run.mk deploy/deb/deb.mk
+-include tests/node/node.mk tests/sim/sim.mk tests/vm/vm.mk tests/first_pod/first_pod.mk tests/kubernetes/kubernetes.mk tests/kubelets/kubelets.mk tests/kubeedge/kubeedge.mk tests/two_nodes/two_nodes.mk bench/bench.mk deploy/run.mk deploy/deb/deb.mk

@@ -74,7 +74,7 @@ class KubeEdge:
     def start_edge(self) -> None:
         """Start edgecore, and wait until its kubelet answers."""
         self._edgecore = self.cluster.start("edgecore", f"--config={_EDGE}")
-        self.cluster.wait(self._edge_answers, 90, "edgecore")
+        self.cluster.wait(self._edge_answers, 150, "edgecore")
 
     def stop_edge(self) -> None:
         """Its pods go on."""
@@ -99,9 +99,9 @@ class KubeEdge:
 
     def wait_ready(self) -> None:
         """Wait until the node is ready, and kubectl finds its way to it."""
-        self.cluster.wait(lambda: self.cluster.is_ready(NODE), 120, "the node of edgecore")
-        self.cluster.wait(_has_rules, 60, "cloudcore's rules")
-        self.cluster.wait(self._is_reached, 60, "the way to the node")
+        self.cluster.wait(lambda: self.cluster.is_ready(NODE), 150, "the node of edgecore")
+        self.cluster.wait(_has_rules, 150, "cloudcore's rules")
+        self.cluster.wait(self._is_reached, 150, "the way to the node")
 
     def revive(self) -> None:
         """Start edgecore again if it has ended, as its unit of systemd does (`Restart=always`).
@@ -136,7 +136,7 @@ class KubeEdge:
     def _token(self) -> str:
         """What a new edge shows to be let in. cloudcore makes it."""
         command = ("get", "secret", "-n", "kubeedge", "tokensecret", "-o", "jsonpath={.data.tokendata}")
-        self.cluster.wait(lambda: bool(self.cluster.kubectl(*command, check=False)), 60, "cloudcore's token")
+        self.cluster.wait(lambda: bool(self.cluster.kubectl(*command, check=False)), 150, "cloudcore's token")
         return base64.b64decode(self.cluster.kubectl(*command)).decode()
 
     def _edge_answers(self) -> bool:

@@ -24,12 +24,14 @@ from tests.node.server import Server
 from tests.node.state import Snapshot
 from tests.streaming_client import spdy_command
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(700)
 
 NAME, PAGE = "web", "a page\n"
 #: edgecore 1.23 empties the volumes of running pods when it starts, before it has read which pods it has. So the main
 #: container copies its page out of one.
 MAIN = "mkdir /www; cp /given/index.html /www; echo it has started; httpd -p 80 -h /www; while true; do sleep 1; done"
+#: An answer from the cloud that edgecore loses it asks for again after a minute.
+SOON = 150.0
 #: A kubelet collects the sandboxes of ended pods once a minute.
 COLLECTED = 150.0
 
@@ -119,7 +121,7 @@ def test_the_node_says_what_runs_on_it(cluster: Cluster, kubeedge: KubeEdge) -> 
 def test_start(cluster: Cluster, before: Snapshot) -> None:
     """Init container, then main, which is ready at the address that is reported."""
     cluster.kubectl("create", "-f", "-", stdin="\n".join(f"---\n{json.dumps(one)}" for one in manifests()))
-    cluster.wait(lambda: bool(main(cluster).get("ready")), 120, "the pod")
+    cluster.wait(lambda: bool(main(cluster).get("ready")), SOON, "the pod")
     found = status(cluster)
     assert (found["phase"], found["podIP"][:3], main(cluster)["restartCount"]) == ("Running", "10.", 0)
     with urllib.request.urlopen(f"http://{found['podIP']}/index.html", timeout=10) as answer:
@@ -139,7 +141,7 @@ def test_statistics(cluster: Cluster) -> None:
         containers = {one["name"]: one for one in pod["containers"]}
         return int(containers.get("main", {}).get("memory", {}).get("workingSetBytes", 0))
 
-    cluster.wait(lambda: used() > 0, 60, "its memory")
+    cluster.wait(lambda: used() > 0, SOON, "its memory")
 
 
 async def test_exec_on_the_edge(cluster: Cluster) -> None:
@@ -167,7 +169,7 @@ def test_exec(cluster: Cluster, kubeedge: KubeEdge) -> None:
         kubeedge.revive()
         return cluster.kubectl("exec", NAME, "-c", "main", "--", "cat", "/www/index.html")
 
-    cluster.wait(lambda: page() == PAGE, 120, "an exec")
+    cluster.wait(lambda: page() == PAGE, SOON, "an exec")
 
 
 def test_server_and_edgecore_are_started_again(cluster: Cluster, kubeedge: KubeEdge, server: Server) -> None:
@@ -177,8 +179,8 @@ def test_server_and_edgecore_are_started_again(cluster: Cluster, kubeedge: KubeE
     kubeedge.stop_edge()
     kubeedge.start_edge()
     kubeedge.wait_ready()
-    cluster.wait(lambda: bool(main(cluster).get("ready")), 60, "the pod")
-    cluster.wait(lambda: "it has started" in cluster.kubectl("logs", NAME, "-c", "main"), 60, "its log")
+    cluster.wait(lambda: bool(main(cluster).get("ready")), SOON, "the pod")
+    cluster.wait(lambda: "it has started" in cluster.kubectl("logs", NAME, "-c", "main"), SOON, "its log")
     assert (running(server), main(cluster)["restartCount"]) == (was, 0)
     assert serves(server)
 
@@ -194,7 +196,7 @@ def test_edgecore_is_started_again_while_the_cloud_is_unavailable(
         cluster.kubectl("get", "nodes")
     kubeedge.stop_edge()
     kubeedge.start_edge()
-    cluster.wait(lambda: kubeedge.knows(NAME), 120, "the pod on the edge")
+    cluster.wait(lambda: kubeedge.knows(NAME), SOON, "the pod on the edge")
     # Two of its syncs, in which it would replace what it takes for another pod's.
     time.sleep(11)
     assert running(server) == was
@@ -205,16 +207,16 @@ def test_edgecore_is_started_again_while_the_cloud_is_unavailable(
         return now is not None and (now.attempt, now.sandbox) == (was.attempt + 1, was.sandbox)
 
     engine.containers.get(was.id).kill()
-    cluster.wait(again, 60, "the restart of the container")
-    cluster.wait(lambda: serves(server), 60, "its page")
+    cluster.wait(again, SOON, "the restart of the container")
+    cluster.wait(lambda: serves(server), SOON, "its page")
 
     def elsewhere() -> bool:
         now = running(server)
         return now is not None and now.sandbox != was.sandbox
 
     engine.containers.get(was.sandbox).kill()
-    cluster.wait(elsewhere, 90, "the next sandbox")
-    cluster.wait(lambda: serves(server), 60, "its page")
+    cluster.wait(elsewhere, SOON, "the next sandbox")
+    cluster.wait(lambda: serves(server), SOON, "its page")
 
 
 def test_the_cloud_comes_back(cluster: Cluster, kubeedge: KubeEdge, server: Server) -> None:
@@ -222,10 +224,10 @@ def test_the_cloud_comes_back(cluster: Cluster, kubeedge: KubeEdge, server: Serv
     kubeedge.bring_cloud_back()
     now = running(server)
     assert now is not None
-    cluster.wait(lambda: main(cluster).get("containerID") == f"docker://{now.id}", 120, "the pod's status")
+    cluster.wait(lambda: main(cluster).get("containerID") == f"docker://{now.id}", SOON, "the pod's status")
     address = json.loads(crictl(server, "inspectp", now.sandbox))["status"]["network"]["ip"]
     assert (status(cluster)["podIP"], main(cluster)["restartCount"]) == (address, now.attempt)
-    cluster.wait(lambda: "it has started" in cluster.kubectl("logs", NAME, "-c", "main"), 60, "its log")
+    cluster.wait(lambda: "it has started" in cluster.kubectl("logs", NAME, "-c", "main"), SOON, "its log")
 
 
 def test_stop(cluster: Cluster, kubeedge: KubeEdge, server: Server, before: Snapshot) -> None:

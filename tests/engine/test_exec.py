@@ -236,7 +236,7 @@ async def test_probes_do_not_pile_up_in_a_container_that_starts_no_command_in_ti
                 await run(cri, container_id, "true", timeout=1)
             except grpc.aio.AioRpcError:
                 under_way.append(len(others(first)))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # what is refused at once must not keep the node busy
 
     async with container(cri) as container_id:
         first = process(engine_api, container_id)

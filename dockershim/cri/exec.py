@@ -74,7 +74,7 @@ class Execs:
             await asyncio.wait([self._end(command, container.id)], timeout=_END_SEEN)
             raise DeadlineExceeded(f"the command took longer than {request.timeout} s and was killed") from error
         except asyncio.CancelledError:
-            await asyncio.wait([self._end(command, container.id)], timeout=_END_SEEN)
+            self._end(command, container.id)
             raise
         except ShimError as error:
             if not await ended_under(self._inventory, container.id, error):

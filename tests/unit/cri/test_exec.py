@@ -266,6 +266,25 @@ def test_probes_do_not_pile_up_on_a_node_that_takes_longer_to_start_a_command_th
     virtual_time.run(minutes())
 
 
+def test_a_caller_that_has_gone_is_not_kept_and_the_servers_end_waits_for_the_kill() -> None:
+    async def caller() -> None:
+        engine = BusyEngine(work=3)
+        inventory: Any = Mock(container=AsyncMock(return_value=SimpleNamespace(id=CONTAINER)))
+        execs = Execs(cast("Engine", engine), inventory)
+        running = asyncio.create_task(engine.run())
+        call = asyncio.create_task(execs.exec_sync(cri.ExecSyncRequest(container_id=CONTAINER, cmd=["probe"])))
+        await asyncio.sleep(0.5)
+        call.cancel()
+        await asyncio.wait([call])
+        assert now() == pytest.approx(0.5, abs=0.05)
+        await settle()
+        assert now() == pytest.approx(3, abs=0.5)
+        assert (await engine.get("/exec/1/json"))["Running"] is False
+        running.cancel()
+
+    virtual_time.run(caller())
+
+
 def test_commands_that_never_end_are_few() -> None:
     """As those that wait for a file system that does not answer. The probe fails, so the container is restarted."""
 

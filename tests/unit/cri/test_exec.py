@@ -15,6 +15,8 @@ from aiohttp import web
 from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.common.rollback import settle
 from dockershim.cri import exec as exec_module
+from dockershim.cri import streaming
+from dockershim.cri.commands import EngineCommand
 from dockershim.cri.exec import Execs
 from dockershim.cri.streaming import _exec
 from dockershim.engine.client import Engine
@@ -198,9 +200,9 @@ class BusyEngine:
         self._work = work
         self._left: dict[str, float] = {}
         self._over: dict[str, asyncio.Event] = {}
-        self.begun, self.most = 0, 0
+        self.begun, self.most, self.asked = 0, 0, 0.0
 
-    async def post(self, path: str, body: object, *, deadline: float | None) -> dict[str, str]:
+    async def post(self, path: str, body: object, *, deadline: float | None = None) -> dict[str, str]:
         self.begun += 1
         return {"Id": str(self.begun)}
 
@@ -218,6 +220,7 @@ class BusyEngine:
         yield SimpleNamespace(content=SimpleNamespace(readany=readany))
 
     async def get(self, path: str) -> dict[str, object]:
+        self.asked = now()
         running = path.split("/")[2] in self._left
         return {"Pid": 0, "Running": running, "ExitCode": None if running else 137}
 
@@ -283,6 +286,33 @@ def test_a_caller_that_has_gone_is_not_kept_and_the_servers_end_waits_for_the_ki
         running.cancel()
 
     virtual_time.run(caller())
+
+
+def test_the_command_of_a_client_that_has_gone_is_killed_however_late_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def client() -> None:
+        engine = BusyEngine(work=60)
+
+        async def run(_: object, command: EngineCommand, *__: object) -> None:
+            command.asked_to_start = True
+            async with engine.stream("POST", command.path, json={}) as response:
+                await response.content.readany()
+
+        monkeypatch.setattr(streaming, "_run", run)
+        running = asyncio.create_task(engine.run())
+        body = {"Cmd": ["sh"], "Tty": False}
+        streams = CommandStreams(None, None, None, None)
+        call = asyncio.create_task(_exec(cast("Engine", engine), Mock(), CONTAINER, body, streams))
+        await asyncio.sleep(1)
+        call.cancel()
+        await asyncio.wait([call])
+        assert now() == pytest.approx(13, abs=0.5), "SIGTERM has two seconds, SIGKILL ten"
+        await asyncio.sleep(120)
+        assert engine.asked == pytest.approx(60, abs=6), "until the engine has seen its end"
+        running.cancel()
+
+    virtual_time.run(client())
 
 
 def test_commands_that_never_end_are_few() -> None:

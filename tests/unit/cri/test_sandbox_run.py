@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from dockershim.api.cri.v1 import api_pb2 as cri
-from dockershim.errors import AlreadyExists, FailedPrecondition, ShimError
+from dockershim.cri.sandbox_run import _both
+from dockershim.errors import AlreadyExists, EngineFailure, FailedPrecondition, ShimError
 from tests.sim.engine import CALM, EngineFaults
 from tests.unit.cri.sim_node import Server, SimNode, pod_config, simulated
 
@@ -100,3 +102,22 @@ async def test_nor_one_that_the_server_sees_only_later(node: SimNode) -> None:
     await node.engine.restart(0.0)
     await node.pass_time(5.0)
     assert await server.states() == [cri.SANDBOX_NOTREADY]
+
+
+async def test_a_failed_start_is_told_only_when_the_network_beside_it_has_been_set_up() -> None:
+    """It is undone then, which must not happen beside the ADD."""
+    over = asyncio.Event()
+
+    async def start() -> None:
+        raise EngineFailure("a start")
+
+    async def set_up() -> None:
+        await over.wait()
+
+    both = asyncio.create_task(_both(start(), set_up()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not both.done()
+    over.set()
+    with pytest.raises(EngineFailure, match="a start"):
+        await both

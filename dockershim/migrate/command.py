@@ -94,8 +94,10 @@ def _kubelet() -> tuple[list[str], float]:
 
 
 def _wait_until_ready() -> str:
-    words, started = _kubelet()
-    return ready.wait_until_ready(lambda: ready.check_health(words), lambda: ready.read_node(words), started)
+    # Its command line is read each time: at first it may still be that of systemd, which starts it.
+    return ready.wait_until_ready(
+        lambda: ready.check_health(_kubelet()[0]), lambda: ready.read_node(_kubelet()[0]), _kubelet()[1]
+    )
 
 
 def _unpin(pins: Pins) -> None:

@@ -271,7 +271,8 @@ def test_killed_on_the_way_one_more_call_brings_it_to_either_side(made: GuestClu
 def test_it_returns_by_itself_if_dockershim_does_not_start(made: GuestCluster) -> None:
     guest = made.control
     folder = "/run/systemd/system/dockershim.service.d"
-    guest.sh(f"mkdir -p {folder}; printf '[Service]\nExecStart=\nExecStart=/bin/false\n' >{folder}/99-broken.conf")
+    broken = "ExecStart=/bin/false serve --container-runtime-endpoint=fd://"
+    guest.sh(f"mkdir -p {folder}; printf '[Service]\nExecStart=\n{broken}\n' >{folder}/99-broken.conf")
     guest.run("systemctl", "daemon-reload")
     machine = guest.sh(MACHINE, check=False)
     with nothing_is_restarted(made):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dockershim.changes.disk import ChangeError
 from dockershim.doctor.kubelet import parse_mapping
-from dockershim.migrate import ready
+from dockershim.migrate import command, ready
 from dockershim.migrate.ready import Node, Unreadable
 
 KUBECONFIG = """\
@@ -169,3 +169,21 @@ def test_a_kubelet_without_a_kubeconfig(tmp_path: Path) -> None:
         ready.read_node(["kubelet"])
     with pytest.raises(Unreadable, match="cannot be read"):
         ready.read_node(["kubelet", f"--kubeconfig={tmp_path}/none"])
+
+
+def test_a_kubelet_that_has_just_been_started_is_known_by_its_command_line_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """systemd says that it has started the kubelet while the process is still a copy of systemd."""
+    lines = iter([["(kubelet)"], ["(kubelet)"]])
+
+    def read_node(words: Sequence[str]) -> Node:
+        if words != ["kubelet", "--kubeconfig=a"]:
+            raise Unreadable("the kubelet has no --kubeconfig")
+        return Node("a", ready=True, heartbeat=1e10)
+
+    monkeypatch.setattr(command, "_kubelet", lambda: (next(lines, ["kubelet", "--kubeconfig=a"]), 1.0))
+    monkeypatch.setattr(ready, "check_health", lambda _: "")
+    monkeypatch.setattr(ready, "read_node", read_node)
+    monkeypatch.setattr(ready, "_PAUSE", 0.0)
+    assert command._wait_until_ready() == "Node a is Ready"

@@ -404,6 +404,7 @@ async def test_the_end_of_a_pod_that_is_gone_and_known_again_is_told_once(world:
     events = await world.joined(plugin)
     await events.stop_pod_sandbox(world.pods.peek(POD.id))
     world.known.change(POD.id, None)
+    await settle()
     await world.pods.peek(POD.id).write_checkpoint(Checkpoint(sandbox_id=POD.id, name="pod", namespace="default"))
     await events.stop_pod_sandbox(world.pods.peek(POD.id))
     assert plugin.told.count("StopPodSandbox") == 1

@@ -15,12 +15,20 @@ from dockershim.api.cri.v1 import api_pb2 as cri
 from dockershim.engine.client import Engine
 from dockershim.engine.events import Event
 from dockershim.errors import InvalidArgument, NotFound, Unavailable
+from dockershim.state import follower as follower_module
 from dockershim.state import inventory as inventory_module
 from dockershim.state.follower import EngineFollower
 from dockershim.state.inventory import Inventory, Record, is_id
 from dockershim.translate.records import ContainerRecord
 from tests.unit.engine.server import Server, answering
 from tests.unit.state.fake_engine import CONTAINER, FOREIGN, OTHER_SANDBOX, SANDBOX, FakeEngine, labels, until
+
+
+@pytest.fixture(autouse=True)
+def no_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may stop this process for seconds, and then all is read anew: test_follower.py is about that."""
+    monkeypatch.setattr(follower_module, "_STALL", 600.0)
+    monkeypatch.setattr(follower_module, "_LATE", 600.0)
 
 
 def last_known(inventory: Inventory) -> tuple[int, int]:

@@ -42,7 +42,7 @@ WantedBy=multi-user.target
 }
 ENABLED = ("systemd-networkd", "ssh", "docker-registry")
 # The one that the page has its reader install.
-KUBERNETES = programs.RELEASES["1.36"]
+KUBERNETES = programs.NEWEST
 VERSION = KUBERNETES.version
 
 

@@ -95,9 +95,10 @@ class EngineCommand:
         """
         while True:
             try:
-                return await self._until_ended(self._kill_once, _LONGEST_POLL, _LONGEST_LATER_POLL)
+                await self._until_ended(self._kill_once, _LONGEST_POLL, _LONGEST_LATER_POLL)
+                return
             except NotFound:
-                return None
+                return
             except ShimError as error:
                 logger.debug("a command in container %s cannot be killed yet: %s", self._container_id, error)
             await asyncio.sleep(_LONGEST_LATER_POLL)

@@ -39,7 +39,7 @@ _FIXES_OF_CONNECTING: Final[Mapping[str, str]] = {
     _QUEUE_FULL: "systemctl restart {unit}",
     os.strerror(errno.EACCES): "sudo dockershim doctor",
 }
-#: The unit of the package dockershim-cri-dockerd, and where it listens. The real cri-dockerd has the same ones.
+#: The unit of the package dockershim-cri-dockerd. The real cri-dockerd's has the same name.
 _DROP_IN: Final = "cri-docker.service"
 _SERVICES: Final = (UNIT, _DROP_IN)
 #: The options of the server by which this command finds what it looks at.

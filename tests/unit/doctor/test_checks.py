@@ -130,3 +130,14 @@ def test_fixes_name_the_unit_that_runs_the_server(tmp_path: Path, monkeypatch: p
     fixes = {one.title: one.fix for title in titles for one in CHECKS[title](at) if one.fix and one.title != "root"}
     assert fixes.keys() >= {"server", "start at boot", "mount namespace", "checkpoints", "network namespaces"}
     assert [fix for fix in fixes.values() if unit.name not in fix] == []
+
+
+def test_a_systemd_that_does_not_answer_spoils_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang() -> dict[str, Unit]:
+        raise TimeoutError
+
+    monkeypatch.setattr(server, "services", hang)
+    monkeypatch.setattr(server, "ask", lambda _: server.ServerAnswer(failure="too late", pid=7))
+    at = Node(Question(Config(root_directory=tmp_path), "unix:///run/dockershim.sock", {}, _config_of))
+    assert levels(list(CHECKS["checkpoints"](at))) == {"checkpoints": "ok"}
+    assert levels(list(CHECKS["server"](at))) == {"server": "fail"}
